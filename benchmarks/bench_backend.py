@@ -55,23 +55,27 @@ def prompts(data: Path, task: str, docs: int | None, questions: int | None) -> l
 def plan(args: argparse.Namespace) -> None:
     from transformers import AutoTokenizer
 
-    from leval_harness.backends.prompt_trie import make_plan
+    from leval_harness.backends.documents import batches, common_prefix, unique_tokens
 
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     for task in args.tasks:
-        made = make_plan(tokenizer(prompts(args.data, task, None, None))["input_ids"])
+        tokens = tokenizer(prompts(args.data, task, None, None))["input_ids"]
+        total, unique, computed, path = sum(map(len, tokens)), unique_tokens(tokens), 0, []
+        for batch in batches(tokens, [len(each) - 1 for each in tokens]):
+            shared = tokens[batch.source][: batch.shared]
+            computed += batch.shared - common_prefix(path, shared)
+            computed += sum(len(tokens[row]) - batch.shared for row in batch.rows)
+            path = shared
         print(
-            f"{task:26} prompts {made.prompt_tokens:9,} unique {made.unique_tokens:8,} "
-            f"computed {made.computed_tokens:8,} "
-            f"ratio {made.computed_tokens / made.unique_tokens:.4f} "
-            f"saved {made.prompt_tokens / made.computed_tokens:.1f}x"
+            f"{task:26} prompts {total:9,} unique {unique:8,} computed {computed:8,} "
+            f"ratio {computed / unique:.4f} saved {total / computed:.1f}x"
         )
 
 
 def prefix(args: argparse.Namespace) -> None:
     from transformers import AutoTokenizer
 
-    from leval_harness.backends.prompt_trie import reading_order, unique_tokens
+    from leval_harness.backends.documents import reading_order, unique_tokens
 
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     for task in args.tasks:
@@ -79,7 +83,7 @@ def prefix(args: argparse.Namespace) -> None:
         tokens = tokenizer(texts)["input_ids"]
         ours = reading_order(tokens)
         stock = sorted(range(len(texts)), key=lambda i: (-len(tokens[i]), texts[i]))
-        unique, longest = unique_tokens(tokens, ours), max(map(len, tokens))
+        unique, longest = unique_tokens(tokens), max(map(len, tokens))
         for size in args.cache:
             computed = [
                 uncached([tokens[i] for i in order], int(size * longest)) / unique
@@ -220,7 +224,7 @@ def run_generate(args: argparse.Namespace) -> dict[str, Any]:
         note += (
             f", {counts['tokens_prefilled']} tokens prefilled, "
             f"{counts['tokens_prefilled'] / counts['tokens_unique']:.4f} of the unique, "
-            f"{counts['tokens_generated']} generated, {len(counts['near_ties'])} near ties"
+            f"{counts['tokens_generated']} generated"
         )
     return {"seconds": seconds, "out": out, "note": note}
 

@@ -226,7 +226,7 @@ def figure(name: str) -> Any:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from leval_harness.figures.style import RC, method_looks
+    from leval_harness.old_figures.style import RC, method_looks
 
     maps = ("self_extend", "dual_chunk", "rerope", "log_n_yarn")
     methods = read(name)

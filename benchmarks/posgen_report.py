@@ -21,8 +21,8 @@ from generated import fill
 from posgen_controls import OTHER_BASE, OWN, read_rows
 
 from leval_harness.analysis.posgen import compare_by_seed
-from leval_harness.figures import posgen as figures
-from leval_harness.figures.style import write_figure
+from leval_harness.old_figures import posgen as figures
+from leval_harness.old_figures.style import write_figure
 from leval_harness.old_results.posgen import (
     LEARNED,
     SUBTASKS,
@@ -31,10 +31,10 @@ from leval_harness.old_results.posgen import (
     PosGenRun,
     read_experiment,
 )
-from leval_harness.tables import posgen as tables
-from leval_harness.tables.formats import load_format
-from leval_harness.tables.model import Table
-from leval_harness.tables.published import published_of
+from leval_harness.old_tables import posgen as tables
+from leval_harness.old_tables.formats import load_format
+from leval_harness.old_tables.model import Table
+from leval_harness.old_tables.published import published_of
 from leval_tasks.posgen.encodings import ENCODINGS, Pair, parse_pair
 from leval_tasks.statistics.paired import Difference, compare_scores, holm
 

@@ -19,14 +19,14 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
-from leval_harness.backends.attention import shared_attention
-from leval_harness.backends.cache import PrefixCache
-from leval_harness.backends.forward import forward
+from leval_harness.backends.counters import Counters
+from leval_harness.backends.forward import Head
+from leval_harness.backends.reading import Reader
 from resonance_vllm import config as settings
 from resonance_vllm.config import ModelPositions
 from resonance_vllm.hf import registration as hf
 
-METHODS = ("default", "self_extend", "dual_chunk", "rerope")
+METHODS = ("default", "self_extend", "dual_chunk")
 STEPS = 8
 
 
@@ -48,16 +48,13 @@ def load(checkpoint: str, method: str, factor: float, dtype: str, layers: int | 
 @torch.no_grad()
 def through_hf_long(model: Any, ids: list[int], chunk: int) -> tuple[float, float]:
     """Seconds of reading, and of a decoding step after it."""
+    reader = Reader(Head(model), "copied", chunk, Counters())
     start = time.process_time()
-    with shared_attention(model, split=True):
-        path = PrefixCache.path(model.config, len(ids), split=True)
-        for first in range(0, len(ids), chunk):
-            forward(model, [ids[first : first + chunk]], path, module=model.get_decoder())
-        read = time.process_time() - start
-        rows = path.fork(1, STEPS)
-        start = time.process_time()
-        for token in ids[:STEPS]:
-            forward(model, [[token]], rows, module=model.get_decoder())
+    reader.read(ids)
+    read = time.process_time() - start
+    start = time.process_time()
+    for at in range(STEPS):
+        reader.read([*ids, *ids[: at + 1]])
     return read, (time.process_time() - start) / STEPS
 
 

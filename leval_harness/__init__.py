@@ -11,10 +11,12 @@ import importlib
 from typing import Any
 
 _PLACES = {
-    **dict.fromkeys(("Comparison", "check", "load", "rope", "run"), "leval_harness.api"),
+    **dict.fromkeys(("Comparison", "check", "compare", "load", "rope", "run"), "leval_harness.api"),
     "diff": "leval_harness.parity.compare",
 }
-__all__ = ["Comparison", "__version__", "check", "diff", "load", "rope", "run"]
+__all__ = [
+    "Comparison", "__version__", "check", "compare", "diff", "load", "rope", "run",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

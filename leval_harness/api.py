@@ -9,25 +9,17 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from leval_harness.old_results.load import Results, load_results
 from resonance_vllm.errors import UserError, one_of
 
 if TYPE_CHECKING:
-    from leval_harness.analysis import Analysis
+    import pandas as pd
+
+    from leval_harness.results import Results
 
 PathLike = str | os.PathLike[str]
-COLUMNS = {
-    **dict.fromkeys(("model", "method", "task", "metric"), "object"),
-    "length": "Int64",
-    **dict.fromkeys(("value", "stderr", "low", "high"), "float64"),
-    "interval": "object",
-    **dict.fromkeys(("n", "clusters"), "Int64"),
-    **dict.fromkeys(("unit", "baseline"), "object"),
-    **dict.fromkeys(("difference", "diff_low", "diff_high", "p"), "float64"),
-}
-"""Columns of `Comparison.to_pandas` and their types."""
+Across = Literal["methods", "models"]
 
 
 class Comparison:
@@ -35,66 +27,78 @@ class Comparison:
 
     Args:
         results: what was read.
-        baseline: method that the others are compared with; None for the one that the sweep names.
+        baseline: method to compare with; None for the one that the sweep names.
+        across: what is compared on the same questions: the methods of each model, or models.
+        margin: effective context length: a smaller loss counts as none, nats a token; None for the
+            sweep's, else 0.05.
     """
 
-    def __init__(self, results: Results, baseline: str | None = None) -> None:
-        self.results, self._baseline = results, baseline
+    def __init__(
+        self,
+        results: "Results",
+        baseline: str | None = None,
+        across: Across = "methods",
+        margin: float | None = None,
+    ) -> None:
+        self.results = results
+        self._how: dict[str, Any] = {"baseline": baseline, "across": across, "margin": margin}
+
+    @property
+    def runs(self) -> "pd.DataFrame":
+        """A row for each run; see `leval_harness.results.RUNS`."""
+        return self.results.runs
+
+    @property
+    def scores(self) -> "pd.DataFrame":
+        """A row for each number of a results file; see `leval_harness.results.SCORES`."""
+        return self.results.scores
+
+    @property
+    def samples(self) -> "pd.DataFrame":
+        """A row for each question and number; see `leval_harness.results.SAMPLES`."""
+        return self.results.samples
+
+    @property
+    def blocks(self) -> "pd.DataFrame":
+        """A row for 64 tokens of a text that was read; see `leval_harness.results.BLOCKS`."""
+        return self.results.blocks
 
     @cached_property
-    def analysis(self) -> "Analysis":
-        """Every score with interval, rank and paired difference, as the tables show them."""
-        from leval_harness.analysis import analyse
+    def compared(self) -> "pd.DataFrame":
+        """Every number with its interval, rank and difference: what tables and figures show.
 
-        return analyse(self.results, self._baseline)
-
-    def to_pandas(self) -> Any:
-        """A tidy frame: one row for each model, method, task, metric and length.
-
-        `length` is in tokens: the length in the metric's name (`loss@2048` is the metric `loss` at
-        2,048), else that of the run. `value`, `stderr`, `low` and `high` (the 95 % interval) are as
-        lm-eval has them: a share is from 0 to 1, `unit` says so. `interval` says how the ends were
-        computed: `clustered`, `exact`, `reported` or `none`. `n` counts questions, `clusters`
-        documents. `difference`, its ends and `p` are to the baseline, on common questions. What is
-        not known is NaN; a run that failed has one row without a metric.
+        Columns: `leval_harness.compared.COMPARED` and `leval_harness.effective.COLUMNS`.
         """
-        import pandas as pd
+        from leval_harness.effective import compared_frame
 
-        rows = []
-        for entry in self.analysis.entries:
-            found, score = entry.record(), entry.score
-            metric = score.metric if score.at is None else score.family
-            own = {"metric": metric, "length": entry.length, "unit": score.meaning.unit}
-            baseline = self.analysis.baselines.get(entry.block, "")
-            rows.append({**found, **own, "baseline": baseline})
-        return pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
+        return compared_frame(self.results, **self._how)
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """A copy of `compared`."""
+        return self.compared.copy()
 
     def table(self, form: str = "md") -> str:
-        """The comparison tables as text: `md`, `tex`, `html`, `csv` or `json`.
+        """The tables as text: `md`, `tex`, `html`; `csv` and `json` are every number.
 
         Raises:
-            UserError: there is no such form.
+            SettingError: there is no such form.
         """
-        from leval_harness.format_names import format_names
-        from leval_harness.tables import build_tables, details_table, render
-        from leval_harness.tables.formats import load_format
+        from leval_harness.formats import render
+        from leval_harness.tables import build_tables
 
-        one_of("form", form, format_names(), UserError)
-        every = load_format(form).every_number
-        tables = [details_table(self.analysis)] if every else build_tables(self.analysis)
-        return render(tables, form)
+        return render(build_tables(self.compared), self.compared, form)
 
     def verdict(self) -> str:
-        """What the results say of each model, in sentences; empty without a finished number."""
-        from leval_harness.analysis.verdict import verdicts
+        """What the results say of each model, a sentence a line; empty without a number."""
+        from leval_harness.verdict import lines, verdict
 
-        return "\n\n".join(map(str, verdicts(self.analysis)))
+        return lines(verdict(self.compared))
 
     def figures(self) -> list[str]:
         """Titles of the figures that these results have data for."""
-        from leval_harness.figures.write import planned_figures
+        from leval_harness.figures import planned_figures
 
-        return [figure.title for figure in planned_figures(self.analysis)]
+        return [figure.title for figure in planned_figures(self.compared)]
 
     def plot(self, title: str | None = None) -> Any:
         """A figure as a matplotlib `Figure`; None for the first of `figures`.
@@ -102,41 +106,62 @@ class Comparison:
         Raises:
             UserError: there is nothing to draw, or no figure of this title.
         """
-        from leval_harness.figures.style import method_looks
-        from leval_harness.figures.write import planned_figures
+        from leval_harness.drawing import one_look
+        from leval_harness.figures import planned_figures
 
-        planned = {figure.title: figure for figure in planned_figures(self.analysis)}
+        planned = {figure.title: figure for figure in planned_figures(self.compared)}
         if not planned:
             raise UserError("results: nothing to draw; figures need more than one context length")
         chosen = next(iter(planned)) if title is None else one_of("title", title, planned)
-        return planned[chosen].draw(method_looks(self.analysis.titles))
+        with one_look():
+            return planned[chosen].draw()
 
     def page(self, folder: PathLike, title: str = "Long-context leaderboard") -> Path:
         """Write a page that opens from disk; the path of its `index.html`."""
         from leval_harness.page import write_page
 
-        return write_page(self.analysis, Path(folder), title)
+        return write_page(self.results, self.compared, Path(folder), title)
 
     def __repr__(self) -> str:
-        models = {run.model for run in self.results.runs}
-        methods = {run.method for run in self.results.runs}
-        return f"<Comparison: {len(models)} models, {len(methods)} methods>"
+        count = self.runs[["model", "method"]].nunique()
+        return f"<Comparison: {count['model']} models, {count['method']} methods>"
 
     def _repr_html_(self) -> str:
         return self.table("html")
 
 
-def load(*folders: PathLike, baseline: str | None = None) -> Comparison:
+def load(
+    *folders: PathLike,
+    baseline: str | None = None,
+    across: Across = "methods",
+    margin: float | None = None,
+    method_names: Mapping[str, str] | None = None,
+) -> Comparison:
     """Read results of sweeps or of lm-eval.
 
     Args:
         folders: one or more results folders.
-        baseline: method that the others are compared with; None for the one that the sweep names.
+        baseline: see `Comparison`.
+        across: see `Comparison`.
+        margin: see `Comparison`.
+        method_names: method, id or folder of a run -> the name that its method gets.
 
     Raises:
         ResultsError: no such folder, or nothing in it.
     """
-    return Comparison(load_results(*map(Path, folders)), baseline)
+    from leval_harness.results import load_results
+
+    results = load_results(*map(Path, folders), method_names=method_names)
+    return Comparison(results, baseline, across, margin)
+
+
+def compare(loaded: Comparison, baseline: str | None = None) -> "pd.DataFrame":
+    """The compared frame of what was loaded, against another baseline; see `Comparison`."""
+    if baseline is None:
+        return loaded.to_pandas()
+    from leval_harness.effective import compared_frame
+
+    return compared_frame(loaded.results, **loaded._how | {"baseline": baseline})
 
 
 def run(
@@ -157,12 +182,10 @@ def run(
         UserError: no cell could be computed; cells that failed beside others are rows without
             numbers.
     """
-    from leval_harness.sweep import runner
     from leval_harness.sweep.cells import plan
     from leval_harness.sweep.config import parse_config
     from leval_harness.sweep.config_files import load_config, override
-    from leval_harness.sweep.executors import LocalExecutor
-    from leval_harness.sweep.progress import display
+    from leval_harness.sweep.run import run_sweep
 
     if isinstance(config, Mapping):
         content: Any = {"name": "run", **config}
@@ -171,15 +194,11 @@ def run(
         loaded = parse_config(content)
     else:
         loaded = load_config(os.fspath(config), overrides)
-    cells, folder = plan(loaded), Path(out) / loaded.name
-    with runner.sweep_lock(folder):
-        stock = runner.take_stock(folder, cells)
-        with display(stock.pending, len(stock.finished), folder) as progress:
-            executor = LocalExecutor(loaded.jobs)
-            outcomes = runner.run_pending(stock, folder, "leval_harness.run", executor, progress)
-    failed = [outcome for outcome in outcomes if not outcome.ok]
-    if failed and not stock.finished and len(failed) == len(outcomes):
-        raise UserError(f"no cell could be computed; the first: {failed[0].reason}")
+    folder = Path(out) / loaded.name
+    outcome = run_sweep(loaded, plan(loaded), folder, "leval_harness.run")
+    if not any(state.done for state in outcome.states.values()):
+        reason = next(iter(state.failure for state in outcome.states.values()), "")
+        raise UserError(f"no cell could be computed; the first: {reason}")
     return load(folder)
 
 

@@ -1,10 +1,7 @@
-"""Names of the table formats, for the command line: nothing is imported to know them."""
+"""Formats of tables, for the command line: nothing is imported to know them."""
 
-from pathlib import Path
+FORMATS = ("csv", "html", "json", "md", "tex")
+"""`csv` and `json` are the compared frame itself, the others what people read."""
 
-FORMATS = Path(__file__).parent / "tables" / "formats"
-
-
-def format_names() -> list[str]:
-    """One for each module in the folder of the formats, in the order of the alphabet."""
-    return sorted(file.stem for file in FORMATS.glob("*.py") if not file.stem.startswith("_"))
+WRITTEN = ("md", "csv", "tex", "html")
+"""Formats that a sweep writes beside its results."""

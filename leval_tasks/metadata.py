@@ -180,23 +180,20 @@ class EffectiveContextSettings(TextSettings):
     is read as far as it goes, where `min_tokens` allows it.
 
     Attributes:
-        short_window: positions of a short window; None for a quarter of the trained length.
-        trained_window: positions of a second, longer window for longer texts; None for the trained
-            length, 0 for none.
+        window: positions of the yardstick's windows; None for the trained length.
         reads: `full` and `windows` leave the other to another cell of a sweep.
     """
 
     group = "effective_context"
 
     num_docs: Count = 8
-    short_window: OptionalCount = None
-    trained_window: Annotated[Annotated[int, Field(ge=0)] | None, BeforeValidator(_absent)] = None
+    window: OptionalCount = None
     reads: Literal["all", "full", "windows"] = Field(default="all", json_schema_extra=WHERE)
 
 
-def default_short_window(trained: int) -> int:
-    """A quarter of the trained length."""
-    return max(trained // 4, 2)
+def scored_from(window: int) -> int:
+    """The position from which on tokens are scored: a quarter of the trained length."""
+    return max(window // 4, 2)
 
 
 class PosGenSettings(TaskSettings):

@@ -70,7 +70,7 @@ OURS: dict[str, Metric] = {
     **dict.fromkeys(("accuracy", "id_accuracy", "ood_accuracy"), SHARE),
     "token_perplexity": _PERPLEXITY,
     "paper_perplexity": _PERPLEXITY,
-    "short_loss": _NATS,
+    "windows_loss": _NATS,
     "gain": replace(_NATS, higher_is_better=True),
 }
 """Metrics of our tasks, without the context lengths in their names."""

@@ -133,7 +133,7 @@ def tasks(part: Part) -> None:
         if name.startswith("ppl"):
             metadata |= {"stride": longest // 4}
         else:
-            metadata |= {"short_window": longest // 8, "trained_window": longest // 2}
+            metadata |= {"window": longest // 2}
         index = TaskManager(metadata=metadata)  # a search in thousands of files, not measured
         seconds, peak, _ = part.timed(
             lambda name=name, index=index: lm_eval.simple_evaluate(

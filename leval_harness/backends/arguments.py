@@ -1,4 +1,4 @@
-"""What users set for `hf-long`: arguments of the backend, and options of generation."""
+"""What users set for the backends on transformers: arguments, and options of generation."""
 
 import inspect
 import re
@@ -8,8 +8,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from resonance_vllm.config import ROPE_PRECISIONS
-from resonance_vllm.errors import SettingError, hint, one_of
+from resonance_vllm.errors import SettingError, hint
 from resonance_vllm.settings import Settings, field_names, read
 
 
@@ -18,38 +17,22 @@ class HFLongSettings(Settings):
 
     Attributes:
         share_prefix: False runs every request by itself, for comparison.
-        share_attention: False uses the model's own attention function with a copy of the prefix
-            for each row.
-        prefill_chunk: Largest number of tokens in one forward pass over a shared prefix.
-        question_batch_size: Largest number of questions of one document decoded together.
-        kv_cache_gib: Bound in GiB on the caches held at once. Batches are made smaller until they
-            fit, and a prefix that does not fit is not shared. None: the free memory of the device
-            bounds the batches.
-        rope_precision: `float32` rotates queries and keys in float32 whatever the model's dtype is,
-            `model` in the model's dtype. None leaves the model as transformers loads it.
+        prefill_chunk: Largest number of tokens in one forward pass. None: 2,048 of a text that
+            several requests share, and a text that shares nothing in one pass.
+        question_batch_size: Largest number of questions of one document answered together.
     """
 
     model_config = ConfigDict(strict=False)
 
     share_prefix: bool = True
-    share_attention: bool = True
-    prefill_chunk: int = Field(2048, gt=0)
+    prefill_chunk: int | None = Field(None, gt=0)
     question_batch_size: int = Field(64, gt=0)
-    kv_cache_gib: float | None = Field(None, gt=0)
-    rope_precision: str | None = None
-
-    @property
-    def kv_cache_bytes(self) -> int | None:
-        """`kv_cache_gib` in bytes."""
-        return None if self.kv_cache_gib is None else int(self.kv_cache_gib * (1 << 30))
 
 
 def split_arguments(given: Mapping[str, Any]) -> tuple[HFLongSettings, dict[str, Any]]:
-    """Our settings, and the other arguments, which are for lm-eval's `hf`."""
+    """Our settings, and the other arguments, which are for `hf`."""
     names = field_names(HFLongSettings)
     settings = read(HFLongSettings, {name: given[name] for name in names if name in given})
-    if settings.rope_precision is not None:
-        one_of("rope_precision", settings.rope_precision, ROPE_PRECISIONS)
     return settings, {name: value for name, value in given.items() if name not in names}
 
 
@@ -60,7 +43,7 @@ def arguments_of(*classes: type) -> list[str]:
 
 
 @contextmanager
-def unknown_arguments_refused(
+def refusing_unknown(
     backend: str, given: Collection[str], known: Collection[str]
 ) -> Iterator[None]:
     """Refuse an argument that no code takes, while a backend is constructed.
@@ -103,7 +86,7 @@ _HARMLESS = {
     "output_attentions", "output_hidden_states", "output_scores", "output_logits",
     "return_dict_in_generate",
 }  # fmt: skip
-# Options that a shared prefix cannot serve.
+# Options that a shared text cannot serve.
 _UNSHARED = {
     "num_beams", "num_return_sequences", "num_beam_groups", "constraints", "force_words_ids",
     "penalty_alpha", "dola_layers", "guidance_scale", "prompt_lookup_num_tokens",
@@ -113,7 +96,7 @@ _UNSHARED = {
 
 
 def must_run_alone(options: Mapping[str, Any]) -> str:
-    """Why generation options cannot be served from a shared prefix; empty if they can."""
+    """Why generation options cannot be served from a shared text; empty if they can."""
     if options.get("do_sample"):
         return "sampling"
     used = sorted(key for key in _UNSHARED & options.keys() if options[key] not in (None, 1, False))

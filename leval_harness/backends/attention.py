@@ -1,70 +1,115 @@
 """Attention over a text that all rows of a batch share, without a copy of it for each row.
 
 The softmax over shared and own keys is split into two partial attentions, each with the logarithm
-of its normaliser, which are joined exactly (Juravsky et al. 2024, "Hydragen"; the rule is that of
-online softmax, Milakov and Gimelshein 2018). The queries of all rows meet the shared keys in one
-matrix product: decoding twenty questions about one document reads the document's cache once a step,
-not twenty times. The same split makes chunked prefill work without attention masks.
+of its normaliser, which are joined exactly (Juravsky et al. 2024, "Hydragen"). The queries of all
+rows meet the shared keys in one matrix product: decoding twenty questions about one document reads
+the document's cache once a step, not twenty times. The same split reads a long text in chunks.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import AttentionInterface
+from transformers.cache_utils import DynamicLayer
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from resonance_vllm.hf import position_map
 from resonance_vllm.hf.partial_attention import Partial, join, partial_attention
-from resonance_vllm.hf.parts import Segment
-from resonance_vllm.hf.position_map import MappedRotation
-
-if TYPE_CHECKING:
-    from leval_harness.backends.cache import PrefixCache
-    from leval_harness.backends.cache_layers import PrefixLayer, RingLayer
 
 NAME = "leval_shared_prefix"
-# Options of other attention functions that change the result. A model that uses one of them keeps
-# its own attention function.
-_UNSUPPORTED = ("softcap", "position_bias", "head_mask", "sinks")
+STEP = 256
+"""Tokens by which a buffer grows."""
+_REFUSED = ("softcap", "position_bias", "head_mask", "sinks", "s_aux", "sliding_window")
+"""Options of attention functions that change the result and that ours does not know."""
 
-_active: ContextVar["PrefixCache | None"] = ContextVar("leval_prefix_cache", default=None)
+Pair = tuple[Tensor, Tensor]
 
 
 class UnsupportedAttentionError(ValueError):
     """The model needs something of its attention function that the split cannot express."""
 
 
-@contextmanager
-def shared_attention(model: Any, *, split: bool) -> Iterator[None]:
-    """Run a model with the shared-prefix attention if `split`, and restore its own afterwards."""
-    if not split:
-        yield
-        return
-    before = model.config._attn_implementation
-    AttentionInterface.register(NAME, shared_prefix_attention)
-    position_map.IMPLEMENTATIONS.add(NAME)
-    model.set_attn_implementation(NAME)
-    if model.config._attn_implementation != NAME:
-        raise UnsupportedAttentionError(
-            f"{type(model).__name__} does not let its attention function be chosen"
+class SharedLayer(DynamicLayer):
+    """Keys and values `[batch, kv_heads, length, head_dim]` in a buffer that grows by steps.
+
+    The layer of a text has batch 1, and what was read before a chunk is the prefix of that chunk.
+    The layer of rows holds their own tokens after a text. The attention function finds the prefix
+    at the keys that it gets, as their attribute `prefix`.
+
+    Args:
+        prefix: of rows, keys and values `[1, kv_heads, length, head_dim]` of the text before them,
+            empty where there is none. None is the layer of a text.
+        expected: tokens for which there shall be room when the buffer grows.
+    """
+
+    is_croppable = False
+    keys: Any
+    values: Any
+
+    def __init__(self, prefix: Pair | tuple[()] | None = None, expected: int = 0) -> None:
+        super().__init__()
+        self.prefix, self.expected = prefix, expected
+        self.length = self.room = 0
+        self.before = prefix[0].shape[2] if prefix else 0
+
+    def first(self, length: int) -> Pair:
+        """Keys and values of the first tokens, without a copy."""
+        return self.keys[:, :, :length], self.values[:, :, :length]
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> Pair:
+        """Append tokens; returns what the attention function gets."""
+        start = self.length
+        end = start + key_states.shape[2]
+        if end > self.room:
+            self._grow(end, key_states, value_states)
+        self.keys[:, :, start:end], self.values[:, :, start:end] = key_states, value_states
+        self.length = end
+        if self.prefix is None:
+            own, prefix = (key_states, value_states), self.first(start) if start else ()
+        else:
+            own, prefix = self.first(end), self.prefix
+        own[0].prefix = prefix
+        return own
+
+    def _grow(self, length: int, key_states: Tensor, value_states: Tensor) -> None:
+        kept = self.first(self.length) if self.length else None
+        self.keys = self.values = None  # without something to keep the buffer goes before the next
+        self.room = -(-max(length, self.expected) // STEP) * STEP
+        self.keys, self.values = (
+            each.new_empty(*each.shape[:2], self.room, each.shape[3])
+            for each in (key_states, value_states)
         )
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(before)
+        if kept:
+            self.keys[:, :, : self.length], self.values[:, :, : self.length] = kept
+        self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
+
+    def get_seq_length(self) -> int:
+        """Tokens before the next one, the prefix included."""
+        return self.before + self.length
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """How many keys the attention function gets, and the place of the first: own ones only."""
+        own = 0 if self.prefix is None else self.length
+        return own + query_length, self.get_seq_length() - own
 
 
 @contextmanager
-def attending(cache: "PrefixCache") -> Iterator[None]:
-    """Give the attention function the cache of a forward pass, with its shared part."""
-    token = _active.set(cache)
+def shared_attention(model: Any, *, active: bool) -> Iterator[None]:
+    """Run a model with the shared attention if `active`, and give its own back afterwards."""
+    before = model.config._attn_implementation
+    if active:
+        model.set_attn_implementation(NAME)
+        if model.config._attn_implementation != NAME:
+            raise UnsupportedAttentionError(
+                f"{type(model).__name__} does not let its attention function be chosen"
+            )
     try:
         yield
     finally:
-        _active.reset(token)
+        if active:
+            model.set_attn_implementation(before)
 
 
 def shared_prefix_attention(
@@ -75,103 +120,58 @@ def shared_prefix_attention(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     dropout: float = 0.0,
-    **kwargs: Any,
+    **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attention function in transformers' interface. Padding comes from the cache, not the mask.
+    """Attention function in transformers' interface, for the keys of a `SharedLayer`.
 
     `query` is `[batch, heads, n, head_dim]`, rotated; `key` and `value` are the rows' own,
-    `[batch, kv_heads, m, head_dim]`, the last `n` of them new; `scaling` is the factor of the
-    scores, `head_dim ** -0.5` if None. `layer_idx` of the module finds the cache layer, which knows
-    the window. `s_aux`, if given, are scores `[heads]` of a key without a value.
+    `[batch, kv_heads, m, head_dim]`, the last `n` of them new; `attention_mask` is for own keys,
+    True where one is seen, or None for plain causal attention.
 
     Returns:
         `[batch, n, heads, head_dim]` in the query's dtype, and None for the weights.
 
     Raises:
-        UnsupportedAttentionError: The model needs a soft cap, a position bias, or a window that the
-            cache does not know.
+        UnsupportedAttentionError: the model needs an option that changes attention, or rebuilds its
+            keys after the cache.
     """
-    cache = _active.get()
-    foreign = [name for name in _UNSUPPORTED if kwargs.get(name) is not None]
-    if cache is None or foreign or dropout:
+    foreign = [name for name in _REFUSED if options.get(name) is not None]
+    prefix: Pair | tuple[()] | None = getattr(key, "prefix", None)
+    if prefix is None or foreign or dropout:
         raise UnsupportedAttentionError(
             f"{type(module).__name__} needs {', '.join(foreign) or 'its own attention function'}"
         )
-    layer = cache.layer_of(module.layer_idx, key)
-    mapped = getattr(module, position_map.ATTRIBUTE, None)
-    window = kwargs.get("sliding_window")
-    if window is not None and (layer.window is None or layer.window.size != window):
-        raise UnsupportedAttentionError(
-            f"{type(module).__name__} has a sliding_window of {window}, its cache: {layer.window}"
-        )
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    if mapped is not None:
-        position_map.refuse_options(module, query, dropout, kwargs)
-        return _mapped(mapped, query, key, value, scale, cache, layer), None
-    own_mask, shared_mask = cache.masks(layer, query.shape[2], key)
-    out, norm = own_part(query, key, value, scale, own_mask)
-    if layer.shared_length and layer.shared_pair:
-        shared = shared_part(query, *layer.shared_pair, scale, shared_mask)
-        out, norm = join((out, norm), shared)
-    sinks = kwargs.get("s_aux")
-    if sinks is not None:
-        out = out * torch.sigmoid(norm - sinks.float()[None, :, None]).unsqueeze(-1)
-    return out.to(query.dtype).transpose(1, 2).contiguous(), None
-
-
-def _mapped(
-    mapped: MappedRotation,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    scale: float,
-    cache: "PrefixCache",
-    layer: "PrefixLayer | RingLayer",
-) -> Tensor:
-    """Attention of a layer with a position map, whose parts divide own and shared keys alike."""
-    rows = query.shape[0]
-    pads = (0,) * rows if cache.pads is None else tuple(cache.pads.tolist())
-    segments = [Segment(key, value, mapped.first(key.shape[2], rows), pads)]
-    if layer.shared_length and layer.shared_pair:
-        segments.append(Segment(*layer.shared_pair, (layer.start,), (0,)))
-    lowest = None if layer.window is None else layer.window.first
-    out, _ = mapped.attend(query, segments, scale, lowest)
-    return out.to(query.dtype).transpose(1, 2).contiguous()
+    found = own_part(query, key, value, attention_mask, scale)
+    if prefix:
+        found = join(found, prefix_part(query, *prefix, scale))
+    return found[0].to(query.dtype).transpose(1, 2).contiguous(), None
 
 
 def own_part(
-    query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
 ) -> Partial:
-    """Causal attention of each row to its own keys; the queries are the last positions."""
-    batch, heads, n, _ = query.shape
+    """Attention of each row to its own keys; the queries are the last positions."""
+    batch, heads, n, width = query.shape
     groups = heads // key.shape[1]
-    if n == 1:  # every own key is in the past: fold the query heads of one key head into rows
-        folded = query.reshape(batch, key.shape[1], groups, query.shape[-1])
+    if mask is not None:  # the lowest number, not -inf: padding sees nothing and must not be NaN
+        mask = (~mask).to(query.dtype) * torch.finfo(query.dtype).min
+    if n == 1:  # the query heads of one key head side by side
+        folded = query.reshape(batch, -1, groups, width)
         out, norm = partial_attention(folded, key, value, scale, mask, causal=False)
-        return out.reshape(query.shape[:3] + out.shape[-1:]), norm.reshape(batch, heads, 1)
-    key = key.repeat_interleave(groups, dim=1)
-    value = value.repeat_interleave(groups, dim=1)
+        return out.reshape(batch, heads, 1, -1), norm.reshape(batch, heads, 1)
+    key, value = (each.repeat_interleave(groups, dim=1) for each in (key, value))
     return partial_attention(query, key, value, scale, mask, causal=mask is None)
 
 
-def shared_part(
-    query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None
-) -> Partial:
-    """Attention of all rows to the shared keys `[1, kv_heads, length, head_dim]`, all past."""
-    batch, heads, n, dim = query.shape
-    kv_heads = key.shape[1]
-    groups = heads // kv_heads
-    # Query heads of one key head, then rows, then positions.
-    folded = query.view(batch, kv_heads, groups, n, dim).permute(1, 2, 0, 3, 4)
-    if mask is None:
-        folded = folded.reshape(1, kv_heads, groups * batch * n, dim)
-    else:  # which is the same for every head: those of one key head side by side
-        folded = folded.reshape(kv_heads, groups, batch * n, dim).transpose(0, 1)
-        key, value = (each.expand(groups, -1, -1, -1) for each in (key, value))
-        mask = mask.expand(batch, -1, -1, -1).reshape(1, 1, batch * n, -1)
-    out, norm = partial_attention(folded, key, value, scale, mask, causal=False)
-    if mask is not None:
-        out, norm = out.transpose(0, 1), norm.transpose(0, 1)
-    out = out.reshape(kv_heads, groups, batch, n, -1).permute(2, 0, 1, 3, 4)
-    norm = norm.reshape(kv_heads, groups, batch, n).permute(2, 0, 1, 3)
-    return out.reshape(batch, heads, n, -1), norm.reshape(batch, heads, n)
+def prefix_part(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Partial:
+    """Attention of all rows to the keys `[1, kv_heads, length, head_dim]` before them."""
+    batch, heads, n, width = query.shape
+    folded = query.transpose(0, 1).reshape(1, key.shape[1], -1, width)
+    out, norm = partial_attention(folded, key, value, scale, None, causal=False)
+    out, norm = out.reshape(heads, batch, n, -1), norm.reshape(heads, batch, n)
+    return out.transpose(0, 1), norm.transpose(0, 1)
+
+
+AttentionInterface.register(NAME, shared_prefix_attention)
+AttentionMaskInterface.register(NAME, sdpa_mask)

@@ -1,97 +1,20 @@
-"""Forward passes of a transformers model over rows of tokens, with or without a cache before."""
+"""Hidden states of a transformers model, and logits where they are needed.
+
+For 16,384 positions and a vocabulary of 49,152 tokens all logits would take 3.2 GB in float32.
+"""
 
 import inspect
-import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from leval_harness.backends.attention import attending
-from leval_harness.backends.cache import PrefixCache
+from leval_tasks.token_logprobs import SLICE, SumOfLogprobs
 
 logger = logging.getLogger(__name__)
-
-
-def forward(
-    model: Any,
-    rows: Sequence[list[int]],
-    past: PrefixCache | None = None,
-    *,
-    module: Any = None,
-    **options: Any,
-) -> Any:
-    """One forward pass of rows, padded at the left to the longest.
-
-    Args:
-        model: A model of transformers.
-        rows: New tokens of each row.
-        past: Cache of the positions before. Rows whose first pass was padded keep that padding.
-        module: The part of the model to call, by default the whole.
-        options: Passed to the model.
-    """
-    device = input_device(model)
-    tokens, pads = left_padded(rows, device)
-    if past is None:
-        return (module or model)(input_ids=tokens, use_cache=False, **options)
-    if pads is not None:
-        past.pads = pads
-    before, width = past.get_seq_length(), tokens.shape[1]
-    holes = torch.zeros_like(tokens[:, 0]) if past.pads is None else past.pads
-    positions = before + torch.arange(width, device=device)[None] - holes[:, None]
-    if past.pads is not None and not past.split:
-        places = torch.arange(before + width, device=device)[None]
-        options["attention_mask"] = (places >= holes[:, None]).long()
-    with attending(past):
-        return (module or model)(
-            input_ids=tokens,
-            position_ids=positions.clamp(min=0),
-            past_key_values=past,
-            use_cache=True,
-            **options,
-        )
-
-
-def left_padded(
-    rows: Sequence[list[int]], device: torch.device, pad: int = 0
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Token ids `[rows, longest]`, and each row's padding `[rows]`, None where there is none."""
-    width = max(map(len, rows))
-    pads = [width - len(row) for row in rows]
-    tokens = [[pad] * size + row for size, row in zip(pads, rows, strict=True)]
-    ids = torch.tensor(tokens, dtype=torch.long, device=device)
-    return ids, torch.tensor(pads, device=device) if any(pads) else None
-
-
-def rows_after(
-    path: PrefixCache,
-    parts: Sequence[list[int]],
-    extra: int,
-    read: Callable[[list[list[int]], PrefixCache], object],
-) -> PrefixCache:
-    """A cache for rows after a whole path, each with a part of its own, sorted by length.
-
-    Where the path takes padding, nothing of the parts is read here. Else `read` reads all but their
-    last tokens, parts of one length together. `extra` positions may be added after the parts.
-    """
-    widest = max(map(len, parts))
-    if path.takes_padding or widest == 1:
-        return path.fork(len(parts), widest + extra)
-    groups = []
-    for width, group in itertools.groupby(parts, len):
-        beginnings = [part[:-1] for part in group]
-        groups.append(path.fork(len(beginnings), width - 1))
-        if width > 1:
-            read(beginnings, groups[-1])
-    past = PrefixCache.join(groups, extra + 1)
-    _, past.pads = left_padded(parts, past.attention_layers[0].keys.device)
-    return past
-
-
-def keeps_logits(model: Any) -> bool:
-    """Whether a model takes the number of positions whose logits are needed."""
-    return "logits_to_keep" in inspect.signature(model.forward).parameters
 
 
 def input_device(model: Any) -> torch.device:
@@ -101,10 +24,9 @@ def input_device(model: Any) -> torch.device:
     return embeddings.weight.device if device is None else torch.device(device)
 
 
-def decoder_layers(model: Any) -> Sequence[torch.nn.Module]:
-    """The layers that a forward pass calls in turn: the longest list of modules."""
-    lists = (each for each in model.modules() if isinstance(each, torch.nn.ModuleList))
-    return max(lists, key=len, default=())
+def cache_argument(model: Any) -> str:
+    """The name of a forward pass's cache, which transformers 5.24 has changed."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 
 class Head:
@@ -112,19 +34,24 @@ class Head:
 
     The decoder and the output matrix are used directly if they give the model's own logits on a
     short text. A model that does more (soft caps, scaling) computes logits itself.
+
+    Args:
+        model: a causal model of transformers.
     """
 
     def __init__(self, model: Any) -> None:
         self.model = model
         self.decoder: Any = None
         self.output: Any = None
-        self._keeps_logits = keeps_logits(model)
+        self._past = cache_argument(model)
+        self._takes = inspect.signature(model.forward).parameters
         try:
             decoder, output = model.get_decoder(), model.get_output_embeddings()
-            tokens = [list(range(4, 12))]
+            tokens = torch.arange(4, 12, device=input_device(model))[None]
             with torch.no_grad():
-                hidden = forward(model, tokens, module=decoder).last_hidden_state
-                same = torch.equal(output(hidden), forward(model, tokens).logits)
+                hidden = decoder(input_ids=tokens, use_cache=False).last_hidden_state
+                own = model(input_ids=tokens, use_cache=False).logits
+                same = torch.equal(output(hidden), own)
         # Other people's models may lack any of these methods; calling the whole model always works.
         except Exception as error:  # noqa: BLE001
             logger.info("logits come from the whole model: %s", error)
@@ -132,21 +59,82 @@ class Head:
         if same and decoder is not model:
             self.decoder, self.output = decoder, output
 
-    def states(
-        self, rows: list[list[int]], first: int = 0, past: PrefixCache | None = None
-    ) -> torch.Tensor:
-        """What `logits` takes, from position `first` on: `[rows, longest - first, ...]`."""
+    def states(self, rows: Sequence[list[int]], first: int = 0, past: Any = None) -> Tensor:
+        """What `logits` takes, from position `first` of the rows on.
+
+        Args:
+            rows: new tokens of each row; shorter rows are padded at the end.
+            first: positions without a state, at most the length of the longest row.
+            past: cache of the positions before, which gets the new ones.
+
+        Returns:
+            `[rows, longest - first, ...]`.
+        """
+        width = max(map(len, rows))
+        tokens = torch.zeros(len(rows), width, dtype=torch.long)
+        for at, row in enumerate(rows):
+            tokens[at, : len(row)] = torch.tensor(row)
+        given: dict[str, Any] = {
+            "input_ids": tokens.to(input_device(self.model)),
+            "use_cache": past is not None,
+        }
+        if past is not None:
+            given[self._past] = past
+            if "position_ids" in self._takes:  # some models count from 0 themselves
+                start = past.get_seq_length()
+                places = torch.arange(start, start + width, device=given["input_ids"].device)
+                given["position_ids"] = places.expand(len(rows), -1)
         if self.decoder is not None:
-            output = forward(self.model, rows, past, module=self.decoder)
-            return output.last_hidden_state[:, first:]
-        keep = max(1, max(map(len, rows)) - first)
-        options = {"logits_to_keep": keep} if self._keeps_logits else {}
-        return forward(self.model, rows, past, **options).logits[:, -keep:]
+            return self.decoder(**given).last_hidden_state[:, first:]
+        keep = max(1, width - first)
+        options = {"logits_to_keep": keep} if "logits_to_keep" in self._takes else {}
+        return self.model(**given, **options).logits[:, -keep:]
 
-    def read(self, rows: list[list[int]], past: PrefixCache) -> None:
-        """Read tokens into a cache without their logits."""
-        self.states(rows, max(map(len, rows)), past)
-
-    def logits(self, states: torch.Tensor) -> torch.Tensor:
+    def logits(self, states: Tensor) -> Tensor:
         """Logits `[positions, vocabulary]` in float32."""
         return (states if self.decoder is None else self.output(states)).float()
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores of consecutive target tokens, on the CPU.
+
+    Attributes:
+        logprob: Natural logarithm of each target's probability, float32 `[positions]`.
+        correct: Whether the target is the most probable token, bool `[positions]`.
+    """
+
+    logprob: Tensor
+    correct: Tensor
+
+    @classmethod
+    def joined(cls, parts: Sequence["Scores"]) -> "Scores":
+        """The scores of consecutive parts."""
+        return cls(
+            torch.cat([part.logprob for part in parts]), torch.cat([part.correct for part in parts])
+        )
+
+    @property
+    def answer(self) -> tuple[SumOfLogprobs, bool]:
+        """What lm-eval expects: the sum in float64, with its parts, and whether all are correct."""
+        total = SumOfLogprobs(float(self.logprob.double().sum()), self.logprob.numpy())
+        return total, bool(self.correct.all())
+
+
+def token_scores(head: Head, states: Tensor, targets: Sequence[int]) -> Scores:
+    """Scores of targets from the `states` `[positions, ...]` of `head`, one before each target.
+
+    Softmax is float32 whatever the model's dtype is; logits are made for a slice of the positions
+    at a time.
+    """
+    goal = torch.tensor(list(targets), dtype=torch.long, device=states.device)
+    width = head.model.config.get_text_config(decoder=True).vocab_size
+    block = max(1, SLICE // width)
+    parts = [Scores(torch.zeros(0), torch.zeros(0, dtype=torch.bool))]
+    for first in range(0, len(goal), block):
+        logits = head.logits(states[first : first + block])
+        wanted = goal[first : first + block].to(logits.device)
+        chosen = logits.gather(-1, wanted[:, None]).squeeze(-1)
+        correct = (logits.argmax(-1) == wanted).cpu()
+        parts.append(Scores((chosen - logits.logsumexp(-1)).cpu(), correct))
+    return Scores.joined(parts)

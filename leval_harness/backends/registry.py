@@ -5,7 +5,11 @@ This module imports neither torch nor lm-eval's models.
 
 from dataclasses import dataclass
 
-from resonance_vllm.errors import one_of
+from resonance_vllm.errors import UserError, one_of
+
+
+class CannotExchange(UserError):  # noqa: N818 - says what cannot be done
+    """RoPE settings that a loaded model cannot take: it has to be loaded anew."""
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,13 @@ requests at once, sorted by their tokens. It admits them in that order, so that 
 cached from its first question to its last.
 """
 
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 from lm_eval.models.vllm_causallms import VLLM
 
-from leval_harness.backends.prompt_trie import divide, reading_order, unique_tokens
-from leval_harness.backends.resources import Counters
+from leval_harness.backends.counters import Counters
+from leval_harness.backends.documents import reading_order, unique_tokens
 from leval_tasks.token_logprobs import SumOfLogprobs
 from resonance_vllm.errors import SettingError, not_allowed
 
@@ -72,24 +71,19 @@ class VLLMLong(VLLM):
             sampling_params: vLLM's, one for each prompt or one for all.
         """
         order = reading_order(requests)
-        dealt: list[int | None] = [*order]
-        if self.data_parallel_size > 1:
-            # lm-eval gives request `i` to replica `i mod n`. The shares are laid out so that each
-            # goes to one replica; shorter ones are filled up with requests of one token.
-            shares = divide(requests, self.data_parallel_size)
-            dealt = [index for turn in zip_longest(*shares) for index in turn]
-        prompts = [requests[0][:1] if index is None else requests[index] for index in dealt]
         if isinstance(sampling_params, list):
-            filler = sampling_params[0].clone()
-            filler.max_tokens, filler.min_tokens = 1, 0
-            sampling_params = [filler if i is None else sampling_params[i] for i in dealt]
+            sampling_params = [sampling_params[index] for index in order]
         with self.counters.timed():
-            outputs = super()._model_generate(prompts, generate, sampling_params)
-        by_index = dict(zip(dealt, outputs, strict=True))
+            outputs = super()._model_generate(
+                [requests[index] for index in order], generate, sampling_params
+            )
+        by_index = dict(zip(order, outputs, strict=True))
         answers = [by_index[index] for index in range(len(requests))]
         total = sum(map(len, requests))
-        self.counters.expect(total, unique_tokens(requests, order), total)
-        self.counters.prefilled(total - sum(answer.num_cached_tokens or 0 for answer in answers))
+        self.counters.tokens_prompt += total
+        self.counters.tokens_unique += unique_tokens(requests)
+        cached = sum(answer.num_cached_tokens or 0 for answer in answers)
+        self.counters.tokens_prefilled += total - cached
         if generate:
             # Requests for the prompt's log-probabilities never read the prefix cache.
             self.tokens_queried += total

@@ -136,8 +136,8 @@ def setup_texts(
 
 def write_files(content: dict[str, Any], out: Path) -> None:
     """`diff.json` and the figure."""
-    from leval_harness.figures.parity import parity_figure
-    from leval_harness.figures.style import write_figure
+    from leval_harness.drawing import write_figure
+    from leval_harness.parity_figure import parity_figure
     from resonance_vllm.files import write_json
 
     out.mkdir(parents=True, exist_ok=True)

@@ -98,7 +98,7 @@ def _safe_results(started_in: Mapping[str, str]) -> Iterator[None]:
     class Tracker(stock):  # type: ignore[misc,valid-type]
         def save_results_aggregated(self, results: Any, samples: Any = None) -> None:
             config = results.get("config") or {}
-            if variables := environment(str(config.get("model")), started_in):
+            if variables := environment():
                 results = {**results, "config": {**config, "environment": variables}}
             stated = {"config", "configs", "pretty_env_info"} & set(results)
             public = {name: without_credentials(results[name]) for name in stated}

@@ -21,8 +21,6 @@ GROUPS = {
     "Results": {
         "table": ("results", "Tables of what came out: Markdown, LaTeX, HTML, CSV, JSON."),
         "page": ("results", "A leaderboard page with figures that opens from disk."),
-        "card": ("results", "Results as Every Eval Ever records and the Hub's .eval_results."),
-        "upload": ("results", "Results, a page or cards to a repository of the Hub."),
         "score": ("documents", "Score answers in L-Eval's published format."),
     },
     "RoPE methods": {

@@ -2,21 +2,15 @@
 
 import json
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_origin
+from typing import Any, Literal, get_origin
 
 import click
 from pydantic import BaseModel
 
-from leval_harness.format_names import format_names
-from resonance_vllm.errors import plain, printable
-
-if TYPE_CHECKING:
-    from leval_harness.analysis import Analysis
-    from leval_harness.old_results import Results
-    from leval_harness.tables.model import Table
+from leval_harness.format_names import FORMATS
+from resonance_vllm.errors import printable
 
 _CONTROLS = re.compile("[\x7f-\x9f]")  # JSON itself escapes those below the space
 
@@ -86,38 +80,12 @@ def given(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def table_options(command: Command) -> Command:
     """`--format`, `--json` and `--out` of the commands that print tables."""
-    formats = click.Choice(format_names())
     form_help = (
-        "csv writes every number, the others the table people read. [default: drawn on a terminal, "
-        "md in files and pipes]"
+        "csv and json write every number, the others the tables people read. [default: drawn on a "
+        "terminal, md in files and pipes]"
     )
     command = json_option(click.option("--out", type=FILE, help="Write to this file.")(command))
-    return click.option("--format", "output", type=formats, help=form_help)(command)
-
-
-def show_tables(tables: "Sequence[Table]") -> None:
-    """Draw tables where standard output is a terminal; print Markdown where it is not."""
-    from leval_harness.secrets import redact
-
-    if sys.stdout.isatty():
-        from rich.console import Console
-
-        from leval_harness.tables.terminal import draw
-
-        draw(tables, Console(highlight=False))
-        return
-    from leval_harness.tables.formats import render
-
-    click.echo(redact(render(tables, "md"), names=False), nl=False)
-
-
-def show_verdict(analysis: "Analysis") -> None:
-    """Print the verdict on each model, if there is one."""
-    from leval_harness.analysis.verdict import verdicts
-
-    for verdict in verdicts(analysis):
-        lines = str(verdict).splitlines()
-        click.echo("\n" + "\n".join(map(plain, lines)))
+    return click.option("--format", "output", type=click.Choice(FORMATS), help=form_help)(command)
 
 
 def write_or_print(text: str, out: Path | None) -> None:
@@ -145,16 +113,6 @@ def json_text(value: object) -> str:
     """JSON in which the control characters of terminals are escaped."""
     text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
     return _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
-
-
-def read_results(folders: Sequence[Path]) -> "Results":
-    """Read results and print the warnings about them."""
-    from leval_harness.old_results import load_results
-
-    results = load_results(*folders)
-    for warning in results.warnings:
-        click.echo(f"Note: {plain(warning)}", err=True)
-    return results
 
 
 class SectionedCommand(click.Command):

@@ -1,5 +1,7 @@
-"""Commands that show and hand on results: `table`, `page`, `card`, `upload`."""
+"""Commands that show results: `table` and `page`."""
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -7,24 +9,36 @@ import click
 
 from leval_harness.cli.output import (
     EXISTING_FILE,
-    EXISTING_FOLDER,
     FOLDER,
-    json_text,
-    read_results,
-    records_text,
     results_argument,
-    show_tables,
-    show_verdict,
     table_options,
     write_or_print,
 )
-from leval_harness.format_names import format_names
-from leval_harness.secrets import redact
-from resonance_vllm.errors import UserError, plain, printable
+from leval_harness.format_names import WRITTEN
+from resonance_vllm.errors import SettingError, plain, printable
 from resonance_vllm.files import write_text
 
 if TYPE_CHECKING:
-    from leval_harness.old_results import Results
+    import pandas as pd
+
+    from leval_harness.results import Results
+    from leval_harness.tables import Table
+
+MOST_NOTES = 5
+"""Lines on what was left out; the others are counted."""
+
+baseline_option = click.option(
+    "--baseline", help="Method to compare with; default: the one the sweep names."
+)
+names_option = click.option(
+    "--method-name", "names", multiple=True, metavar="METHOD=NAME",
+    help="Another name of a method, or of one run by its id or folder. Repeatable.",
+)  # fmt: skip
+margin_option = click.option(
+    "--margin", type=click.FloatRange(min=0, max=1, min_open=True), default=None, metavar="NATS",
+    help="Effective context length: a smaller loss counts as none, nats a token. Default: the "
+    "sweep's, else 0.05.",
+)  # fmt: skip
 
 
 @click.command(
@@ -33,92 +47,39 @@ if TYPE_CHECKING:
 )
 @results_argument
 @table_options
-@click.option("--baseline", help="Method to compare with; default: the one the sweep names.")
+@baseline_option
 @click.option(
-    "--columns", default="", show_default=False, metavar="NAMES",
-    help="Extra columns, comma-separated: seconds, tokens_per_second, peak_memory, "
-    "tokens_prefilled, tokens_shared, tokens_generated, tokens_unique.",
+    "--across", type=click.Choice(("methods", "models")), default="methods",
+    help="What is compared on the same questions.",
 )  # fmt: skip
+@names_option
+@margin_option
 @click.option(
     "--published/--no-published", default=None,
-    help="Show the paper's tables; default: where they match what was run.",
+    help="Show the paper's rows; default: where one of its models was run.",
 )  # fmt: skip
-@click.option(
-    "--margin", type=click.FloatRange(min=0, max=1, min_open=True), default=None, metavar="NATS",
-    help="Effective context length: a smaller loss is no degradation, a smaller gain no benefit; "
-    "nats a token. Default: the sweep's, else 0.01.",
-)  # fmt: skip
-@click.option(
-    "--reference", metavar="MODEL",
-    help="Effective context length: the model whose key tokens (LongPPL) get a table.",
-)  # fmt: skip
-@click.option(
-    "--pair", "pairs", multiple=True, metavar="METHOD:BASELINE",
-    help="Only paired differences of perplexity, nats a token, by text and pooled. Repeatable.",
-)  # fmt: skip
-@click.option(
-    "--verify", is_flag=True, help="Recompute every aggregate from the samples; report differences."
-)
 def table(
     results: tuple[Path, ...],
     output: str | None,
     out: Path | None,
     as_json: bool,
-    verify: bool,
-    **chosen: Any,
+    published: bool | None,
+    names: tuple[str, ...],
+    **how: Any,
 ) -> None:
     """Compare methods from one or more RESULTS folders, also plain lm-eval output."""
-    from leval_harness.analysis import analyse
-    from leval_harness.analysis.differences import paired_differences, parse_pairs
-    from leval_harness.tables import build_tables, details_table
-    from leval_harness.tables.effective_context import difference_table
-    from leval_harness.tables.formats import load_format
+    from leval_harness.effective import compared_frame
+    from leval_harness.formats import render
+    from leval_harness.tables import build_tables
 
-    read = read_results(results)
-    if verify:
-        _verify(read, as_json)
-        return
-    analysis = analyse(read, chosen["baseline"], chosen["margin"])
-    form = load_format(output or "md")
-    if chosen["pairs"]:
-        tables = [difference_table(*paired_differences(analysis, parse_pairs(chosen["pairs"])))]
-    elif as_json or form.every_number:
-        tables = [details_table(analysis, bool(chosen["published"]))]
+    read = read_results(results, names)
+    compared = compared_frame(read, **how)
+    form = "json" if as_json else output or "md"
+    tables = [] if form in ("csv", "json") else build_tables(compared, published)
+    if output is None and out is None and not as_json and sys.stdout.isatty():
+        show(compared, tables)
     else:
-        names = [name.strip() for name in chosen["columns"].split(",") if name.strip()]
-        tables = build_tables(analysis, names, chosen["published"], chosen["reference"])
-    if as_json:
-        records = [record for table in tables for record in table.records()]
-        write_or_print(records_text(records), out)
-    elif output is None and out is None:
-        show_tables(tables)
-        if not chosen["pairs"]:
-            show_verdict(analysis)
-    else:
-        write_or_print(form.text(tables), out)
-
-
-def _verify(read: "Results", as_json: bool) -> None:
-    """Print what does not agree and end with exit code 1 if anything does not."""
-    from leval_harness.analysis.labels import counted
-    from leval_harness.old_results.verify import verify
-
-    outcome = verify(read)
-    if as_json:
-        click.echo(json_text(outcome.as_dict()))
-    else:
-        for problem in outcome.differences:
-            click.echo(plain(problem))
-        for name in outcome.not_recomputed:
-            click.echo(f"Not recomputed: {plain(name)}")
-        click.echo(
-            f"{counted(outcome.checked, 'number')} recomputed from the samples, "
-            f"{counted(outcome.rescored, 'answer')} scored again, "
-            f"{counted(len(outcome.differences), 'difference')}, "
-            f"{counted(len(outcome.not_recomputed), 'number')} not recomputed"
-        )
-    if outcome.differences:
-        raise SystemExit(1)
+        write_or_print(render(tables, compared, form), out)
 
 
 @click.command(
@@ -126,123 +87,97 @@ def _verify(read: "Results", as_json: bool) -> None:
 )
 @results_argument
 @click.option("--out", required=True, type=FOLDER, help="Folder; an earlier page is replaced.")
-@click.option("--baseline", help="Method to compare with at first; the page can change it.")
+@baseline_option
+@names_option
+@margin_option
 @click.option(
     "--diff", "diffs", multiple=True, type=EXISTING_FILE,
     help="A diff.json of leval-harness diff to show; may be repeated.",
 )  # fmt: skip
 @click.option("--title", default="Long-context leaderboard")
 def page(
-    results: tuple[Path, ...], out: Path, baseline: str | None, diffs: tuple[Path, ...], title: str
+    results: tuple[Path, ...],
+    out: Path,
+    names: tuple[str, ...],
+    diffs: tuple[Path, ...],
+    title: str,
+    **how: Any,
 ) -> None:
-    """Write a leaderboard page that opens from disk, from one or more RESULTS folders."""
-    from leval_harness.analysis import analyse
-    from leval_harness.page import write_page
-    from leval_harness.page.write import read_diff
+    """Write a page that opens from disk, from one or more RESULTS folders."""
+    from leval_harness.effective import compared_frame
+    from leval_harness.page import read_diff, write_page
 
     shown = [read_diff(path) for path in diffs]
-    index = write_page(analyse(read_results(results), baseline), out, title, shown)
+    read = read_results(results, names)
+    index = write_page(read, compared_frame(read, **how), out, title, shown)
     click.echo(f"Page: {printable(str(index.resolve()))}")
 
 
-@click.command(
-    name="card",
-    epilog="Example: leval-harness card results/quickstart --out cards "
-    "--model-id SmolLM2-135M=HuggingFaceTB/SmolLM2-135M --organization 'My group'",
-)
-@results_argument
-@click.option("--out", required=True, type=FOLDER, help="Folder; cards of the same runs replaced.")
-@click.option("--organization", default="", show_default=False, help="Who made the results.")
-@click.option(
-    "--relationship", default="other",
-    help="Of who evaluates to the model: first_party, third_party, collaborative, other.",
-)  # fmt: skip
-@click.option(
-    "--model-id", "models", multiple=True, metavar="NAME=ORG/MODEL",
-    help="What the Hub calls a model of the results. Repeatable.",
-)  # fmt: skip
-@click.option(
-    "--benchmark", "benchmarks", multiple=True, metavar="TASK[:METRIC]=ORG/DATASET:TASK_ID",
-    help="A benchmark on the Hub that a task is. Repeatable.",
-)  # fmt: skip
-@click.option("--source-url", default="", show_default=False, help="Where results can be seen.")
-@click.option("--baseline", help="Method that the others stand against; as for `table`.")
-def card(results: tuple[Path, ...], out: Path, baseline: str | None, **about: object) -> None:
-    """Write RESULTS as Every Eval Ever records and as the Hub's .eval_results files."""
-    from leval_harness.analysis import analyse
-    from leval_harness.cards import write_cards
-    from leval_harness.cards.publication import read_publication
+def read_results(folders: Sequence[Path], names: Sequence[str] = ()) -> "Results":
+    """Read results and print what was left out of them; `names` are `METHOD=NAME`.
 
-    publication = read_publication(**about)  # type: ignore[arg-type]
-    written = write_cards(analyse(read_results(results), baseline), out, publication)
-    for each in written.left_out:
-        click.echo(f"Left out: {plain(each)}", err=True)
-    if not written.records:
-        raise UserError("RESULTS: no number to publish; what was left out is named above")
-    place = printable(str(out))
-    click.echo(
-        f"{written.records} records with {written.instances} questions below {place}/data, "
-        f"{written.hub_files} files for the Hub below {place}/hub"
-    )
-
-
-@click.command(
-    name="upload",
-    epilog="Example: leval-harness upload results/quickstart --repo my-group/long-context-results",
-)
-@click.argument("folder", type=EXISTING_FOLDER)
-@click.option("--repo", required=True, metavar="ORG/NAME", help="Data set repository to write to.")
-@click.option("--public", is_flag=True, help="A repository that is created can be read by all.")
-@click.option("--dry-run", is_flag=True, help="List the files; upload nothing.")
-def upload(folder: Path, repo: str, public: bool, dry_run: bool) -> None:
-    """Upload FOLDER (results of a sweep, a page, cards) to a data set repository of the Hub.
-
-    All files go into one commit, under the folder's name. Unfinished cells and hidden files stay.
-    A text that holds something in the form of a credential stops the upload. Log in with `hf auth
-    login`, or set HF_TOKEN.
+    Raises:
+        ResultsError: nothing readable, or no such method.
     """
-    from leval_harness.cards.upload import check_repository, files_to_upload
-    from leval_harness.cards.upload import upload as send
+    from leval_harness.results import load_results
 
-    check_repository(repo)
-    files = files_to_upload(folder)
-    megabytes = sum((folder / path).stat().st_size for path in files) / 1e6
-    if dry_run:
-        click.echo("\n".join(printable(path.as_posix()) for path in files))
-        click.echo(f"{len(files)} files, {megabytes:.1f} MB; nothing was uploaded", err=True)
+    pairs = [each.partition("=") for each in names]
+    for method, sign, name in pairs:
+        if not (method and sign and name):
+            raise SettingError(f"--method-name: {method}{sign}{name} is not METHOD=NAME")
+    results = load_results(*folders, method_names={method: name for method, _, name in pairs})
+    for each in results.left_out[:MOST_NOTES]:
+        click.echo(f"Left out: {plain(str(each))}", err=True)
+    if len(results.left_out) > MOST_NOTES:
+        click.echo(f"Left out: {len(results.left_out) - MOST_NOTES} more", err=True)
+    return results
+
+
+def show(compared: "pd.DataFrame", tables: Sequence["Table"]) -> None:
+    """The verdict and some tables; drawn on a terminal, Markdown elsewhere."""
+    from leval_harness.formats import draw, render
+    from leval_harness.verdict import verdict
+
+    if not sys.stdout.isatty():
+        click.echo(plain_lines(render(tables, compared, "md")), nl=False)
         return
-    address = send(folder, files, repo, private=not public)
-    click.echo(f"{len(files)} files, {megabytes:.1f} MB: {printable(address)}")
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    for each in verdict(compared):
+        console.print(Padding(Text(f"- {plain(each)}"), (0, 0)))
+    for table_ in tables:
+        console.print()
+        draw(table_, console)
+
+
+def plain_lines(text: str) -> str:
+    """Text without control characters, its lines kept."""
+    return "".join(plain(line) + "\n" for line in text.splitlines())
 
 
 def write_report(results_dir: Path) -> None:
-    """Write `table.md` and its like, and `page/`, into a results folder; show tables and verdict.
+    """Write `table.md` and its like, and `page/`, into a results folder; show the main things.
 
     Raises:
         ResultsError: nothing readable in the folder.
         OSError: the folder cannot be written.
     """
-    from leval_harness.analysis import analyse
-    from leval_harness.old_results import load_results
+    from leval_harness.effective import compared_frame
+    from leval_harness.formats import render
     from leval_harness.page import write_page
-    from leval_harness.tables import build_tables, details_table
-    from leval_harness.tables.formats import load_format
+    from leval_harness.tables import build_tables
 
-    results = load_results(results_dir)
-    analysis = analyse(results)
-    tables, every_number = build_tables(analysis), [details_table(analysis)]
-    written = []
-    for name in format_names():
-        form = load_format(name)
-        if form.suffix:
-            text = redact(form.text(every_number if form.every_number else tables), names=False)
-            write_text(results_dir / f"table.{form.suffix}", text)
-            written.append(f".{form.suffix}")
-    show_tables(tables)
-    for warning in results.warnings:
-        click.echo(f"Note: {plain(warning)}", err=True)
-    index = write_page(analysis, results_dir / "page")
-    others = ", ".join(suffix for suffix in written if suffix != ".md")
-    click.echo(f"Tables: {results_dir / 'table.md'} (also {others})")
-    click.echo(f"Page:   {index.resolve()}")
-    show_verdict(analysis)
+    results = read_results([results_dir])
+    compared = compared_frame(results)
+    tables = build_tables(compared)
+    for form in WRITTEN:
+        write_text(results_dir / f"table.{form}", render(tables, compared, form))
+    show(compared, tables[:1])
+    index = write_page(results, compared, results_dir / "page")
+    others = ", ".join(f".{form}" for form in WRITTEN[1:])
+    more = f"{len(tables)} tables" if len(tables) > 1 else "the table"
+    click.echo(f"\nTables: {printable(str(results_dir / 'table.md'))} ({more}; also {others})")
+    click.echo(f"Page:   {printable(str(index.resolve()))}")

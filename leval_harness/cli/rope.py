@@ -128,8 +128,8 @@ def _print_table(facts: dict[str, Any], plain: list[float], title: str, original
 
 
 def _plot(spec: RopeSpec, options: dict[str, Any]) -> None:
-    from leval_harness.figures.rope import DrawnMethod, pair_figure
-    from leval_harness.figures.style import write_figure
+    from leval_harness.drawing import write_figure
+    from leval_harness.rope_figures import DrawnMethod, pair_figure
     from resonance_vllm.config import ModelPositions
     from resonance_vllm.core.features import angles_around, describe, similarity
 

@@ -20,7 +20,6 @@ from leval_harness.cli.output import (
     prepared_model,
     records_text,
     setting_options,
-    show_tables,
     table_options,
     write_or_print,
 )
@@ -223,15 +222,15 @@ def table(
     """The paper's Table 1, from finished runs and as published.
 
     Several FOLDERS are blocks of one table; it says how far each is from the published numbers.
-    `--crossed` and `--pair METHOD BASELINE` (for example `prime_period:prime_period_yarn_code
+    `--crossed` and `--pair METHOD BASELINE` (for example `resonance:resonance_yarn_code
     rope:yarn_code`) add a table for each folder; as JSON or CSV, `--pair` prints that table alone.
 
     Example: leval-harness posgen table runs/posgen --figure runs/posgen/figure3.svg
     """
     from leval_harness.analysis.posgen import compare_by_seed
     from leval_harness.old_results.posgen import read_experiment
-    from leval_harness.tables import posgen as tables
-    from leval_harness.tables.formats import load_format
+    from leval_harness.old_tables import posgen as tables
+    from leval_harness.old_tables.formats import load_format
     from leval_tasks.posgen.encodings import parse_pair
 
     if any(pictures.values()) and len(folders) > 1:
@@ -255,12 +254,9 @@ def table(
         made += [each for one in experiments if (each := tables.halves_table(one))]
         made += [tables.crossed_table(experiment) for experiment in experiments if crossed]
         made += compared_by_seed
-        if output is None and out is None:
-            show_tables(made)
-        else:
-            write_or_print(form.text(made), out)
-    from leval_harness.figures import posgen as figures
-    from leval_harness.figures.style import write_figure
+        write_or_print(form.text(made), out)
+    from leval_harness.drawing import write_figure
+    from leval_harness.old_figures import posgen as figures
 
     drawings = {
         "figure": figures.loss_figure,

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from leval_harness.backends.arguments import arguments_of, unknown_arguments_refused
+from leval_harness.backends.arguments import arguments_of, refusing_unknown
 from leval_harness.backends.registry import register
 from leval_harness.parity.reading import TOP, Messages, Reader, Reading, dense_positions
 from leval_harness.parity.setups import Setup
@@ -32,7 +32,7 @@ def load(setup: Setup) -> Any:
     model = get_model(setup.kind)
     if setup.library == "transformers" and (to := arguments.pop("quantization_config", None)):
         model = _quantizing(model, to)
-    with unknown_arguments_refused(setup.kind, arguments, _known(setup, model)):
+    with refusing_unknown(setup.kind, arguments, _known(setup, model)):
         return model(**arguments)
 
 

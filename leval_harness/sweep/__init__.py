@@ -1,4 +1,4 @@
-"""What is run: sweep configs, cells and their identity, executors, progress; and what can fail."""
+"""What is run: sweep configs, cells and their identity, workers, progress; and what can fail."""
 
 from resonance_vllm.errors import SettingError
 
@@ -12,12 +12,4 @@ class ModelNotFoundError(ConfigError):
 
 
 class SweepError(OSError):
-    """A sweep that cannot go on, for a reason outside its cells."""
-
-
-class SweepLockedError(SweepError):
-    """Another process works on the same results folder."""
-
-
-class CellError(OSError):
-    """A cell ended without its results; the message is its reason."""
+    """A sweep that cannot go on, for a reason outside of its cells."""

@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from leval_harness.backends import libraries
-from leval_harness.backends.answer_limits import AnswerEnd, AnswerEnds
+from leval_harness.backends.answer_limits import AnswerEnd
 from leval_harness.cell_record import CellRecord
 from leval_harness.layout import FEATURES, SCHEMA_VERSION
 from leval_tasks.closed.definition import marks_in
@@ -70,21 +70,22 @@ def _lengths(requests: Iterable[Any], count: Callable[[str], int], model: Any) -
             yield count(prompt) + given["max_gen_toks"]
 
 
-def mark_answer_ends(ends: AnswerEnds | None, samples: Samples) -> None:
+def mark_answer_ends(ends_of: Callable[[str, str], list[AnswerEnd]], samples: Samples) -> None:
     """Write `reached_limit` and `thinking_unfinished` into samples of generated answers.
 
     `reached_limit` is the share of a question's answers that the generation limit ended, where the
     backend knows it of each. `thinking_unfinished` is 1 where one stopped while it was thinking.
 
     Args:
-        ends: what was noted while the answers were generated; None where nothing was.
+        ends_of: ends of an answer to a prompt, as noted while it was generated; empty where
+            nothing was.
         samples: changed in place.
     """
     for row in (row for rows in samples.values() for row in rows):
         answers = list(_answers(row))
         if not answers:
             continue
-        noted = [ends.of(*each) if ends is not None else [] for each in answers]
+        noted = [ends_of(*each) for each in answers]
         if all(noted):
             row[AT_LIMIT] = fmean(end.at_limit for each in noted for end in each)
         # tasks of ours have their own mark in `filtered_resps`, which an open end overrides

@@ -1,17 +1,17 @@
-"""From a sweep config to its cells: the record that each cell's process reads, and its id."""
+"""From a sweep config to its cells: the record that a worker reads, its id, what it is run with."""
 
-import dataclasses
+import hashlib
+import json
 import platform
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from leval_harness import smollm2
 from leval_harness.cell_record import CellRecord, cell_id
-from leval_harness.checkpoint_files import checkpoint_hashes
-from leval_harness.layout import SCHEMA_VERSION, SHORT_WINDOWS
-from leval_harness.secrets import without_credentials
+from leval_harness.checkpoint_files import checkpoint_digests
+from leval_harness.layout import SCHEMA_VERSION, YARDSTICK
 from leval_harness.sweep import ConfigError, ModelNotFoundError
 from leval_harness.sweep.config import (
     ROPE_BACKENDS,
@@ -19,8 +19,9 @@ from leval_harness.sweep.config import (
     EntrySettings,
     ModelConfig,
     SweepConfig,
+    listed,
 )
-from leval_harness.sweep.identity import cell_identity, environment
+from leval_harness.sweep.identity import cell_identity
 from leval_harness.sweep.task_registry import (
     CellLength,
     cell_length,
@@ -28,16 +29,15 @@ from leval_harness.sweep.task_registry import (
     lm_eval_names,
     own_tasks,
 )
-from leval_tasks.metadata import EffectiveContextSettings, default_short_window, family_settings
+from leval_tasks.metadata import EffectiveContextSettings, family_settings, scored_from
 from resonance_vllm import config as overrides
 from resonance_vllm.config import ModelPositions, hub_commit, length_limit
+from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.files import user_path
 
-EFFECTIVE_CONTEXT, READS = "effective_context", "reads"
-UNPREPARED = "unprepared"
+EFFECTIVE_CONTEXT, READS, WINDOW = "effective_context", "reads", "window"
 OF_MODEL = ("apply_chat_template", "batch_size", "device")
-OF_SWEEP = ("seed", "confirm_run_unsafe_code", "baseline", "margin")
-"""Settings of a model and of a sweep that are in a cell's record as they are."""
+PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 
 
 class ModelFiles(NamedTuple):
@@ -47,7 +47,7 @@ class ModelFiles(NamedTuple):
         path: its folder, name on the hub, or name on a server.
         positions: what its config says of positions; None for a served model.
         identity: its part of a cell's identity: `files`, or `hub` and `commit`, or `served` and
-            `base_url`.
+            `base_url`; `unprepared` for a model that will be made.
     """
 
     path: str
@@ -61,16 +61,14 @@ class PlannedCell:
 
     Attributes:
         record: content of `cell.json`, except for what is known when it runs.
-        with_credentials: the same with the credentials that `record` hides; None without any.
-        timeout: seconds after which it counts as hanging; None for no limit.
-        resources: what it needs of a Ray cluster.
+        group: cells of one group can be served by one loaded model.
+        gpus: how many GPUs its model takes where there are any.
         tokens_per_second: prompt speed to estimate with before a cell of its model is done.
     """
 
     record: CellRecord
-    with_credentials: CellRecord | None = None
-    timeout: float | None = None
-    resources: Mapping[str, float] = field(default_factory=dict)
+    group: str
+    gpus: int = 0
     tokens_per_second: float | None = None
 
     @property
@@ -81,7 +79,7 @@ class PlannedCell:
     @property
     def is_preview(self) -> bool:
         """Whether its model's files, and with them its id, are not known yet."""
-        return UNPREPARED in self.record.identity["model"]
+        return "unprepared" in self.record.identity["model"]
 
 
 def plan(config: SweepConfig, prepare: bool = True) -> list[PlannedCell]:
@@ -95,20 +93,16 @@ def plan(config: SweepConfig, prepare: bool = True) -> list[PlannedCell]:
             together, or two cells that would compute the same.
     """
     config = config.model_copy(update={"tasks": tuple(checked_entries(config.tasks))})
-    requests = list(with_short_windows(config.requests()))
     files = {id(model): find_model(model, prepare) for model in config.models.values()}
     cells: dict[str, PlannedCell] = {}
-    for request in requests:
-        _refuse_short_texts(request, files[id(request.model)])
+    for request in with_yardsticks(config.requests(), files):
         cell = resolve(request, config, files[id(request.model)])
         if cell.id in cells:
             raise ConfigError(
                 f"two cells compute the same: '{cells[cell.id].record.title}' and "
                 f"'{cell.record.title}'; leave one out"
             )
-        # Tables follow the config's order, which the names of the folders do not tell.
-        record = cell.record.model_copy(update={"place": len(cells)})
-        cells[cell.id] = dataclasses.replace(cell, record=record)
+        cells[cell.id] = cell
     return list(cells.values())
 
 
@@ -118,33 +112,33 @@ def find_model(model: ModelConfig, prepare: bool = True) -> ModelFiles:
     Raises:
         ModelNotFoundError: there is no such folder, or no such name on the hub.
     """
-    folder = user_path(model.path, f"models.{model.name}.path")
+    folder = user_path(model.path, f"models.{model.label}.path")
     if model.backend not in ROPE_BACKENDS and not folder.is_dir():
         served = {"served": model.path, "base_url": model.args.get("base_url")}
         return ModelFiles(model.path, None, served)
-    if model.path == smollm2.NAME:
+    if model.path == smollm2.NAME and not folder.is_dir():
         if not prepare and not smollm2.is_prepared():
             positions = ModelPositions.of(smollm2.POSITIONS)
-            return ModelFiles(model.path, positions, {UNPREPARED: model.path})
+            return ModelFiles(model.path, positions, {"unprepared": model.path})
         folder = smollm2.prepare()
     if folder.is_dir():
-        path = str(folder.resolve())
-        identity: dict[str, Any] = {"files": checkpoint_hashes(Path(path), model.args)}
-        if not identity["files"]:
+        path = folder.resolve()
+        if not (path / "config.json").is_file():
             raise ModelNotFoundError(
                 f"models: {path} is no checkpoint folder (no config.json in it)"
-                + _adapter_hint(folder, model.backend)
+                + _adapter_hint(path, model.backend)
             )
-    elif model.path.startswith((".", "/", "~")) or model.path.count("/") > 1:
-        raise ModelNotFoundError(f"models.{model.name}.path: there is no folder {model.path}")
-    else:
-        try:
-            commit, snapshot = hub_commit(model.path, model.revision)
-        except OSError as error:
-            raise ModelNotFoundError(f"models: {error}") from error
-        path = str(snapshot or model.path)
-        identity = {"hub": model.path, "commit": commit}
-    return ModelFiles(path, ModelPositions.of_checkpoint(path), identity)
+        identity: dict[str, Any] = {"files": checkpoint_digests(path, model.args)}
+        return ModelFiles(str(path), ModelPositions.of_checkpoint(str(path)), identity)
+    if model.path.startswith((".", "/", "~")) or model.path.count("/") > 1:
+        raise ModelNotFoundError(f"models.{model.label}.path: there is no folder {model.path}")
+    try:
+        commit, snapshot = hub_commit(model.path, model.revision)
+    except OSError as error:
+        raise ModelNotFoundError(f"models: {error}") from error
+    where = str(snapshot or model.path)
+    identity = {"hub": model.path, "commit": commit}
+    return ModelFiles(where, ModelPositions.of_checkpoint(where), identity)
 
 
 def _adapter_hint(folder: Path, backend: str) -> str:
@@ -155,59 +149,64 @@ def _adapter_hint(folder: Path, backend: str) -> str:
     return f"; it is an adapter: put it into `args` as `{key}`, and its base model into `path`"
 
 
-def with_short_windows(requests: Iterable[CellRequest]) -> Iterator[CellRequest]:
-    """The requests, with a cell of its own for the short windows of effective-context tasks.
+def with_yardsticks(
+    requests: Iterable[CellRequest], files: Mapping[int, ModelFiles]
+) -> Iterator[CellRequest]:
+    """The requests, with a cell of its own for the yardstick of effective-context tasks.
 
-    The checkpoint as it is reads them, once for all methods; the methods read the texts in full.
+    The model as shipped reads the texts in windows of its trained length, once for all methods; in
+    full where they do not exceed it. The methods read the texts in full.
 
     Raises:
-        ConfigError: such tasks without a context length, which all methods must share.
+        ConfigError: such tasks without a context length, which all methods must share, or for a
+            model that names no trained length.
     """
     planned: list[CellRequest] = []
     for request in requests:
         task, known = request.task, own_tasks()
         ours = [n for n in task.tasks if n in known and known[n].family == EFFECTIVE_CONTEXT]
-        if not ours or READS in family_settings(EffectiveContextSettings, task.metadata):
+        given = family_settings(EffectiveContextSettings, task.metadata)
+        if not ours or READS in given:
             yield request
             continue
         if request.context_length is None:
             raise ConfigError(
                 f"context_lengths: missing; {ours[0]} needs it: every method reads the same texts"
             )
-        length = {"context_length": [request.context_length], **task.metadata}
-        windows = request._replace(
-            method=SHORT_WINDOWS,
-            rope=None,
-            context_length=None,
-            task=task.model_copy(
-                update={"tasks": tuple(ours), "metadata": {**length, READS: "windows"}}
-            ),
-        )
-        if windows not in planned:
-            planned.append(windows)
-            yield windows
+        yardstick = _yardstick(request, ours, given, files[id(request.model)].positions)
+        if yardstick not in planned:
+            planned.append(yardstick)
+            yield yardstick
         full = {**task.metadata, READS: "full"}
         yield request._replace(task=task.model_copy(update={"metadata": full}))
 
 
-def _refuse_short_texts(request: CellRequest, files: ModelFiles) -> None:
-    """Refuse texts that are no longer than the short windows which they are compared with.
-
-    Raises:
-        ConfigError: names the length and the window.
-    """
-    given = family_settings(EffectiveContextSettings, request.task.metadata)
-    trained = files.positions and files.positions.max_position_embeddings
-    if READS not in given or not (trained or given.get("short_window")):
-        return
-    window = given.get("short_window") or default_short_window(trained or 0)
-    lengths = given.get("context_length") or request.context_length
-    shortest = min(lengths) if isinstance(lengths, list | tuple) else lengths
-    if isinstance(window, int) and isinstance(shortest, int) and shortest <= window:
+def _yardstick(
+    request: CellRequest, tasks: list[str], given: Mapping[str, Any], model: ModelPositions | None
+) -> CellRequest:
+    """The cell that reads the texts of a request with the model as shipped."""
+    stated = model is not None and model.max_position_embeddings is not None
+    trained = given.get(WINDOW) or (length_limit(model) if model and stated else None)
+    if not isinstance(trained, int):
         raise ConfigError(
-            f"context_length: {shortest} is no longer than the short windows of {window} tokens; "
-            f"give longer texts, or metadata.short_window below {shortest}"
+            f"metadata.{WINDOW}: missing; {tasks[0]} compares with windows of the trained length, "
+            f"which the config of {request.model.path} does not state"
         )
+    lengths: list[Any] = [*listed(given.get("context_length") or request.context_length)]
+    shortest, longest = min(lengths), max(lengths)
+    if isinstance(shortest, int) and shortest <= scored_from(trained):
+        raise ConfigError(
+            f"context_length: {shortest} is not above {scored_from(trained)}, a quarter of the "
+            f"window of {trained} tokens, from which on texts are scored; give longer texts"
+        )
+    read = "full" if longest <= trained else "windows"
+    metadata = {"context_length": [request.context_length], **request.task.metadata, READS: read}
+    return request._replace(
+        method=YARDSTICK,
+        rope=None,
+        context_length=None if stated else trained,
+        task=request.task.model_copy(update={"tasks": tuple(tasks), "metadata": metadata}),
+    )
 
 
 def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> PlannedCell:
@@ -218,17 +217,19 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Pla
         length = cell_length(task.tasks, task.metadata, request.context_length)
     if length.tokenizer and files.positions is None and "tokenizer" not in model.args:
         raise ConfigError(
-            f"models.{model.name}.args.tokenizer: missing; {length.tokenizer} makes its texts with "
-            "the model's tokenizer"
+            f"models.{model.label}.args.tokenizer: missing; {length.tokenizer} makes its texts "
+            "with the model's tokenizer"
         )
-    rope, precision, model_args = _model_args(request, config.rope_precision, files, length)
+    spec, precision, model_args = _model_args(request, config.rope_precision, files, length)
+    rope = None if spec is None else spec.to_dict()
     longest = model_args.get("max_length") or model_args.get("max_model_len")
     content: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "cell_id": "not known yet",
         "sweep": config.name,
         "model": {
-            **{name: getattr(model, name) for name in ("name", "backend", "dtype", "args")},
+            **{name: getattr(model, name) for name in ("backend", "dtype", "args")},
+            "name": model.label,
             "path": files.path,
             "revision": model.revision or files.identity.get("commit"),
         },
@@ -241,32 +242,50 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Pla
         **{name: getattr(task, name) for name in EntrySettings.model_fields},
         "metadata": {**task.metadata, **length.metadata},
         **{name: getattr(model, name) for name in OF_MODEL},
-        **{name: getattr(config, name) for name in OF_SWEEP},
+        **{name: getattr(config, name) for name in ("seed", "confirm_run_unsafe_code")},
         "context_length": request.context_length or longest,
         "model_args": model_args,
+        "replaced": files.positions.replaced(spec) if spec and files.positions else None,
     }
-    whole = CellRecord.model_validate(content)
-    record = CellRecord.model_validate(without_credentials(whole.written()))
-    identity = cell_identity(record, files.identity, environment(model.backend))
+    record = CellRecord.model_validate(content)
+    identity = cell_identity(record, files.identity)
     found: dict[str, Any] = {
-        **{key: identity[key] for key in ("data", "environment") if key in identity},
+        "data": identity["data"],
         "cell_id": cell_id(identity),
         "versions": {"python": platform.python_version(), **identity["packages"]},
         "identity": identity,
     }
     return PlannedCell(
         record=record.model_copy(update=found),
-        with_credentials=None if record == whole else whole,
-        timeout=config.timeout,
-        resources=model.resources,
+        group=group_key(record),
+        gpus=gpus_of(model),
         tokens_per_second=model.tokens_per_second,
     )
 
 
+def group_key(record: CellRecord) -> str:
+    """What one loaded model is: cells with equal keys share it."""
+    parts = {"args": record.model_args, "backend": record.model.backend}
+    parts |= {name: getattr(record, name) for name in ("batch_size", "device")}
+    text = json.dumps(parts, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def gpus_of(model: ModelConfig) -> int:
+    """GPUs that a model takes: none where it runs on the CPU or on a server."""
+    if model.gpus is not None or model.device == "cpu" or model.backend not in ROPE_BACKENDS:
+        return model.gpus or 0
+    total = 1
+    if ROPE_BACKENDS[model.backend] == "vllm":
+        for name in PARALLEL:
+            total *= int(model.args.get(name, 1))
+    return total
+
+
 def _model_args(
     request: CellRequest, precision: str, files: ModelFiles, length: CellLength
-) -> tuple[dict[str, Any] | None, str, dict[str, Any]]:
-    """Completed RoPE parameters, effective precision, and lm-eval's `model_args` of a cell.
+) -> tuple[RopeSpec | None, str, dict[str, Any]]:
+    """Completed RoPE settings, effective precision, and lm-eval's `model_args` of a cell.
 
     The model reads up to `length.extra_tokens` tokens more than the length of the texts.
     """
@@ -295,10 +314,10 @@ def _model_args(
         )
     except ValueError as error:
         at = f" @ {request.context_length}" if request.context_length else ""
-        where = f"model '{model.name}', method '{request.method}'{at}"
+        where = f"model '{model.label}', method '{request.method}'{at}"
         raise ConfigError(f"{where}: {error}") from error
     args["dtype"] = model.dtype
     if files.path == model.path and (commit := files.identity.get("commit")):
         args["revision"] = commit  # a branch may have moved when the cell runs
     effective = overrides.effective_rope_precision(library, precision)
-    return None if rope is None else rope.to_dict(), effective, args
+    return rope, effective, args

@@ -1,4 +1,4 @@
-"""One evaluation by lm-eval in this process: a cell's model, tasks, and files, complete."""
+"""One evaluation by lm-eval with a loaded model: a cell's tasks and files, complete."""
 
 import contextlib
 import logging
@@ -16,19 +16,117 @@ import leval_harness.backends
 from leval_harness.backends.answer_limits import record_answer_ends
 from leval_harness.cell_record import CellRecord
 from leval_harness.layout import LOSSES_OF
-from leval_harness.secrets import redact_samples, without_credentials
-from leval_harness.sweep import CellError
+from leval_harness.sweep.answers import Answers
 from leval_harness.sweep.cell_additions import mark_answer_ends, mark_truncated
-from leval_harness.sweep.cell_files import DISK_ERRORS
+from leval_harness.sweep.claims import Folder
 from leval_harness.sweep.task_registry import is_file, own_tasks, task_folders
-from resonance_vllm.errors import one_of
+from resonance_vllm.errors import UserError, one_of
 from resonance_vllm.files import read_object
 
-log = logging.getLogger("leval_harness.sweep.cell")
+log = logging.getLogger("leval_harness.sweep.worker")
 
 AUTO_CLASSES = ("auto_factory", "configuration_auto", "processing_auto", "tokenization_auto")
 """Modules of transformers that ask `RESOLVE` whether to run a checkpoint's own code."""
 RESOLVE = "resolve_trust_remote_code"
+
+
+class LoadedModel:
+    """lm-eval's model of a group.
+
+    Args:
+        cell: for whose length it is loaded.
+    """
+
+    def __init__(self, cell: CellRecord) -> None:
+        from lm_eval.api.registry import get_model
+
+        leval_harness.backends.register()
+        self.device = cell.device
+        if leval_harness.backends.libraries().get(cell.model.backend) == "transformers":
+            import torch
+
+            from resonance_vllm.hf import registration as hf
+
+            hf.register()
+            if not self.device:  # lm-eval's own default is a GPU
+                others = "mps" if torch.backends.mps.is_available() else "cpu"
+                self.device = "cuda" if torch.cuda.is_available() else others
+        options = {"batch_size": cell.batch_size, "max_batch_size": None, "device": self.device}
+        started = time.monotonic()
+        self.lm = get_model(cell.model.backend).create_from_arg_obj(dict(cell.model_args), options)
+        self.ends = record_answer_ends(self.lm)
+        log.info("model ready after %.1f s", time.monotonic() - started)
+
+    def telemetry(self) -> dict[str, Any]:
+        """What the backend has counted since it was loaded."""
+        counted = dict(self.lm.telemetry()) if hasattr(self.lm, "telemetry") else {}
+        precision = getattr(getattr(self.lm, "model", None), "rope_precision_used", None)
+        return counted if precision is None else {**counted, "rope_precision": precision}
+
+
+def evaluate(model: LoadedModel, cell: CellRecord, folder: Path, place: Folder) -> dict[str, Any]:
+    """Run lm-eval, write its files to `folder`, and return what the backend counted meanwhile.
+
+    Raises:
+        UserError: lm-eval returned or saved nothing, or requests had too little memory.
+    """
+    import lm_eval
+    from lm_eval.loggers import EvaluationTracker
+
+    tracker = EvaluationTracker(output_path=str(folder))
+    before = model.telemetry()
+    with remote_code_as_configured(cell.model_args), Answers(model, cell, place) as answers:
+        manager, tasks = load_tasks(cell)
+        results = lm_eval.simple_evaluate(
+            model=model.lm,
+            model_args=cell.model_args,
+            tasks=tasks,
+            task_manager=manager,  # without one lm-eval builds its whole index
+            num_fewshot=cell.num_fewshot,
+            batch_size=cell.batch_size,
+            device=model.device,
+            use_cache=answers.response_cache,
+            limit=cell.limit,
+            log_samples=True,
+            evaluation_tracker=tracker,
+            apply_chat_template=cell.apply_chat_template,
+            random_seed=cell.seed,
+            numpy_random_seed=cell.seed,
+            torch_random_seed=cell.seed,
+            fewshot_random_seed=cell.seed,
+            confirm_run_unsafe_code=cell.confirm_run_unsafe_code,
+            metadata={**cell.model_args, **cell.metadata},
+        )
+        if results is None:
+            raise UserError("lm-eval returned no results")
+        samples = results.pop("samples")
+        others = {name: rows for name, rows in samples.items() if name not in own_tasks()}
+        mark_truncated(model.lm, others)
+        mark_answer_ends(answers.ends_of, samples)
+    _save(tracker, results, samples)
+    _flatten(folder)
+    _write_token_losses(tasks, folder)
+    counted = since(model.telemetry(), before)
+    if failed := counted.get("requests_failed"):
+        # an unanswered request scores as a wrong answer: not a result of the method
+        raise UserError(
+            f"{len(failed)} requests ran out of memory even alone: {', '.join(failed[:5])}; use a "
+            "shorter context_length, a smaller dtype or a larger device"
+        )
+    answers.forget()
+    return counted
+
+
+def since(now: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """What was counted between two moments; peaks, shares and names are as they are now."""
+    found = dict(now)
+    for name, value in now.items():
+        old = before.get(name)
+        if isinstance(value, list) and isinstance(old, list):
+            found[name] = value[len(old) :]
+        elif name == "seconds" or (isinstance(value, int) and name.startswith("tokens_")):
+            found[name] = value - (old or 0)
+    return found
 
 
 @contextlib.contextmanager
@@ -54,85 +152,6 @@ def remote_code_as_configured(model_args: Mapping[str, Any]) -> Iterator[None]:
             stack.callback(setattr, module, RESOLVE, getattr(module, RESOLVE))
             setattr(module, RESOLVE, resolve)
         yield
-
-
-def evaluate(cell: CellRecord, partial: Path) -> dict[str, Any]:
-    """Run lm-eval, write its files to `partial`, and return the backend's telemetry, if any.
-
-    On transformers the telemetry includes the precision in which the model has rotated. The
-    files hold no credentials, see `leval_harness.secrets`.
-
-    Raises:
-        CellError: lm-eval returned or saved nothing, or a request ran out of memory even alone.
-    """
-    import lm_eval
-    from lm_eval.loggers import EvaluationTracker
-
-    lm, device = _load_model(cell)
-    tracker = EvaluationTracker(output_path=str(partial))
-    manager, tasks = load_tasks(cell)
-    ends = record_answer_ends(lm)
-    results = lm_eval.simple_evaluate(
-        model=lm,
-        model_args=without_credentials(cell.model_args),
-        tasks=tasks,
-        task_manager=manager,  # without one lm-eval builds its whole index
-        num_fewshot=cell.num_fewshot,
-        batch_size=cell.batch_size,
-        device=device,
-        limit=cell.limit,
-        log_samples=True,
-        evaluation_tracker=tracker,
-        apply_chat_template=cell.apply_chat_template,
-        random_seed=cell.seed,
-        numpy_random_seed=cell.seed,
-        torch_random_seed=cell.seed,
-        fewshot_random_seed=cell.seed,
-        confirm_run_unsafe_code=cell.confirm_run_unsafe_code,
-        metadata={**cell.model_args, **cell.metadata},
-    )
-    if results is None:
-        raise CellError("lm-eval returned no results")
-    for key in ("config", "configs", "pretty_env_info"):
-        results[key] = without_credentials(results.get(key, {}))
-    samples = results.pop("samples")
-    mark_truncated(lm, {name: rows for name, rows in samples.items() if name not in own_tasks()})
-    mark_answer_ends(ends, samples)
-    _save(tracker, results, redact_samples(samples))
-    _flatten(partial)
-    _write_token_losses(tasks, partial)
-    telemetry = dict(lm.telemetry()) if hasattr(lm, "telemetry") else {}
-    if failed := telemetry.get("requests_failed"):
-        # an unanswered request scores as a wrong answer: not a result of the method
-        raise CellError(
-            f"{len(failed)} requests ran out of memory even alone: {', '.join(failed[:5])}; use a "
-            "shorter context_length, a smaller dtype or a larger device"
-        )
-    precision = getattr(getattr(lm, "model", None), "rope_precision_used", None)
-    return telemetry if precision is None else {**telemetry, "rope_precision": precision}
-
-
-def _load_model(cell: CellRecord) -> tuple[Any, str | None]:
-    """lm-eval's model of a cell, and the device that it was given."""
-    from lm_eval.api.registry import get_model
-
-    backend, device = cell.model.backend, cell.device
-    leval_harness.backends.register()
-    if leval_harness.backends.libraries().get(backend) == "transformers":
-        import torch
-
-        # vLLM loads our plugin by itself, in each of its processes
-        from resonance_vllm.hf import registration as hf
-
-        hf.register()
-        if not device:  # lm-eval's own default is a GPU
-            others = "mps" if torch.backends.mps.is_available() else "cpu"
-            device = "cuda" if torch.cuda.is_available() else others
-    options = {"batch_size": cell.batch_size, "max_batch_size": None, "device": device}
-    started = time.monotonic()
-    lm = get_model(backend).create_from_arg_obj(dict(cell.model_args), options)
-    log.info("model ready after %.1f s", time.monotonic() - started)
-    return lm, device
 
 
 def load_tasks(cell: CellRecord) -> tuple[Any, list[Any]]:
@@ -181,12 +200,11 @@ def _save(tracker: Any, results: dict[str, Any], samples: Mapping[str, Any]) -> 
     messages = [record.getMessage() for record in handler.buffer]
     if any(message.startswith("Could not save") for message in messages):
         text = "; ".join(messages)
-        if any(f"Error({code}," in text for code in DISK_ERRORS):  # the repr of an OSError
-            raise CellError(DISK_ERRORS[0], f"the disk is full: {text}")
-        raise CellError(f"lm-eval could not save its results: {text}")
+        full = "OSError(28," in text or "OSError(27," in text or "OSError(122," in text
+        raise OSError(f"{'the disk is full: ' if full else ''}lm-eval could not save: {text}")
 
 
-def _write_token_losses(tasks: list[Any], partial: Path) -> None:
+def _write_token_losses(tasks: list[Any], folder: Path) -> None:
     """The losses of tokens that tasks keep, a file for each text and read."""
     import numpy as np
 
@@ -194,15 +212,15 @@ def _write_token_losses(tasks: list[Any], partial: Path) -> None:
         for document, reads in getattr(task, "token_losses", {}).items():
             for read, losses in reads.items():
                 name = LOSSES_OF.format(task=task.task_name, document=document, read=read)
-                np.save(partial / name, losses)
+                np.save(folder / name, losses)
 
 
-def _flatten(partial: Path) -> None:
-    """Move lm-eval's files from its folder named after the model to `partial`."""
-    for path in [*partial.rglob("results_*.json"), *partial.rglob("samples_*.jsonl")]:
-        path.replace(partial / path.name)
-    for folder in sorted((each for each in partial.rglob("*") if each.is_dir()), reverse=True):
-        folder.rmdir()
-    results = list(partial.glob("results_*.json"))
+def _flatten(folder: Path) -> None:
+    """Move lm-eval's files from its folder named after the model to `folder`."""
+    for path in [*folder.rglob("results_*.json"), *folder.rglob("samples_*.jsonl")]:
+        path.replace(folder / path.name)
+    for inner in sorted((each for each in folder.rglob("*") if each.is_dir()), reverse=True):
+        inner.rmdir()
+    results = list(folder.glob("results_*.json"))
     if len(results) != 1 or read_object(results[0]) is None:
-        raise CellError("lm-eval's results file is missing or not valid")
+        raise UserError("lm-eval's results file is missing or not valid")

@@ -1,9 +1,10 @@
-"""Which tasks there are, what their settings may be, and how they take a context length.
+"""Which tasks there are, what their settings may be, what they read, how they take a length.
 
-Our tasks are read from their YAML: building lm-eval's index of 13,000 names takes seconds in every
-cell, reading ours takes milliseconds.
+Our tasks are read from their YAML: building lm-eval's index of 13,000 names takes seconds, reading
+ours takes milliseconds.
 """
 
+import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -13,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from leval_harness.checkpoint_files import digest
 from leval_harness.sweep import ConfigError
 from leval_harness.sweep.config import TaskEntry, listed
 from leval_harness.sweep.config_files import SUFFIXES
@@ -23,6 +25,7 @@ from leval_tasks.metadata import (
     EffectiveContextSettings,
     PerplexitySettings,
     TaskSettings,
+    family_settings,
     read_metadata,
 )
 from resonance_vllm.errors import SettingError, near, not_allowed, one_of, shown
@@ -35,6 +38,8 @@ SETTINGS: dict[str, type[TaskSettings]] = {
     "effective_context": EffectiveContextSettings,
 }
 """Family -> its settings in `--metadata`; those of PosGen come from the checkpoint as well."""
+PYTHON_FILE = "pydocs.jsonl"
+"""Stands for the language reference that every Python brings along; it is no file of a folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,9 +97,7 @@ def lm_eval_names(names: Iterable[str]) -> list[str]:
 def members(names: Iterable[str]) -> list[str]:
     """The single tasks behind names of tasks and groups; unknown names stand for themselves."""
     known = own_tasks()
-    flat: list[str] = []
-    for name in names:
-        flat += known[name].members if name in known else (name,)
+    flat = [each for name in names for each in (known[name].members if name in known else (name,))]
     return list(dict.fromkeys(flat))
 
 
@@ -124,19 +127,14 @@ def check_names(names: Iterable[str]) -> None:
     """
     known = own_tasks()
     prefixes = {name.split("_")[0] for name in known}
-    of_lm_eval = []
     for name in names:
         if is_file(name):
             if not Path(name).is_file():
                 raise ConfigError(f"tasks: there is no file {name}")
         elif name.split("_")[0] in prefixes:
             one_of("tasks", name, known, ConfigError)
-        else:
-            of_lm_eval.append(name)
-    index = lm_eval_index() if of_lm_eval else {}
-    for name in of_lm_eval:
-        if name not in index:
-            near_ones = near(name, sorted({*known, *index}))
+        elif name not in lm_eval_index():
+            near_ones = near(name, sorted({*known, *lm_eval_index()}))
             near_ones = near_ones or "; `lm_eval ls tasks` lists them all"
             raise ConfigError(f"tasks: {name!r} is no task{near_ones}")
 
@@ -167,6 +165,46 @@ def check_settings(names: Iterable[str], metadata: Mapping[str, Any]) -> None:
         except SettingError as error:
             lines = str(error).splitlines()
             raise ConfigError("\n".join(f"metadata.{line}" for line in lines)) from error
+
+
+def documents(names: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Source and SHA-256 of the documents that our tasks read, family by family.
+
+    Files of the hub are hashed when they are read, and that hash stands in lm-eval's results.
+
+    Raises:
+        ConfigError: the folder, or a file of it, does not exist.
+    """
+    known, found = own_tasks(), dict[str, Any]()
+    for task in members(names):
+        file = known[task].file if task in known else None
+        if file == PYTHON_FILE:
+            found["python"] = platform.python_version()
+        elif file:
+            family = known[task].family
+            source, hashed = _document(task, file, family_settings(SETTINGS[family], metadata))
+            of_family = found.setdefault(family, {"source": source, "files": {}})
+            of_family["files"] |= hashed
+    return found
+
+
+def _document(task: str, file: str, settings: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+    from leval_tasks.data import available, missing_file, resolve_source
+
+    try:
+        source = resolve_source(settings)
+        if task in TASKS and TASKS[task] not in available(source):
+            raise missing_file(source, TASKS[task])
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if source.folder is None or (source.kind == "sample" and task not in TASKS):
+        return source.kind, {}
+    # texts for perplexity may lie in a subfolder
+    places = [source.folder] + ([] if task in TASKS else [source.folder / "corpora"])
+    path = next((each / file for each in places if (each / file).is_file()), None)
+    if path is None:
+        raise ConfigError(f"data_dir: {source.path} has no {file}")
+    return source.kind, {file: digest(path)}
 
 
 LENGTH_KEY = "max_seq_lengths"
@@ -255,7 +293,7 @@ def cell_length(
         ConfigError: several lengths, another length than the cell's, or one that a task lacks.
     """
     others = lm_eval_names(names)
-    forms = length_forms(others)
+    forms = length_forms(others) if others else {}
     if not forms:
         return CellLength()
     tokenizer = next((name for name, form in forms.items() if form.tokenizer), "")

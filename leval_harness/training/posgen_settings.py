@@ -257,13 +257,10 @@ def rope_parameters(encoding: str, recipe: Recipe) -> dict[str, Any]:
     """
     about, scaling = ENCODINGS[one_of("encoding", encoding, ENCODINGS)], recipe.scaling
     rope: dict[str, Any] = {"rope_theta": recipe.base}
-    if about.wavelengths and about.wavelengths != "integer":
-        rope["wavelengths"] = about.wavelengths
-        rope["original_max_position_embeddings"] = scaling.original
     if about.scaling is None:
-        return {"rope_type": "resonance" if about.wavelengths else "default", **rope}
+        return {"rope_type": "resonance" if about.resonance else "default", **rope}
     rope |= {
-        "rope_type": "resonance_yarn" if about.wavelengths else "yarn",
+        "rope_type": "resonance_yarn" if about.resonance else "yarn",
         "factor": scaling.factor,
         "original_max_position_embeddings": scaling.original,
         "beta_fast": scaling.beta_fast,

@@ -1,1 +1,1 @@
-"""How far a text is worth reading: full context against short windows, token by token."""
+"""How far a model reads a text as well as in windows of its trained length, token by token."""

@@ -1,6 +1,6 @@
-"""The reads of a text whose losses are compared: in full, and in windows that move through it.
+"""The two reads of a text whose losses are compared: in full, and in windows that move through it.
 
-All reads score the same tokens, those past the first short window. Windows are as in
+Both score the same tokens, those from a quarter of the trained length on. Windows are as in
 `leval_tasks.perplexity.windows`.
 """
 
@@ -8,47 +8,43 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from leval_tasks.perplexity.windows import Window, document_tokens, make_windows
-from leval_tasks.statistics.clustered import Floats
-from leval_tasks.statistics.effective_context import block_sums, clipped_gain
+from leval_tasks.perplexity.windows import Window, make_windows
+from leval_tasks.statistics.effective_context import Floats, block_sums, clipped_difference
 from leval_tasks.token_logprobs import Logprobs
 
-FULL, SHORT, TRAINED = "full", "short", "trained"
+FULL, WINDOWS = "full", "windows"
 
 Losses = Mapping[str, Logprobs]
-"""Read -> nats of each token past the first short window, float32 `[tokens]`.
+"""Read -> nats of each scored token, float32 `[tokens]`."""
 
-`trained` is NaN up to the end of its first window.
-"""
-
-COLUMNS = ("start", "tokens", "full", "short", "gain", "trained_gain")
-"""What a block holds: its first position, BOS counted, and sums over tokens; gains are clipped."""
+COLUMNS = ("start", "tokens", "full", "windows", "gain")
+"""What a block holds: its first position, BOS counted, and sums over its tokens. A gain is the loss
+in windows minus the loss of the full read, clipped token by token."""
 
 
-def windows_of(
-    n: int, short_window: int, trained: int, reads: str, bos: bool
-) -> list[tuple[str, Window]]:
+def windows_of(n: int, start: int, window: int, reads: str, bos: bool) -> list[tuple[str, Window]]:
     """Every window of a text of `n` tokens, with the read that it belongs to.
 
-    Windows move by half of their size, so that a token has half a window of context at least.
+    Windows move by half of their size, so that a token past the first one has half a window of
+    context at least. Of the first one, the tokens from `start` on are scored.
 
     Args:
         n: tokens of the text, without BOS.
-        short_window: positions of a short window, BOS included.
-        trained: positions of the second, longer window; 0 for none. It is read where the text goes
-            on after it.
+        start: the first token that is scored.
+        window: positions of a window, BOS included.
         reads: `all`, `full` or `windows`.
         bos: whether windows begin with BOS.
     """
     found = []
-    if reads != "windows":
-        start = document_tokens(short_window, bos)
+    if reads != WINDOWS:
         found.append((FULL, Window(n + bos, 0, start, n, bos)))
-    if reads != "full":
-        sizes = {SHORT: short_window, TRAINED: trained}
-        for read, size in sizes.items():
-            moving = make_windows(n, size, size // 2, "sliding", bos) if size else []
-            found += [(read, window) for window in moving[1:]]
+    if reads != FULL:
+        moving = make_windows(n, window, window // 2, "sliding", bos)
+        found += [
+            (WINDOWS, Window(window, each.start, max(each.score_start, start), each.end, bos))
+            for each in moving
+            if each.end > start
+        ]
     return found
 
 
@@ -76,26 +72,21 @@ def block_rows(losses: Losses, start: int) -> list[list[float | None]]:
         losses: of a text.
         start: position of the first token that they hold, BOS counted.
     """
-    size = next(iter(losses.values())).size
-    _, tokens = block_sums(np.zeros(size))
-    starts = start + np.cumsum(tokens) - tokens
-    columns: list[list[float | None]] = [starts.tolist(), tokens.tolist()]
-    for values in (
-        losses.get(FULL),
-        losses.get(SHORT),
-        gain_over(losses, losses, SHORT),
-        gain_over(losses, losses, TRAINED),
-    ):
+    _, tokens = block_sums(np.zeros(next(iter(losses.values())).size))
+    columns: list[list[float | None]] = [
+        (start + np.cumsum(tokens) - tokens).tolist(),
+        tokens.tolist(),
+    ]
+    for values in (losses.get(FULL), losses.get(WINDOWS), gains(losses)):
         if values is None:
             columns.append([None] * tokens.size)
         else:
-            sums, _ = block_sums(np.asarray(values, np.float64))
-            columns.append([None if np.isnan(each) else float(each) for each in sums])
+            columns.append(block_sums(np.asarray(values, np.float64))[0].tolist())
     return [list(row) for row in zip(*columns, strict=True)]
 
 
-def gain_over(windows: Losses, full: Losses, read: str) -> Floats | None:
-    """Clipped gain of each token of a full read over a read in windows; None without both."""
-    if read not in windows or FULL not in full:
+def gains(losses: Losses) -> Floats | None:
+    """Clipped gain of each token of the full read over that in windows; None without both."""
+    if FULL not in losses or WINDOWS not in losses:
         return None
-    return clipped_gain(windows[read].astype(np.float64), full[FULL].astype(np.float64))
+    return -clipped_difference(losses[FULL], losses[WINDOWS])

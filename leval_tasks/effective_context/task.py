@@ -1,8 +1,9 @@
-"""Effective context length, as lm-eval tasks: full context against short windows of each text.
+"""Effective context length, as lm-eval tasks: each text in full, and in windows.
 
-A text is read once in full and once in short windows. `gain` is the mean clipped gain of a token
-from full context, `loss` and `short_loss` are the means of both reads, in nats. The first of the
-`filtered_resps` of a sample holds the sums over blocks of 512 tokens that the estimator takes.
+A text is read once in full and once in windows of the trained length, which move by half of it.
+Tokens are scored from a quarter of the trained length on. `loss` and `windows_loss` are the means
+of both reads, nats a token; `gain` is the mean of windows minus full, clipped. The first of the
+`filtered_resps` of a sample holds the sums over blocks of 64 tokens that the rule takes.
 """
 
 import hashlib
@@ -20,15 +21,15 @@ from leval_tasks.aggregation import with_stderr
 from leval_tasks.context import LengthLimit, claimed_lengths, find_limit
 from leval_tasks.effective_context.reads import (
     FULL,
-    SHORT,
+    WINDOWS,
     Losses,
     block_rows,
-    gain_over,
+    gains,
     joined,
     windows_of,
 )
 from leval_tasks.lm_task import Described, QuestionFilter
-from leval_tasks.metadata import EffectiveContextSettings, TextSettings, default_short_window
+from leval_tasks.metadata import EffectiveContextSettings, TextSettings, scored_from
 from leval_tasks.model import running_model
 from leval_tasks.perplexity.documents import TokenizedText
 from leval_tasks.perplexity.task import PerplexityTask, WindowRequest, begins_with_bos
@@ -38,7 +39,7 @@ from resonance_vllm.errors import SettingError, not_allowed
 
 logger = logging.getLogger(__name__)
 REQUEST = "token_logprobs"
-LOSS, SHORT_LOSS, GAIN = "loss", "short_loss", "gain"
+LOSS, WINDOWS_LOSS, GAIN = "loss", "windows_loss", "gain"
 
 
 class EffectiveContextTask(PerplexityTask):
@@ -61,7 +62,10 @@ class EffectiveContextTask(PerplexityTask):
     def _complete(self, *, has_bos: bool) -> TextSettings:
         shipped, claimed = claimed_lengths(self._metadata)
         self._config.metadata.update(shipped_length=shipped, claimed_length=claimed)
-        return complete_settings(self._given, find_limit(self._metadata), shipped, has_bos=has_bos)
+        limit = find_limit(self._metadata)
+        settings = complete_settings(self._given, limit, shipped, has_bos=has_bos)
+        self._moving = moving_window(settings.window or 0, limit)
+        return settings
 
     def _cut(
         self, documents: Sequence[TokenizedText], settings: TextSettings
@@ -86,7 +90,7 @@ class EffectiveContextTask(PerplexityTask):
         """As lm-eval, for a model that reports the log-probability of each token."""
         model = running_model()
         if model is not None:  # lm-eval calls the method of the model that a request's type names
-            setattr(model, REQUEST, partial(scored_requests, model))
+            vars(model).setdefault(REQUEST, partial(scored_requests, model))
         super().build_all_requests(**kwargs)
 
     def windows(self, doc: Mapping[str, Any]) -> list[Window]:
@@ -95,9 +99,9 @@ class EffectiveContextTask(PerplexityTask):
 
     def _reads(self, doc: Mapping[str, Any]) -> list[tuple[str, Window]]:
         given: EffectiveContextSettings = self.settings
-        n = len(self._documents[doc["document_id"]].tokens)
-        sizes = given.short_window or 0, given.trained_window or 0
-        return windows_of(n, *sizes, given.reads, bool(given.bos))
+        n, bos = len(self._documents[doc["document_id"]].tokens), bool(given.bos)
+        reads = FULL if given.reads == "all" and n + bos <= (given.window or 0) else given.reads
+        return windows_of(n, self._start, self._moving, reads, bos)
 
     def _losses(self, doc: Mapping[str, Any], totals: Sequence[SumOfLogprobs]) -> Losses | None:
         """The losses of a text from the answers to its windows; None where a request failed."""
@@ -110,10 +114,10 @@ class EffectiveContextTask(PerplexityTask):
     @property
     def _start(self) -> int:
         """Tokens of a text before the first that is scored, BOS not counted."""
-        return document_tokens(self.settings.short_window, bool(self.settings.bos))
+        return document_tokens(scored_from(self.settings.window), bool(self.settings.bos))
 
     def _describe(self, doc: Mapping[str, Any], totals: list[SumOfLogprobs]) -> list[Described]:
-        """The blocks of a text beside its first window."""
+        """The blocks of a text beside the answer to its first window."""
         losses = self._losses(doc, totals)
         rows = block_rows(losses, self._start + bool(self.settings.bos)) if losses else []
         return [Described(rows, totals[0]), *(Described([each], each) for each in totals[1:])]
@@ -127,8 +131,8 @@ class EffectiveContextTask(PerplexityTask):
         self.token_losses[doc["document_id"]] = losses
         found = {
             LOSS: losses.get(FULL),
-            SHORT_LOSS: losses.get(SHORT),
-            GAIN: gain_over(losses, losses, SHORT),
+            WINDOWS_LOSS: losses.get(WINDOWS),
+            GAIN: gains(losses),
         }
         pairs = {
             metric: [0.0, 0]
@@ -140,7 +144,16 @@ class EffectiveContextTask(PerplexityTask):
 
     def metric_names(self) -> list[str]:
         """Every metric of this run, without standard errors."""
-        return [LOSS, SHORT_LOSS, GAIN]
+        return [LOSS, WINDOWS_LOSS, GAIN]
+
+
+def moving_window(window: int, limit: LengthLimit) -> int:
+    """Positions of the windows: vLLM, which generates a token after each prompt, may read one less.
+
+    The tokens that are scored are the same on every backend.
+    """
+    full = limit.tokens is None or window + limit.after_window <= limit.tokens
+    return window if full else window - limit.after_window
 
 
 def scored_requests(model: Any, requests: Sequence[WindowRequest]) -> list[SumOfLogprobs]:
@@ -169,27 +182,19 @@ def complete_settings(
     """
     bos = begins_with_bos(given.bos, has_bos)
     lengths = given.context_length or (limit.known - limit.after_window,)
-    if given.short_window is None and trained is None:
+    window = given.window or trained
+    if window is None:
         raise SettingError(
-            "short_window: the checkpoint names no trained length; give short_window, the tokens "
-            "of a short window"
+            "window: the checkpoint names no trained length; give window, the tokens of a window "
+            "that it reads well"
         )
-    short = given.short_window or default_short_window(trained or 0)
-    if not 2 <= short < lengths[0]:
-        allowed = f"2 to {lengths[0] - 1}, less than the shortest text's context_length"
-        raise SettingError(not_allowed("short_window", short, allowed))
-    longer = given.trained_window
-    if longer is None:  # the same in all cells of a sweep, whatever each of them may read
-        longer = (trained or 0) - limit.after_window
-    if given.reads == "windows" and limit.tokens:
-        longer = min(longer, limit.tokens - limit.after_window)
-    longest = lengths[-1] if given.reads != "windows" else short
+    start = scored_from(window)
+    if not start < lengths[0]:
+        allowed = f"above {start}, a quarter of the window of {window} tokens"
+        raise SettingError(not_allowed("context_length", lengths[0], allowed))
+    longest = lengths[-1]
+    if given.reads == WINDOWS:
+        longest = min(longest, moving_window(window, limit))
     limit.check(longest, "context_length", extra=limit.after_window)
-    least = max(given.min_tokens or document_tokens(lengths[-1], bos), short + 1)
-    return given.changed(
-        context_length=lengths,
-        short_window=short,
-        trained_window=longer if longer > short else 0,
-        bos=bos,
-        min_tokens=least,
-    )
+    least = max(given.min_tokens or document_tokens(lengths[-1], bos), start + 1)
+    return given.changed(context_length=lengths, window=window, bos=bos, min_tokens=least)

@@ -1,8 +1,8 @@
 """The position encodings that PosGen compares.
 
-An encoding is a choice of wavelengths (RoPE's, or one of Resonance's rules) and a scaling (none,
-YaRN as in the paper's text, or YaRN as in the authors' code). Without a scaling it is what a model
-is trained with when scaling is only switched on for the test.
+RoPE or Resonance RoPE, with a scaling: none, YaRN as in the paper's text, or YaRN as in the
+authors' code. Without one it is what a model is trained with when scaling is only switched on for
+the test.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,23 +11,7 @@ from typing import Literal, NamedTuple
 
 from resonance_vllm.errors import SettingError, one_of
 
-Name = Literal[
-    "rope",
-    "resonance",
-    "yarn",
-    "resonance_yarn",
-    "yarn_code",
-    "resonance_yarn_code",
-    "prime_period",
-    "prime_period_yarn",
-    "prime_period_yarn_code",
-    "coprime",
-    "coprime_yarn",
-    "coprime_yarn_code",
-    "rational",
-    "rational_yarn",
-    "rational_yarn_code",
-]
+Name = Literal["rope", "resonance", "yarn", "resonance_yarn", "yarn_code", "resonance_yarn_code"]
 Reading = Literal["text", "code"]
 """`text`: a model is trained with the encoding it is tested with; `code`: it is trained without
 scaling, which is switched on for the test."""
@@ -35,37 +19,28 @@ scaling, which is switched on for the test."""
 
 @dataclass(frozen=True)
 class Encoding:
-    """One encoding; `wavelengths` is a rule of Resonance or None, `scaling` a YaRN or None."""
+    """One encoding; `scaling` is one of the two YaRNs or None."""
 
     name: Name
     title: str
-    wavelengths: Literal["integer", "coprime", "prime_period", "rational"] | None
+    resonance: bool
     scaling: Reading | None
 
     def scaled(self, scaling: Reading | None) -> Name:
-        """Name of the encoding of the same wavelengths with another scaling."""
-        found = (self.wavelengths, scaling)
-        return next(e.name for e in ENCODINGS.values() if (e.wavelengths, e.scaling) == found)
+        """Name of the encoding with another scaling."""
+        found = (self.resonance, scaling)
+        return next(e.name for e in ENCODINGS.values() if (e.resonance, e.scaling) == found)
 
 
 ENCODINGS: Mapping[str, Encoding] = {
     each.name: each
     for each in (
-        Encoding("rope", "RoPE", None, None),
-        Encoding("resonance", "Resonance RoPE", "integer", None),
-        Encoding("yarn", "YaRN", None, "text"),
-        Encoding("resonance_yarn", "Resonance YaRN", "integer", "text"),
-        Encoding("yarn_code", "YaRN (code)", None, "code"),
-        Encoding("resonance_yarn_code", "Resonance YaRN (code)", "integer", "code"),
-        Encoding("prime_period", "Prime periods", "prime_period", None),
-        Encoding("prime_period_yarn", "Prime periods YaRN", "prime_period", "text"),
-        Encoding("prime_period_yarn_code", "Prime periods YaRN (code)", "prime_period", "code"),
-        Encoding("coprime", "Coprime integers", "coprime", None),
-        Encoding("coprime_yarn", "Coprime integers YaRN", "coprime", "text"),
-        Encoding("coprime_yarn_code", "Coprime integers YaRN (code)", "coprime", "code"),
-        Encoding("rational", "Nearest fractions", "rational", None),
-        Encoding("rational_yarn", "Nearest fractions YaRN", "rational", "text"),
-        Encoding("rational_yarn_code", "Nearest fractions YaRN (code)", "rational", "code"),
+        Encoding("rope", "RoPE", False, None),
+        Encoding("resonance", "Resonance RoPE", True, None),
+        Encoding("yarn", "YaRN", False, "text"),
+        Encoding("resonance_yarn", "Resonance YaRN", True, "text"),
+        Encoding("yarn_code", "YaRN (code)", False, "code"),
+        Encoding("resonance_yarn_code", "Resonance YaRN (code)", True, "code"),
     )
 }
 """Name -> encoding; the paper's four first, in its order."""

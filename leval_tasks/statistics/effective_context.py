@@ -1,312 +1,153 @@
-"""Effective context length from the gain of full context over a short window, token by token.
+"""Effective context length: up to where a model reads a text as well as its yardstick does.
 
-A text is read once in full and once in short windows. `gain = clip(short - full, ±1 nat)` exists
-for every token past the first short window; its sums over blocks of 512 tokens are what the
-functions here take. Positions are cut into bins. Three questions are answered:
+Each token of a text has two losses: under the method, after the whole text before it, and under the
+yardstick. Their difference, loss under the method minus loss under the yardstick, is clipped to
+±1 nat a token; negative is better for the method. Sums over blocks of 64 tokens are what the
+functions here take.
 
-- *No degradation up to p*: in every bin up to p the mean gain is shown to lie above `-margin`.
-- *Benefits from context up to p*: in every bin up to p it is shown to lie above `+margin`.
-- *Where does the model break?* A point estimate: the position at which the running sum of
-  `gain + margin` is largest.
-
-The first two are given for *these texts*, with blocks as units of chance, and for *texts like
-these*, with texts as units. Both ends of an answer are one-sided tests. Low end: bins are shown in
-order, each at `SHOWN_AT`, up to the first that is not; only the first bin that is truly below the
-threshold can be shown wrongly, so that no correction is due. High end: a length is refused where
-one of its `k` bins is shown to lie below the threshold at `REFUSED_AT / k` (Bonferroni).
-
-The tests are those of `skewed_t`. `benchmarks/effective_context_simulation.py` measures their error
-rates on real blocks.
+The rule. Positions are cut into six equal bins. Each has its mean difference and a plain t interval
+over the blocks of all texts, at a level of 1% over the six together (Bonferroni). A method shows no
+degradation up to the end of the last bin whose interval lies below the margin, and degradation by
+the end of the first bin whose interval lies above it; bins after that one do not count. So the
+answer can be read off the intervals. A level of 1% is what it takes for the answer to be wrong in
+at most 2.5% of samples at either end: the blocks are not quite independent, and their sums are
+skewed (docs/reference/effective-context.md).
 """
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy import stats
 
-from leval_tasks.statistics.clustered import Floats
-from leval_tasks.statistics.skewed_t import (
-    MARGIN,
-    REFUSED_AT,
-    SHOWN_AT,
-    SkewedMean,
-)
+Floats = npt.NDArray[np.float64]
 
-BLOCK = 512
-"""Tokens of a block."""
+BINS = 6
+"""Equal bins of position."""
 
-BINS = 8
-"""Bins of position from the start of a text to the longest length."""
+BLOCK = 64
+"""Tokens of a block, the unit of chance."""
 
 CLIP = 1.0
-"""Nats to which the gain of a token is clipped: gains are heavy-tailed."""
+"""Nats to which the difference of a token is clipped: differences are heavy-tailed."""
 
-FEWEST_TEXTS = 13
-"""Texts from which on texts like these are judged.
+LEVEL = 0.01
+"""Level of the intervals, over all bins together."""
 
-From fewer, a sample that holds none of the texts that lose, where one in four does, is drawn in
-more than 2.5% of cases, and no test can see what it does not hold: 0.75 ** 12 = 3.2%.
-"""
-
-Verdict = Literal["shown", "refused", "undecided"]
+MARGIN = 0.05
+"""Nats a token: less is no degradation. A perplexity that is 5% higher."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bin:
-    """The mean gain between two positions, over all texts that reach it.
+class Interval:
+    """A mean difference, nats a token, and the two ends of its interval."""
 
-    Attributes:
-        start, end: positions, in tokens from the start of the text.
-        gain: nats a token.
-        low, high: the thresholds at which the tests of this bin alone begin to decide, at
-            `SHOWN_AT` and `REFUSED_AT`; None where units are too few.
-        units: blocks or texts that the tests rest on.
-    """
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def holds_zero(self) -> bool:
+        """Whether no difference is shown."""
+        return self.low <= 0 <= self.high
+
+
+@dataclass(frozen=True, slots=True)
+class Bin(Interval):
+    """The same between two positions, in tokens from the start of a text."""
 
     start: int
     end: int
-    gain: float
-    low: float | None
-    high: float | None
-    units: int
 
 
-@dataclass(frozen=True, slots=True)
-class Length:
-    """The answer to "up to where?": an interval of positions.
+def clipped_difference(full: npt.NDArray[Any], yardstick: npt.NDArray[Any]) -> Floats:
+    """Loss of each token under the method minus that under the yardstick, clipped, `[T]` nats."""
+    return np.clip(np.asarray(full, np.float64) - np.asarray(yardstick, np.float64), -CLIP, CLIP)
 
-    Attributes:
-        shown: the position up to which every bin is shown; the end of the first window where none
-            is.
-        refused: the end of the first bin whose length is refused; None where none is.
-        measured: the end of the last bin.
-        start: the end of the first window, where measuring begins.
+
+def block_sums(values: Floats) -> tuple[Floats, Floats]:
+    """Sums of the values of consecutive tokens `[T]` over blocks, and tokens in them, `[B]` each.
+
+    A last block of less than half the size is joined to the one before.
     """
-
-    shown: int
-    refused: int | None
-    measured: int
-    start: int
-
-    @property
-    def verdict(self) -> Verdict:
-        """`shown` up to the end, `refused` somewhere, or `undecided`."""
-        if self.refused is not None:
-            return "refused"
-        return "shown" if self.shown == self.measured else "undecided"
-
-
-@dataclass(frozen=True, slots=True)
-class EffectiveContext:
-    """What some texts say of a model.
-
-    Attributes:
-        bins: the mean gain by position.
-        no_degradation: up to which every bin lies above `-margin`.
-        benefits: up to which every bin lies above `+margin`.
-    """
-
-    bins: tuple[Bin, ...]
-    no_degradation: Length
-    benefits: Length
-
-
-def clipped_gain(short: Floats, full: Floats) -> Floats:
-    """Gain of each token from full context, nats, clipped to ±`CLIP`.
-
-    Args:
-        short: `[T]`, loss of each token after a short window.
-        full: `[T]`, loss of the same tokens after all of their text.
-    """
-    return np.clip(np.asarray(short, np.float64) - np.asarray(full, np.float64), -CLIP, CLIP)
-
-
-def block_sums(gains: Floats) -> tuple[Floats, Floats]:
-    """Sums of gains over blocks of `BLOCK` tokens, and tokens in them, `[B]` each.
-
-    A last block of less than half the size is joined to the one before, so that no unit of chance
-    is a handful of tokens.
-
-    Args:
-        gains: `[T]`, nats, of consecutive tokens.
-    """
-    edges = list(range(0, gains.size, BLOCK))
-    if len(edges) > 1 and gains.size - edges[-1] < BLOCK / 2:
+    edges = list(range(0, values.size, BLOCK))
+    if len(edges) > 1 and values.size - edges[-1] < BLOCK / 2:
         edges.pop()
-    sums = np.add.reduceat(gains, edges)
-    return sums, np.diff([*edges, gains.size]).astype(np.float64)
+    return np.add.reduceat(values, edges), np.diff([*edges, values.size]).astype(np.float64)
 
 
-def bin_edges(start: int, longest: int, bins: int = BINS) -> list[int]:
-    """Positions that bound the bins past the first window, `start` first and `longest` last.
+def interval(sums: Floats, tokens: Floats, level: float = LEVEL) -> Interval:
+    """Mean over some blocks and its two-sided t interval, blocks as units.
 
-    Bins are an eighth of the longest length, laid from its end; what remains at the beginning is
-    part of the first one.
-    """
-    width = longest / bins
-    inner = [round(longest - width * k) for k in range(1, bins)]
-    return [start, *sorted(edge for edge in inner if edge - start >= width / 2), longest]
-
-
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """Block sums of all texts with where they are.
-
-    Attributes:
-        text: `[B]`, which text a block belongs to.
-        end: `[B]`, the position at which it ends, in tokens from the start of its text.
-        gain: `[..., B]`, sum of the clipped gains, nats.
-        tokens: `[B]`.
-    """
-
-    text: npt.NDArray[np.integer[Any]]
-    end: Floats
-    gain: Floats
-    tokens: Floats
-
-    @classmethod
-    def joined(cls, texts: Sequence[tuple[int, Floats, Floats]]) -> "Blocks":
-        """Blocks of texts from where each begins, its sums of gains and its tokens, `[B]` each."""
-        starts, gains, tokens = zip(*texts, strict=True)
-        text = np.repeat(np.arange(len(texts)), [each.size for each in gains])
-        ends = [start + np.cumsum(each) for start, each in zip(starts, tokens, strict=True)]
-        return cls(text, *(np.concatenate(part) for part in (ends, gains, tokens)))
-
-    def within(self, start: float, end: float) -> "Blocks":
-        """Those whose middle lies between two positions."""
-        middle = self.end - self.tokens / 2
-        at = (middle > start) & (middle <= end)
-        return Blocks(self.text[at], self.end[at], self.gain[..., at], self.tokens[at])
-
-    def by_text(self) -> tuple[Floats, Floats]:
-        """Sums of gains `[..., G]` and tokens `[G]` of each text that has blocks here."""
-        names = np.unique(self.text)
-        member = (self.text[None, :] == names[:, None]).astype(np.float64)
-        return self.gain @ member.T, self.tokens @ member.T
-
-
-def effective_context(
-    blocks: Blocks,
-    edges: Sequence[int],
-    *,
-    margin: float = MARGIN,
-    texts_as_units: bool = False,
-    longer: tuple[int, Blocks] | None = None,
-) -> EffectiveContext:
-    """Bins with intervals, and how far the model reads by them.
+    The standard error is that of a ratio of sums. One block alone has an interval without ends.
 
     Args:
-        blocks: of all texts; `gain` is `[B]`.
-        edges: positions that bound the bins, ascending.
-        margin: nats a token.
-        texts_as_units: whether the answer is about texts like these instead of these texts.
-        longer: where a second, longer window ends, and the blocks of the gains over it; past its
-            end no degradation must be shown against both windows.
+        sums: difference of each block, nats, `[B]`.
+        tokens: in each block, `[B]`.
+        level: share of samples that the interval may miss.
     """
-    bins: list[Bin] = []
-    tests: dict[float, list[tuple[Floats, Floats]]] = {-margin: [], margin: []}
+    n, mean = sums.size, float(sums.sum() / tokens.sum())
+    if n < 2:
+        return Interval(mean, -np.inf, np.inf)
+    variance = n / (n - 1) * float(((sums - mean * tokens) ** 2).sum())
+    half = float(stats.t.isf(level / 2, n - 1)) * variance**0.5 / float(tokens.sum())
+    return Interval(mean, mean - half, mean + half)
+
+
+def bin_edges(start: int, longest: int) -> list[int]:
+    """Positions that bound the bins: equal, as far as whole blocks allow.
+
+    Texts that have fewer blocks than there are bins get a bin for each block.
+    """
+    blocks = max(1, (longest - start) // BLOCK)
+    inner = np.linspace(0, blocks, min(BINS, blocks) + 1).round().astype(int)[1:-1]
+    return [start, *(start + BLOCK * int(each) for each in inner), longest]
+
+
+def bins(middles: Floats, sums: Floats, tokens: Floats, edges: Sequence[int]) -> list[Bin]:
+    """The mean difference in each bin, with intervals that hold nominally 99% together.
+
+    Args:
+        middles: position of the middle of each block of all texts, `[B]`.
+        sums: as in `interval`.
+        tokens: as in `interval`.
+        edges: from `bin_edges`.
+    """
+    found = []
     for start, end in itertools.pairwise(edges):
-        part = blocks.within(start, end)
-        if part.tokens.size:
-            sums, tokens = part.by_text() if texts_as_units else (part.gain, part.tokens)
-            # A gain above a threshold is a loss below its negative.
-            lost = SkewedMean.of(-sums, tokens)
-            high, low = (None if each is None else -each for each in lost.deciding_thresholds())
-            mean = float(sums.sum() / tokens.sum())
-            bins.append(Bin(start, end, mean, low, high, sums.size))
-            for threshold, found in tests.items():
-                found.append(lost.one_sided(-threshold))
-    kept, benefits = (_length(found, bins, edges[0]) for found in tests.values())
-    if longer is not None:
-        trained, gains = longer
-        later = [trained, *(edge for edge in edges if edge > trained)]
-        strict = effective_context(gains, later, margin=margin, texts_as_units=texts_as_units)
-        kept = _both(kept, strict.no_degradation)
-    return EffectiveContext(tuple(bins), kept, benefits)
+        at = (middles > start) & (middles <= end)
+        if at.any():
+            of_bin = interval(sums[at], tokens[at], LEVEL / (len(edges) - 1))
+            found.append(Bin(of_bin.mean, of_bin.low, of_bin.high, start, end))
+    return found
 
 
-def _both(one: Length, two: Length) -> Length:
-    """No degradation against both windows past the end of the second one."""
-    refused = [each.refused for each in (one, two) if each.refused is not None]
-    shown = one.shown if one.shown <= two.start else min(one.shown, two.shown)
-    return replace(one, shown=shown, refused=min(refused, default=None))
+def answer(found: Sequence[Bin], margin: float = MARGIN) -> tuple[int | None, int | None]:
+    """The end of the last bin that shows no degradation, and that of the first that shows some.
+
+    Bins after the first that shows degradation do not count. None where there is no such bin.
+    """
+    above = next((at for at, each in enumerate(found) if each.low > margin), len(found))
+    below = [each.end for each in found[:above] if each.high < margin]
+    return below[-1] if below else None, found[above].end if above < len(found) else None
 
 
-def better_or_worse(
-    blocks: Blocks, edges: Sequence[int], level: float
-) -> tuple[tuple[Bin, ...], tuple[str, ...]]:
-    """Bins, and for each `better` or `worse` than no gain, or empty: one-sided tests over blocks.
+def breaks_near(ends: Floats, sums: Floats, tokens: Floats, margin: float = MARGIN) -> int | None:
+    """Where the running sum of difference minus margin, over all texts, is lowest.
+
+    A point estimate of where a method starts to lose, to be read only where degradation is shown.
+    None where the sum is never below zero: it loses from the first position on.
 
     Args:
-        blocks: of all texts; `gain` is `[B]`.
-        edges: positions that bound the bins, ascending.
-        level: over both sides and all bins together (Bonferroni).
+        ends: position at which each block of all texts ends, `[B]`.
+        sums: as in `interval`.
+        tokens: as in `interval`.
+        margin: nats a token.
     """
-    bins = effective_context(blocks, edges).bins
-    verdicts = []
-    for each in bins:
-        part = blocks.within(each.start, each.end)
-        below, above = SkewedMean.of(part.gain, part.tokens).one_sided(0.0)
-        one, other = above <= level / 2 / len(bins), below <= level / 2 / len(bins)
-        verdicts.append("better" if one else "worse" if other else "")
-    return bins, tuple(verdicts)
-
-
-def _length(tests: Sequence[tuple[Floats, Floats]], bins: Sequence[Bin], start: int) -> Length:
-    above, below = [float(a) for a, _ in tests], [float(b) for _, b in tests]
-    shown, refused = decide(above, below)
-    ends = [each.end for each in bins]
-    return Length(
-        shown=ends[shown - 1] if shown else start,
-        refused=None if refused is None else ends[refused],
-        measured=ends[-1] if ends else start,
-        start=start,
-    )
-
-
-def decide(above: Sequence[float], below: Sequence[float]) -> tuple[int, int | None]:
-    """How many bins are shown in order, and the first whose length is refused.
-
-    Args:
-        above: p of the test that shows a bin to lie above the threshold, for each bin.
-        below: p of the test that shows it to lie below.
-    """
-    shown = next((at for at, p in enumerate(above) if not p <= SHOWN_AT), len(above))
-    refused = None
-    for count in range(1, len(below) + 1):
-        if any(p <= REFUSED_AT / count for p in below[:count]):
-            refused = count - 1
-            break
-    return shown, refused
-
-
-def break_position(blocks: Blocks, margin: float = MARGIN) -> int | None:
-    """Where the model stops to gain: the position of the largest running sum of `gain + margin`.
-
-    The gain at a position is the mean over the texts that reach it. None where the sum is largest
-    at the end: no break was measured. A point estimate; an interval made by the bootstrap would
-    miss the truth too often.
-    """
-    ends = np.unique(blocks.end)
-    total = np.array([blocks.gain[blocks.end == end].sum() for end in ends])
-    tokens = np.array([blocks.tokens[blocks.end == end].sum() for end in ends])
-    width = np.diff([ends[0] - tokens[0] / max((blocks.end == ends[0]).sum(), 1), *ends])
-    running = np.cumsum((total / tokens + margin) * width)
-    best = int(running.argmax())
-    if running[best] <= 0:
-        return int(ends[0] - width[0])
-    return None if best == ends.size - 1 else int(ends[best])
-
-
-def texts_that_agree(blocks: Blocks, length: Length, margin: float = MARGIN) -> tuple[int, int]:
-    """How many texts show no degradation by their own mean where all together were shown not to.
-
-    Returns:
-        Texts whose mean gain over the positions up to `length.shown` lies above `-margin`, and all
-        texts that have tokens there.
-    """
-    sums, tokens = blocks.within(length.start, length.shown).by_text()
-    return int((sums / tokens > -margin).sum()) if tokens.size else 0, int(tokens.size)
+    places, of_place = np.unique(ends, return_inverse=True)
+    running = np.cumsum(np.bincount(of_place, sums - margin * tokens))
+    lowest = int(running.argmin())
+    return int(places[lowest]) if running[lowest] < 0 else None

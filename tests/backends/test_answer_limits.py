@@ -50,7 +50,7 @@ def test_an_answer_reached_the_limit_where_nothing_else_ended_it(
         {"arguments": [each.args], "resps": [[answer]]}
         for each, answer in zip(asked, answers, strict=True)
     ]
-    mark_answer_ends(ends, {"task": rows})
+    mark_answer_ends(ends.of, {"task": rows})
     expected = [float(2 not in new and stop not in tokenizer.decode(new)) for new in texts.values()]
     assert [row["reached_limit"] for row in rows] == expected
     assert {0.0, 1.0} <= {*expected}
@@ -122,7 +122,7 @@ def row(prompt, *answers, **more):
 def test_what_is_not_known_is_not_written_and_open_thinking_is_found_by_its_text():
     rows = [row("Q<think>", "hm"), row("Q", "A"), row("Q", "<think>hm"), row("Q", "x</think>A")]
     mark_answer_ends(
-        None, {"gsm8k": rows, "scored": [{"arguments": [("Q", " A")], "resps": [[-1.0]]}]}
+        lambda *_: [], {"gsm8k": rows, "scored": [{"arguments": [("Q", " A")], "resps": [[-1.0]]}]}
     )
     assert [each["thinking_unfinished"] for each in rows] == [1, 0, 1, 0]
     assert not any("reached_limit" in each for each in rows)
@@ -133,7 +133,7 @@ def test_a_question_has_the_share_of_its_answers_that_reached_the_limit():
     for answer, at_limit in (("A", True), ("A", False), ("B", True), ("B", True)):
         ends.add("Q", answer, AnswerEnd(at_limit))
     rows = [row("Q", "A", "B"), row("Q", "A", "C"), row("P", "A")]
-    mark_answer_ends(ends, {"gsm8k": rows})
+    mark_answer_ends(ends.of, {"gsm8k": rows})
     assert [each.get("reached_limit") for each in rows] == [0.75, None, None], "all or none"
 
 
@@ -145,7 +145,7 @@ def test_the_backend_knows_better_than_the_text_whether_thinking_is_open(answer,
     ends = AnswerEnds()
     ends.add("Q", answer, AnswerEnd(True, known))
     rows = [row("Q", answer), row("Q", answer, filtered_resps=[["A", "right"]])]
-    mark_answer_ends(ends, {"gsm8k": rows})
+    mark_answer_ends(ends.of, {"gsm8k": rows})
     assert rows[0]["thinking_unfinished"] == expected
     assert rows[1].get("thinking_unfinished", 0) == bool(known), (
         "a task that reads its own mark knows"
@@ -158,7 +158,7 @@ def test_the_backend_knows_better_than_the_text_whether_thinking_is_open(answer,
 )
 def test_thinking_of_any_published_form_is_found(answer):
     rows = [row("Q", answer)]
-    mark_answer_ends(None, {"gsm8k": rows})
+    mark_answer_ends(lambda *_: [], {"gsm8k": rows})
     assert rows[0]["thinking_unfinished"] == 1
 
 

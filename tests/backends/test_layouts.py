@@ -15,8 +15,6 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
 from leval_harness.backends.hf_long import HFLong
-from leval_harness.backends.loglikelihood import Scorer
-from leval_harness.backends.prefix_selfcheck import find_prefix_reuse
 from resonance_vllm.hf.tiny import model_of
 
 VOCAB, WINDOW = 120, 16
@@ -147,17 +145,17 @@ def compare(model, tokenizer, **options):
     return ours, told
 
 
-def check_shared(model, tokenizer, **options):
-    ours, told = compare(model, tokenizer, **options)
+def check_shared(model, tokenizer):
+    ours, told = compare(model, tokenizer)
     assert ours.reuse.mode != "none", ours.reuse.reason
     assert told["requests_alone"] == {}
-    assert told["tokens_prefilled"] <= 1.02 * told["tokens_unique"]
+    assert told["tokens_prefilled"] <= 1.01 * told["tokens_unique"]
+    return ours.reuse.mode
 
 
-@pytest.mark.parametrize("share_attention", [True, False])
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_layouts_are_read_once_and_answer_as_hf(tokenizer, name, share_attention):
-    check_shared(of_layout(name), tokenizer, share_attention=share_attention)
+def test_layouts_are_read_once_and_answer_as_hf(tokenizer, name):
+    assert check_shared(of_layout(name), tokenizer) == "copied"
 
 
 @pytest.mark.parametrize(
@@ -169,7 +167,8 @@ def test_layouts_are_read_once_and_answer_as_hf(tokenizer, name, share_attention
     ],
 )
 def test_families_are_read_once_and_answer_as_hf(tokenizer, folder):
-    check_shared(of_family(folder), tokenizer)
+    model = of_family(folder)
+    check_shared(model, tokenizer)
 
 
 @pytest.mark.parametrize("name", UNSHARED)
@@ -177,54 +176,3 @@ def test_what_cannot_be_shared_says_so_and_answers_as_hf(tokenizer, name):
     ours, told = compare(of_layout(name), tokenizer)
     assert ours.reuse.mode == "none"
     assert told["requests_alone"] == {ours.reuse.reason: len(PROMPTS)}
-
-
-@pytest.mark.parametrize("name", ["cohere2", "falcon_h1", "lfm2"])
-def test_running_out_of_memory_half_way_leaves_no_trace(tokenizer, name):
-    """Layers before the one that fails have read the chunk already."""
-    model = of_layout(name)
-    theirs = HFLM(model, tokenizer=tokenizer, device="cpu", logits_cache=False)
-    ours = HFLong(model, tokenizer=tokenizer, device="cpu", prefill_chunk=24)
-    _ = ours.setup
-    expected = theirs.generate_until(asked(), True)
-    norm = model.get_decoder().layers[-1]
-    real = norm.forward
-
-    def scarce(states, *args, **kwargs):
-        if states.shape[0] * states.shape[1] > 11:
-            raise torch.OutOfMemoryError("out of memory")
-        return real(states, *args, **kwargs)
-
-    norm.forward = scarce
-    assert ours.generate_until(asked(), True) == expected
-    assert ours.telemetry()["requests_failed"] == []
-
-
-def test_a_window_is_tried_beyond_its_length(monkeypatch, tokenizer):
-    """A path that forgets its window answers a short text rightly and a long one wrongly."""
-    from leval_harness.backends import cache_layers
-
-    model = of_layout("cohere2")
-    monkeypatch.setattr(cache_layers.Window, "first", lambda window, positions: positions * 0)
-    found = find_prefix_reuse(model)
-    assert found.mode == "copied"
-    assert "split: log-probabilities differ by" in found.reason
-
-
-def test_a_passage_that_was_scored_is_not_scored_again(tokenizer):
-    """Where a path goes back before a part that was scored, as after a lost mark."""
-    model = of_layout("lfm2")
-    ours = HFLong(model, tokenizer=tokenizer, device="cpu", prefill_chunk=24)
-    ids = tokenizer(PROMPTS[0])["input_ids"]
-    scored = [(None, ids[:5], [*ids[5:30], n]) for n in (10, 11, 12)]
-    expected = ours._loglikelihood_tokens(scored, disable_tqdm=True)
-    step = Scorer._step
-
-    def forgetful(scorer, found, reader):
-        yield from step(scorer, found, reader)
-        reader.cut(0)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Scorer, "_step", forgetful)
-        again = ours._loglikelihood_tokens(scored, disable_tqdm=True)
-    assert [value for value, _ in again] == pytest.approx([v for v, _ in expected], abs=1e-4)

@@ -36,10 +36,10 @@ def test_a_name_that_is_no_text_is_said_with_its_bytes(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdout", stream)
     results = Path(__file__).parents[1] / "golden" / "results" / "sweep"
     with pytest.raises(SystemExit) as end:
-        main(["card", str(results), "--out", f"{tmp_path}/\udcff"])
+        main(["page", str(results), "--out", f"{tmp_path}/\udcff"])
     assert not end.value.code
     stream.flush()
-    assert rb"/\udcff/hub" in stream.buffer.getvalue()
+    assert rb"/\udcff/index.html" in stream.buffer.getvalue()
 
 
 @pytest.mark.parametrize("changed", [{"max_position_embeddings": "long"}, {"hidden_size": 24}])
@@ -66,7 +66,6 @@ def test_a_folder_that_is_no_model_is_said_by_finetune(changed, tmp_path, save_l
         ["score", "--task", "gsm", "PLACE.jsonl"],
         ["rope", "--method", "yarn", "--factor", "2", "--plot", "PLACE.svg"],
         ["page", "golden", "--out", "PLACE"],
-        ["card", "golden", "--out", "PLACE"],
         ["table", "golden", "--out", "PLACE.md"],
     ],
     ids=lambda line: line[0],

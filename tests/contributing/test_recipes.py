@@ -1,5 +1,6 @@
 """The recipes of CONTRIBUTING.md, followed in a copy of the project through its command line."""
 
+import itertools
 import json
 import math
 import os
@@ -125,6 +126,10 @@ class Copy:
         assert done.returncode == 0, f"{arguments}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         return done.stdout
 
+    def harness(self, *arguments: object) -> str:
+        """Standard output of our command, run from the copy."""
+        return self.run("-m", "leval_harness", *map(str, arguments))
+
     def commands(self) -> list[str]:
         """What each command of the recipe prints; a test run must have run tests."""
         printed = []
@@ -135,6 +140,11 @@ class Copy:
             printed.append(self.run(*PROGRAMS[program], *arguments))
             assert program != "pytest" or re.search(r"\d+ passed", printed[-1])
         return printed
+
+
+def write_lines(path: Path, *rows: dict[str, object]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 @pytest.fixture
@@ -182,19 +192,27 @@ def test_vllm_builds_the_new_rope_method(copy):
     assert built == [pytest.approx(row, abs=1e-6) for row in expected]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_closed_task(copy, model, tmp_path):
     project = copy("A closed-ended task")
     project.follow()
-    data = tmp_path / "data"
-    data.mkdir()
-    for name, content in project.recipe.data.items():
-        (data / name).write_text(content)
-    _, score, prompt, lm_eval, table = project.commands()
-    assert json.loads(score) | {"task": "years", "n": 2, "exact_match": 50.0} == json.loads(score)
-    assert "In which year was the bridge opened?" in prompt
-    assert "|Years" in lm_eval
-    assert re.search(r"^\| Method .*\| Years \|", table, re.MULTILINE)
+    lines = project.recipe.new.values(), (text for _, _, text in project.recipe.lines)
+    assert sum(text.count("\n") for text in itertools.chain(*lines)) <= 10
+    text = "The bridge was opened in 1894 and closed in 1931."
+    questions = ["In which year was the bridge opened?", "In which year was it closed?"]
+    record = {"input": text, "instructions": questions, "outputs": ["1894", "1931"]}
+    write_lines(tmp_path / "data" / "years.jsonl", record | {"evaluation": "exam"})
+    answers = tmp_path / "answers.jsonl"
+    write_lines(answers, {"gt": "1894", "a_pred": "In 1894."}, {"gt": "1931", "a_pred": "1930"})
+    score = json.loads(project.harness("score", "--task", "years", answers, "--json"))
+    assert (score["task"], score["n"], score["exact_match"]) == ("years", 2, 50.0)
+    arguments = ["--model", "hf", "--model_args", f"pretrained={model}", "--device", "cpu"]
+    metadata = json.dumps({"data_dir": str(tmp_path / "data")})
+    arguments += ["--metadata", metadata, "--gen_kwargs", "max_gen_toks=4", "--log_samples"]
+    arguments += ["--include_path", project.root / "leval_tasks" / "closed" / "tasks"]
+    arguments += ["--tasks", "leval_closed_years", "--output_path", tmp_path / "out"]
+    assert "|Years" in project.harness("lm-eval", "run", *arguments)
+    assert "Years" in project.harness("table", tmp_path / "out")
 
 
 @pytest.mark.long

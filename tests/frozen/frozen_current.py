@@ -197,6 +197,7 @@ FOLDERS = {
     **{f"golden {name}": RESULTS / name for name in ("lm_eval", "perplexity", "posgen", "sweep")},
     "effective": LEADERBOARD / "effective",
     "real_runs": LEADERBOARD / "real_runs" / "results",
+    "quickstart": Path(__file__).parent / "quickstart",
     **{f"foreign {each.name}": each for each in sorted((LEADERBOARD / "foreign").glob("*/"))},
 }
 KEYS = ("model", "method", "task", "metric", "length", "filter")

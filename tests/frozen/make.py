@@ -11,13 +11,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import frozen_current
+import frozen_models
 import frozen_numbers
 
 
 def main() -> None:
     """Entry point."""
     for part in sys.argv[1:]:
-        rows = getattr(frozen_current, f"current_{part}")()
+        rows = {**vars(frozen_current), **vars(frozen_models)}[f"current_{part}"]()
         frozen_numbers.write(part, rows)
         file = frozen_numbers.file_of(part)
         sys.stdout.write(f"{part}: {len(rows)} rows, {file.stat().st_size:,} bytes\n")

@@ -74,18 +74,5 @@ def test_hf_long_answers_as_hf(dtype, texts, kit, tmp_path):
         scored[backend] = torch.tensor([each[0] for each in lm.loglikelihood(asked)])
     near = {"float32": 1e-4, "bfloat16": 2e-2}[dtype]
     torch.testing.assert_close(scored[HFLong], scored[HFLM], rtol=near, atol=near)
-    assert lm.counters.tokens_prefilled < lm.counters.prompt_tokens  # prefixes were shared
+    assert lm.counters.tokens_prefilled < lm.counters.tokens_prompt  # prefixes were shared
     assert lm.telemetry()["peak_memory_bytes"] > 0
-
-
-def test_out_of_memory_is_mended():
-    from leval_harness.backends.resources import halving
-
-    def run(rows):
-        if DEVICE == "cpu" and len(rows) > 2:
-            raise MemoryError
-        if len(rows) > 2:  # more than any device has
-            torch.empty(2**50, dtype=torch.uint8, device=DEVICE)
-        return [row * 2 for row in rows]
-
-    assert list(halving(run, list(range(7)), "rows")) == [(row, 2 * row) for row in range(7)]

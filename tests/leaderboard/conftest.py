@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-for name in ("fixture_results", "browser", "plain_output"):
+for name in ("fixture_results", "browser", "plain_output", "block_frames"):
     spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -24,3 +24,9 @@ def sweep(tmp_path_factory):
     import fixture_results
 
     return fixture_results.write_sweep(tmp_path_factory.mktemp("results"), evil=EVIL)
+
+
+@pytest.fixture(scope="session")
+def real_runs():
+    """Real runs of every kind of task, small."""
+    return HERE / "real_runs" / "results"

@@ -4,7 +4,7 @@ import json
 
 from leval_harness.analysis import analyse
 from leval_harness.old_results import load_results
-from leval_harness.tables import build_tables
+from leval_harness.old_tables import build_tables
 
 STAMP = "2026-01-02T03-04-05.000000"
 

@@ -6,10 +6,8 @@ import fixture_results as make
 import pytest
 
 from leval_harness.analysis import analyse
-from leval_harness.cli.results import table as table_command
 from leval_harness.old_results import load_results
-from leval_harness.tables import build_tables
-from leval_harness.tables.build import COSTS
+from leval_harness.old_tables import build_tables
 
 
 def perplexity(root, cell_id, method, task, **metadata):
@@ -93,11 +91,6 @@ def test_what_was_prefilled_and_shared_are_columns(tmp_path):
     assert heads == ["Prefilled", "Shared", "Generated", "Unique"]
     told = [cell.text for cell in table.blocks[0].rows[0].cells][-4:]
     assert told == ["100,000", "900,000", "2,000", "99,000"]
-
-
-def test_the_command_line_names_every_extra_column():
-    (option,) = [each for each in table_command.params if each.name == "columns"]
-    assert all(name in option.help for name in COSTS)
 
 
 @pytest.mark.parametrize(("longest", "together"), [(4096, True), (2048, True), (1024, False)])

@@ -3,19 +3,17 @@
 import json
 import subprocess
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 
 import matplotlib.figure
-import numpy as np
+import pandas as pd
 import pytest
 from click.testing import CliRunner
 
 import leval_harness as lh
-from leval_harness import api
 from leval_harness.cli.results import table
 from leval_harness.cli.rope import rope
-from leval_harness.old_results.load import ResultsError
+from leval_harness.results import ResultsError
 from resonance_vllm.errors import UserError
 
 RESULTS = Path(__file__).parents[1] / "golden" / "results"
@@ -24,24 +22,20 @@ every_folder = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: fol
 
 
 @every_folder
-def test_the_frame_is_tidy_and_has_the_numbers_of_the_csv(folder: Path) -> None:
-    frame = lh.load(str(folder)).to_pandas()
-    assert list(frame) == list(api.COLUMNS)
-    assert not frame.duplicated(["model", "method", "task", "metric", "length", "value"]).all()
-    shown = CliRunner().invoke(table, [str(folder), "--json"])
-    records = json.loads(shown.stdout)
-    values = {record["value"] for record in records if record.get("value") is not None}
-    scale = np.where(frame["unit"] == "share", 100, 1)
-    found = [*(frame["value"] * scale).dropna(), *frame["value"].dropna()]
-    for value in values:
-        assert np.isclose(found, value, rtol=1e-12).any(), value
-
-
-def test_a_run_of_lm_eval_alone_has_a_date_as_cells_have() -> None:
-    """It was the number of seconds that lm-eval writes, and the page showed no date."""
-    runs = [*lh.load(RESULTS / "lm_eval").results.runs, *lh.load(RESULTS / "sweep").results.runs]
-    assert {run.created[:10] for run in runs} == {"2026-11-25"}
-    assert {datetime.fromisoformat(run.created).tzinfo for run in runs} == {UTC}
+def test_the_frame_is_that_of_the_command(folder: Path) -> None:
+    loaded = lh.load(str(folder))
+    frame = loaded.to_pandas()
+    assert list(frame["value"].dropna()) == [
+        record["value"]
+        for record in json.loads(CliRunner().invoke(table, [str(folder), "--json"]).stdout)
+        if record["value"] is not None
+    ]
+    pd.testing.assert_frame_equal(lh.compare(loaded), frame)
+    assert frame.index.equals(pd.RangeIndex(len(frame)))
+    for name in ("runs", "scores", "samples", "blocks"):
+        part = getattr(loaded, name)
+        assert part.index.equals(pd.RangeIndex(len(part)))
+        assert "run" in part
 
 
 def test_a_length_in_a_metrics_name_is_the_length_of_the_row() -> None:
@@ -69,6 +63,8 @@ def test_a_figure_is_drawn_by_its_title() -> None:
 
 def test_a_baseline_is_chosen_when_results_are_read() -> None:
     compared = lh.load(RESULTS / "perplexity", baseline="yarn").to_pandas()
+    again = lh.compare(lh.load(RESULTS / "perplexity"), "yarn")
+    pd.testing.assert_frame_equal(compared, again)
     assert set(compared["baseline"]) == {"yarn"}
     own = compared[compared["method"] == "yarn"]
     assert own["difference"].isna().all()

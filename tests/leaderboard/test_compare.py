@@ -6,7 +6,7 @@ import pytest
 from lm_eval_output import ACC, ROPE, answers, mean_of, sample, write
 from scipy import stats
 
-from leval_harness.compare import (
+from leval_harness.compared import (
     OTHER_QUESTIONS,
     REPETITION,
     TOKENS_DIFFER,

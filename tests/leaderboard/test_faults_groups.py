@@ -8,7 +8,7 @@ from plain_output import ACC, ROPE, STAMP, build_tables_of, entries, sample, wri
 
 from leval_harness.analysis import analyse
 from leval_harness.old_results import load_results
-from leval_harness.tables import build_tables
+from leval_harness.old_tables import build_tables
 
 
 def grouped(folder, members, **top):

@@ -14,7 +14,7 @@ from leval_harness.analysis import analyse
 from leval_harness.cli.main import app
 from leval_harness.old_results import load_results
 from leval_harness.old_results.settings import LENGTHS
-from leval_harness.tables import build_tables, details_table, render
+from leval_harness.old_tables import build_tables, details_table, render
 
 OTHERWISE = {
     "questions asked": {"n-samples": {"arc": {"original": 20, "effective": 5}}},

@@ -1,183 +1,125 @@
-"""Figures by the artists that they draw, never by pixels."""
+"""Figures show the numbers of the compared frame."""
 
-import dataclasses
-import hashlib
-import itertools
-import json
-
-import fixture_results as make
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
 import pytest
+from block_frames import frames
 
-from leval_harness.analysis import analyse
-from leval_harness.figures import write_figures
-from leval_harness.figures.scores import difference_figure
-from leval_harness.figures.style import method_looks
-from leval_harness.figures.write import planned_figures
-from leval_harness.old_results import load_results
+from leval_harness.drawing import RC, legend, literal, method_looks, picture, sign, write_figure
+from leval_harness.effective import compared_frame, effective_rows
+from leval_harness.figures import effective_figure, forest_figure, planned_figures, write_figures
+from leval_harness.results import load_results
 
-
-@pytest.fixture(scope="module")
-def analysis(sweep):
-    return analyse(load_results(sweep))
+mpl.use("agg")
 
 
 @pytest.fixture(scope="module")
-def drawn(analysis):
-    looks = method_looks(analysis.titles)
-    return {figure.title: figure.draw(looks) for figure in planned_figures(analysis)}
+def compared(sweep):
+    return compared_frame(load_results(sweep))
 
 
-def test_curves_show_the_values_of_the_frame(analysis, drawn):
-    title = "SmolLM2-135M: Coursera, exact match by context length"
-    axes = drawn[title].axes[0]
-    frame = analysis.frame()
-    lines = {line.get_label(): line for line in axes.get_lines() if line.get_label()[0] != "_"}
-    assert set(lines) == {"none", "linear", "yarn", "resonance_yarn"}
-    for method, line in lines.items():
-        rows = frame[
-            (frame["label"] == method)
-            & (frame["task"] == "leval_closed_coursera")
-            & (frame["metric"] == "exact_match")
-        ].sort_values("context_length")
-        assert list(line.get_xdata()) == [4096, 8192]
-        assert list(line.get_ydata()) == pytest.approx(list(100 * rows["value"]))
-    assert len(axes.collections) == 4  # one band a method
-    assert "tokens" in drawn[title].axes[-1].get_xlabel()
-    below = drawn[title].get_supxlabel()
-    assert "SmolLM2-135M" in below
-    assert "leval-harness sweep" in below
-    assert "data:" in below
+@pytest.fixture(scope="module")
+def effective():
+    return effective_rows(*frames({"rope": "rope", "yarn": "yarn"})).assign(command="c")
 
 
-def test_perplexity_axis_says_which_way_is_better(drawn):
-    (figure,) = [f for title, f in drawn.items() if "token perplexity" in title]
-    assert "lower is better" in figure.axes[0].get_ylabel()
+def drawn_points(axes):
+    """Points of every curve with markers, by label."""
+    return {container.get_label(): container.lines[0].get_xydata() for container in axes.containers}
 
 
-def test_forest_shows_each_difference_and_fills_the_significant(analysis, drawn):
-    figure = drawn["SmolLM2-135M: difference to none at 8K"]
-    axes = figure.axes[0]
-    markers = [line for line in axes.get_lines() if line.get_linestyle() == "None"]
-    frame = analysis.frame()
-    rows = frame[frame["difference"].notna() & (frame["context_length"] == 8192) & frame["primary"]]
-    assert sorted(line.get_xdata()[0] for line in markers) == pytest.approx(
-        sorted(100 * rows["difference"])
-    )
-    filled = sum(line.get_markerfacecolor() != "white" for line in markers)
-    assert filled == (rows["mark"] == "*").sum() > 0
+def test_effective_context_draws_the_intervals_of_the_table(effective):
+    figure = effective_figure(effective, method_looks(["rope", "yarn"]))
+    top, below = figure.axes
+    against = effective[effective["baseline"].eq("yardstick")]
+    for label, points in drawn_points(top).items():
+        rows = against[against["label"].eq(label) & against["metric"].eq("difference")]
+        assert np.allclose(points[:, 1], rows["difference"])
+        container = next(c for c in top.containers if c.get_label() == label)
+        (bars,) = container.lines[2]
+        ends = np.array([segment[:, 1] for segment in bars.get_segments()])
+        assert np.allclose(ends[:, 0], rows["diff_low"])
+        assert np.allclose(ends[:, 1], rows["diff_high"])
+        middles = (rows["start"] + rows["end"]) / 2
+        assert (abs(points[:, 0] - middles) < (rows["end"] - rows["start"]) / 2).all()
+    assert set(drawn_points(below)) == {"yarn against rope"}
 
 
-@pytest.fixture
-def two_methods(tmp_path):
-    """A sweep of two methods that left what their RoPE settings do."""
-    lengths = {"none": [6.3, 60.2, 700.0, 9000.0], "yarn": [6.3, 60.2, 900.0, 18000.0]}
-    for at, (method, wavelengths) in enumerate(lengths.items()):
-        for length in (4096, 8192):
-            samples = {"leval_closed_gsm": make.closed_samples("leval_closed_gsm", 0.4, 1)}
-            shown = wavelengths if length == 8192 else [1.0, 2.0, 3.0, 4.0]
-            make.write_cell(
-                tmp_path / "r",
-                f"{at}{length}",
-                samples,
-                method=method,
-                context_length=length,
-                features=make.rope_features(shown, length),
-            )
-    return tmp_path / "r", lengths
+def test_up_is_better_and_says_so_with_the_numbers_of_the_table(effective):
+    for axes in effective_figure(effective, method_looks(["rope", "yarn"])).axes:
+        assert axes.yaxis_inverted()  # a higher loss lies lower
+        assert "up is better" in axes.get_ylabel()
+        assert axes.get_yscale() == "linear"
+        assert axes.get_xscale() == "linear"
 
 
-def rope_pictures(folder):
-    analysis = analyse(load_results(folder))
-    figures, looks = planned_figures(analysis), method_looks(analysis.titles)
-    return [(figure.title, figure.draw(looks)) for figure in figures if figure.kind == "rope"]
+def test_the_collapse_is_to_be_seen(effective):
+    axes = effective_figure(effective, method_looks(["rope", "yarn"])).axes[0]
+    worst, best = axes.get_ylim()
+    fall = drawn_points(axes)["rope"][-1, 1] - drawn_points(axes)["rope"][0, 1]
+    assert fall / (worst - best) > 0.5
 
 
-def test_wavelengths_and_gaps_of_the_methods_are_shown(two_methods):
-    folder, lengths = two_methods
-    ((title, figure),) = rope_pictures(folder)
-    assert title == "SmolLM2-135M: wavelengths and feature gaps of the methods"
-    left, right = figure.axes
-    lines = {line.get_label(): line for line in left.get_lines() if line.get_label()[0] != "_"}
-    assert {m: list(line.get_ydata()) for m, line in lines.items()} == lengths
-    assert "below 4,096, up to 8,192" in right.get_title(loc="left")  # what was run: twice L
-    assert list(right.get_lines()[0].get_ydata()) == [0.02, 0.021, 0.022, 0.023]
-    assert "8,192 tokens" in figure.get_supxlabel()
+def test_there_is_a_figure_for_each_kind_of_result(compared):
+    kinds = [each.kind for each in planned_figures(compared)]
+    assert set(kinds) == {"length", "forest"}
+    titles = [each.title for each in planned_figures(compared)]
+    assert "SmolLM2-135M: difference to none at 8K" in titles
+
+
+def test_a_forest_fills_what_differs(compared):
+    rows = compared[compared["name"].eq("exact_match") & compared["context_length"].eq(8192)]
+    rows = rows[rows["label"].eq("resonance_yarn")].drop_duplicates("task")
+    (axes,) = forest_figure(rows, method_looks(["resonance_yarn"])).axes
+    (points,) = [
+        each
+        for each in axes.collections
+        if hasattr(each, "get_sizes") and len(each.get_offsets()) == 6
+    ]
+    assert np.allclose(points.get_offsets()[:, 0], 100 * rows["difference"])
+    filled = (points.get_facecolors()[:, :3] != 1).any(axis=1)
+    assert [*filled] == [mark == "*" for mark in rows["mark"]]
+    assert any(filled)
+    assert not all(filled)
 
 
 @pytest.mark.parametrize(
-    "damage",
-    [
-        lambda text: text.replace("700.0", "1e999"),
-        lambda text: text.replace("700.0", '"700"'),
-        lambda text: text.replace("700.0", "-700.0"),
-        lambda text: text.replace("[6.3", "[" * 2000),
-        lambda text: text.replace("4096", "true"),
-        lambda text: text.replace("700.0", "701.0"),
-    ],
+    "name", ["$\\alpha$", "a $x_1$ and $y^2$", "$$", "50$ to 60$", "$\\nothing$"]
 )
-@pytest.mark.parametrize("promised", [True, False])
-def test_damaged_features_are_left_out(two_methods, damage, promised):
-    folder, lengths = two_methods
-    path = folder / "08192" / "rope_features.json"
-    text = damage(path.read_text())
-    path.write_text(text)
-    if promised:  # somebody has written a marker that fits
-        done = json.loads((folder / "08192" / "done.json").read_text())
-        done["files"][path.name] = hashlib.sha256(text.encode()).hexdigest()
-        (folder / "08192" / "done.json").write_text(json.dumps(done))
-    ((_, figure),) = rope_pictures(folder)
-    lines = {line.get_label(): list(line.get_ydata()) for line in figure.axes[0].get_lines()}
-    assert lines["yarn"] == lengths["yarn"]
-    right = promised and "701.0" in text
-    assert lines["none"] == ([6.3, 60.2, 701.0, 9000.0] if right else [1.0, 2.0, 3.0, 4.0])
+def test_names_are_never_read_as_mathematics(name, tmp_path):
+    """Two dollar signs would make matplotlib parse what stands between them."""
+
+    def draw():
+        figure, grid = picture(3, 3)
+        grid[0].plot([0, 1], label=literal(name))
+        grid[0].set_title(literal(name))
+        legend(figure, grid, "upper center")
+        sign(figure, name)
+        return figure
+
+    with mpl.rc_context({**RC, "svg.fonttype": "none"}):
+        write_figure(draw, tmp_path / "f.svg")
+    text = (tmp_path / "f.svg").read_text(encoding="utf-8")
+    assert text.count(f">{name}<") == 3
 
 
-def test_methods_keep_a_look_and_no_two_share_one():
-    names = [f"m{at:02d}" for at in range(14)]
-    looks = method_looks(names)
-    for one, other in itertools.combinations(names, 2):
-        assert {**looks[one], "label": other} != looks[other]
-    assert method_looks(reversed(names)) == looks
+def test_an_svg_is_the_same_each_time(effective, tmp_path):
+    looks = method_looks(["rope", "yarn"])
+    for name in ("one.svg", "two.svg"):
+        write_figure(lambda: effective_figure(effective, looks), tmp_path / name)
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
+    with pytest.raises(ValueError, match=r"^figure: .*svg"):
+        write_figure(lambda: None, tmp_path / "one.gif")
 
 
-def test_names_are_never_read_as_mathematics(analysis):
-    entries = [
-        dataclasses.replace(entry, label=r"$\frac{1}{0")
-        for entry in analysis.entries
-        if entry.difference and entry.run.context_length == 8192
-    ]
-    figure = difference_figure(entries, "$x", method_looks([entries[0].label]))
-    figure.canvas.draw()
-    texts = [text.get_text() for text in figure.findobj(lambda each: hasattr(each, "get_text"))]
-    assert any(r"\frac{1}{0" in text for text in texts)
+def test_figures_are_written_as_svg_and_png(real_runs, tmp_path):
+    titles = write_figures(compared_frame(load_results(real_runs)), tmp_path)
+    written = {path.name for path in tmp_path.iterdir()}
+    assert written == {f"{name}.{kind}" for name in titles for kind in ("svg", "png")}
+    assert next(iter(titles)) == "00-effective"
 
 
-def test_files_are_written_as_svg_and_png_under_our_own_names(analysis, tmp_path):
-    figures = write_figures(analysis, tmp_path)
-    names = {path.name for path in tmp_path.iterdir()}
-    assert names == {f"{name}.{kind}" for name in figures for kind in ("svg", "png")}
-    assert len(figures) == 9
-
-
-def test_differences_stand_below_curves_that_lie_on_each_other(analysis, drawn):
-    (figure,) = [f for title, f in drawn.items() if "token perplexity" in title]
-    upper, lower = figure.axes
-    compared = {
-        (entry.label, entry.length): entry.difference.difference
-        for entry in analysis.entries
-        if entry.difference and entry.score.family == "token_perplexity"
-    }
-    lines = {line.get_color(): line.get_label() for line in upper.get_lines()}
-    shown = {
-        (lines[line.get_color()], length): value
-        for line in lower.get_lines()
-        if line.get_color() in lines
-        for length, value in zip(line.get_xdata(), line.get_ydata(), strict=True)
-    }
-    assert shown == pytest.approx(compared)
-    assert lower.get_ylabel() == "difference to the baseline, NLL (nats/token)"
-
-
-def test_results_of_many_models_get_no_figures(analysis, tmp_path, monkeypatch):
-    monkeypatch.setattr("leval_harness.figures.write.MOST_FIGURES", 1)
-    assert write_figures(analysis, tmp_path / "figures") == {}
+def test_many_methods_get_no_figure(compared):
+    many = pd.concat([compared.assign(label=f"m{at}") for at in range(15)], ignore_index=True)
+    assert [each.kind for each in planned_figures(many)] == []

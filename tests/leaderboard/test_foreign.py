@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from leval_harness.analysis import analyse
 from leval_harness.cli.main import app
 from leval_harness.old_results import load_results
-from leval_harness.tables import build_tables, details_table, render
+from leval_harness.old_tables import build_tables, details_table, render
 
 FOREIGN = Path(__file__).parent / "foreign"
 FOLDERS = sorted(path.name for path in FOREIGN.iterdir() if path.is_dir())

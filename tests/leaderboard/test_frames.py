@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from leval_harness.compare import COMPARED, compare
+from leval_harness.compared import COMPARED, compare
 from leval_harness.results import BLOCKS, RUNS, SAMPLES, SCORES, load_results
 from leval_tasks.statistics.by_document import linearised_ratio
 

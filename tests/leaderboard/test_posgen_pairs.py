@@ -12,17 +12,17 @@ from scipy import stats
 
 from leval_harness.analysis.posgen import HALVES, ceiling, compare_by_seed
 from leval_harness.cli.main import app
-from leval_harness.figures.posgen import pairs_figure, position_figure
+from leval_harness.old_figures.posgen import pairs_figure, position_figure
 from leval_harness.old_results import ResultsError
 from leval_harness.old_results.posgen import read_experiment
-from leval_harness.tables.posgen import (
+from leval_harness.old_tables.posgen import (
     crossed_table,
     halves_table,
     posgen_details,
     posgen_table,
     seed_table,
 )
-from leval_harness.tables.published import published_of
+from leval_harness.old_tables.published import published_of
 from leval_tasks.posgen import encodings
 from leval_tasks.posgen.encodings import ENCODINGS, Name, Pair, parse_pair, published_pairs
 from resonance_vllm.errors import SettingError
@@ -68,10 +68,10 @@ def test_encodings_are_named_once_and_paired_as_the_readings_say():
     assert len({e.title for e in ENCODINGS.values()}) == len(ENCODINGS)
     assert published_pairs("text")["resonance_yarn"] == Pair("resonance_yarn", "resonance_yarn")
     assert published_pairs("code")["resonance_yarn"] == Pair("resonance", "resonance_yarn_code")
-    assert encodings.tests_of("code", "prime_period") == ("prime_period", "prime_period_yarn_code")
+    assert encodings.tests_of("code", "resonance") == ("resonance", "resonance_yarn_code")
     assert encodings.tests_of("text", "yarn") == ("yarn",)
     assert published_of(CODE, "recursive") == 95.93
-    assert published_of(Pair("prime_period", "prime_period"), "recursive") is None
+    assert published_of(Pair("rope", "resonance"), "recursive") is None
 
 
 def test_crossed_tests_are_rows_and_cells_of_their_own(folder):
@@ -172,7 +172,7 @@ def test_pairs_on_the_command_line(folder, tmp_path):
     assert len(csv.splitlines()) == 1 + 4, "a line a pair, whatever else is asked for"
     assert table("--pairs-figure", str(tmp_path / "f.svg")).exception is None
     assert parse_pair("rope") == ROPE
-    wrong = table("--only", "coprime").exception
+    wrong = table("--only", "yarn").exception
     assert isinstance(wrong, SettingError)
     assert "there are: rope:rope, rope:yarn_code" in str(wrong)
     for text in ("rope:yarn:yarn", "yarm"):

@@ -11,13 +11,13 @@ from click.testing import CliRunner
 
 from leval_harness.cli.console import exit_code_for
 from leval_harness.cli.main import app
-from leval_harness.figures.posgen import loss_figure, position_figure
-from leval_harness.figures.style import write_figure
+from leval_harness.old_figures.posgen import loss_figure, position_figure
+from leval_harness.old_figures.style import write_figure
 from leval_harness.old_results import ResultsError
 from leval_harness.old_results.posgen import loss_curve, read_experiment
-from leval_harness.tables.notes import spent
-from leval_harness.tables.posgen import posgen_table
-from leval_harness.tables.published import published_accuracy
+from leval_harness.old_tables.notes import spent
+from leval_harness.old_tables.posgen import posgen_table
+from leval_harness.old_tables.published import published_accuracy
 from leval_tasks.posgen.encodings import Pair
 from resonance_vllm.errors import SettingError
 from resonance_vllm.files import file_sha256

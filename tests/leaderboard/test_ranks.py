@@ -5,7 +5,7 @@ from plain_output import ROPE, sample, write
 
 from leval_harness.analysis import analyse
 from leval_harness.old_results import load_results
-from leval_harness.tables import build_tables
+from leval_harness.old_tables import build_tables
 
 
 def other_runs(tmp_path, values, metric, questions=None):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from lm_eval_output import ACC, ROPE, answers, cell, sample, write
 
-from leval_harness.compare import compare
+from leval_harness.compared import compare
 from leval_harness.results import ResultsError, load_results
 
 YARN = {"rope_type": "yarn", "factor": 2.0}

@@ -6,53 +6,91 @@ import shutil
 import pytest
 from click.testing import CliRunner
 
-from leval_harness.cli.results import page as page_command
-from leval_harness.cli.results import table as table_command
-from leval_harness.cli.results import write_report
-from leval_harness.format_names import format_names
+from leval_harness.cli.results import page, table, write_report
+from leval_harness.format_names import FORMATS, WRITTEN
 
 
-def test_report_writes_tables_and_page_and_prints_both(sweep, tmp_path, capsys):
+def run(command, *arguments):
+    return CliRunner().invoke(command, list(map(str, arguments)))
+
+
+def test_report_writes_tables_and_page_and_shows_verdict_and_one_table(sweep, tmp_path, capsys):
     results = tmp_path / "results"
     shutil.copytree(sweep, results / "test")
     write_report(results)
     write_report(results)  # its own output is not read as results, and is replaced
     printed = capsys.readouterr().out
-    assert "| resonance\\_yarn | 8K |" in printed
+    assert printed.startswith("- linear against none: ")
+    assert printed.count("### ") == 2  # one table each time
+    assert "Tables: " in printed
     assert str(results / "page" / "index.html") in printed
     names = {path.name for path in results.iterdir()}
-    assert names >= {"table.md", "table.csv", "table.tex", "table.html"}
-    assert names == {"test", "page", *(f"table.{name}" for name in format_names())}
+    assert names == {"test", "page", *(f"table.{form}" for form in WRITTEN)}
+    assert (results / "table.md").read_text().count("### ") == 3
 
 
-@pytest.mark.parametrize("output", ["md", "csv", "tex", "html"])
-def test_table_formats(sweep, output, tmp_path):
-    out = tmp_path / "t"
-    done = CliRunner().invoke(
-        table_command, [str(sweep), "--format", output, "--out", str(out), "--baseline", "yarn"]
-    )
+def test_the_end_of_a_sweep_fits_a_screen(real_runs, tmp_path, capsys):
+    shutil.copytree(real_runs, tmp_path / "results")
+    write_report(tmp_path / "results")
+    assert len(capsys.readouterr().out.splitlines()) <= 40
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_table_writes_each_format(sweep, form, tmp_path):
+    done = run(table, sweep, "--format", form, "--out", tmp_path / "t", "--baseline", "yarn")
     assert done.exit_code == 0, done.output
-    assert "resonance" in out.read_text()
+    assert "resonance" in (tmp_path / "t").read_text()
 
 
-def test_json_is_json_alone(sweep):
-    done = CliRunner().invoke(table_command, [str(sweep), "--json"])
-    rows = json.loads(done.stdout)
+def test_table_begins_with_the_verdict_a_sentence_a_line(real_runs):
+    lines = run(table, real_runs).stdout.splitlines()
+    said = lines[: lines.index("")]
+    assert said[0].startswith("- SmolLM2-135M, rope: no degradation up to 1,024")
+    assert all(line.startswith("- ") and line.endswith(".") for line in said)
+
+
+def test_json_is_the_frame_alone(sweep):
+    rows = json.loads(run(table, sweep, "--json").stdout)
     toefl = [r for r in rows if r["task"] == "leval_closed_toefl" and r["metric"] == "exact_match"]
     assert len(toefl) == 8
-    assert all(0 <= r["value"] <= 100 for r in toefl)
+    assert all(0 <= r["value"] <= 1 for r in toefl)
 
 
-def test_verify_ends_with_1_where_something_differs(sweep):
-    done = CliRunner().invoke(table_command, [str(sweep), "--verify"])
-    assert "numbers recomputed from the samples" in done.output
-    assert done.exit_code == 1  # the fixture's answers are not scored by the official rule
+def test_margin_baseline_and_names_reach_the_frame(real_runs):
+    wide = run(table, real_runs, "--margin", "0.2").stdout
+    assert "yarn: no degradation up to 1,024, the longest position measured" in wide
+    turned = run(table, real_runs, "--baseline", "yarn").stdout
+    assert "rope against yarn, same tokens: better by 0.030 (0.017 to 0.043)" in turned
+    assert "yarn against rope, same tokens: worse by 0.030 (0.017 to 0.043)" in wide
+    named = run(table, real_runs, "--method-name", "yarn=served on :8000").stdout
+    assert "served on :8000" in named
 
 
-def test_page_command_prints_the_path(sweep, tmp_path):
-    done = CliRunner().invoke(
-        page_command, [str(sweep / "04096"), "--out", str(tmp_path / "p"), "--title", "A <b>"]
-    )
+def test_models_are_ranked_on_the_same_questions(sweep, real_runs):
+    done = run(table, sweep, real_runs, "--across", "models", "--json")
+    rows = json.loads(done.stdout)
+    assert {row["label"] for row in rows if row["name"]} >= {"SmolLM2-135M, rope"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (["--baseline", "yran"], "did you mean 'yarn'"),
+        (["--method-name", "yarn"], "is not METHOD=NAME"),
+        (["--method-name", "foo=bar"], "no method, run or folder 'foo'"),
+        (["--format", "pdf"], "'pdf' is not one of"),
+        (["--margin", "0"], "--margin"),
+        (["--verify"], "No such option"),
+    ],
+)
+def test_what_is_wrong_is_named(real_runs, wrong, says):
+    done = run(table, real_runs, *wrong)
+    assert done.exit_code != 0
+    assert says in done.output + str(done.exception)
+
+
+def test_page_command_prints_the_path(real_runs, tmp_path):
+    done = run(page, real_runs, "--out", tmp_path / "p", "--baseline", "yarn")
     assert done.exit_code == 0, done.output
     assert str(tmp_path / "p" / "index.html") in done.output
-    assert "A &lt;b&gt;" in (tmp_path / "p" / "index.html").read_text()
+    assert "rope against yarn" in (tmp_path / "p" / "index.html").read_text()

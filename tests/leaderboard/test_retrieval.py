@@ -12,8 +12,8 @@ from leval_harness.analysis import analyse
 from leval_harness.analysis.retrieval import retrieval_text, retrievals
 from leval_harness.old_results import load_results
 from leval_harness.old_results.sample_lines import of_first_filter
-from leval_harness.tables import build_tables
-from leval_harness.tables.formats import render
+from leval_harness.old_tables import build_tables
+from leval_harness.old_tables.formats import render
 from leval_tasks.statistics.retrieval import Retrieved, length_above, length_by, length_kept
 
 LENGTHS = (4096, 8192, 12288)

@@ -13,7 +13,7 @@ import leval_harness as lh
 from leval_harness.cli.diff import diff as command
 from leval_harness.cli.diff import parse_lengths, parse_seconds, setup_texts
 from leval_harness.cli.results import page as page_command
-from leval_harness.page.write import read_diff
+from leval_harness.page import read_diff
 from leval_harness.parity import compare, worker
 from leval_harness.parity.compare import save_reference
 from leval_harness.parity.reading import Reading

@@ -12,30 +12,32 @@ from hypothesis import strategies as st
 import leval_harness.backends
 from leval_tasks.context import LengthLimit
 from leval_tasks.effective_context.reads import COLUMNS, windows_of
-from leval_tasks.effective_context.task import EffectiveContextTask, complete_settings
+from leval_tasks.effective_context.task import (
+    EffectiveContextTask,
+    complete_settings,
+    moving_window,
+)
 from leval_tasks.metadata import EffectiveContextSettings, read_metadata
 from resonance_vllm.errors import SettingError
 
-TURNS = [160, 240]
-ASKED = {"context_length": TURNS, "short_window": 48, "trained_window": 96, "num_docs": 4}
-START = 47
+TURNS = [200, 240]
+ASKED = {"context_length": TURNS, "window": 96, "num_docs": 4}
+START = 24 - 1  # a quarter of the window, without BOS
 
 
-@given(st.integers(2, 300), st.integers(1, 4000), st.integers(2, 900), st.booleans())
-def test_each_read_scores_every_token_past_its_first_window_once(short, more, trained, bos):
-    n = short + more
-    found = windows_of(n, short, trained, "all", bos)
-    for read, size in (("full", n + bos), ("short", short), ("trained", trained)):
-        windows = [window for name, window in found if name == read]
-        scored = [at for w in windows for at in range(w.score_start, w.end)]
-        assert scored == list(range((short if read == "full" else size) - bos, n))
-        assert all(window.end - window.start + window.bos <= size for window in windows)
-        # half of a window is before each token
-        assert all(w.score_start - w.start >= size // 2 - bos for w in windows[1:])
-    assert found == windows_of(n, short, trained, "full", bos) + windows_of(
-        n, short, trained, "windows", bos
-    )
-    assert {name for name, _ in windows_of(n, short, 0, "windows", bos)} == {"short"}
+@given(st.integers(2, 400), st.integers(1, 4000), st.booleans())
+def test_both_reads_score_every_token_from_the_same_one_on_once(window, more, bos):
+    start = max(window // 4, 2) - bos
+    n = start + more
+    found = windows_of(n, start, window, "all", bos)
+    for read, size in (("full", n + bos), ("windows", window)):
+        windows = [each for name, each in found if name == read]
+        assert [at for w in windows for at in range(w.score_start, w.end)] == list(range(start, n))
+        assert all(each.end - each.start + each.bos <= size for each in windows)
+        # half of a window is before each token past the first one
+        assert all(w.score_start - w.start >= window // 2 - bos for w in windows[1:])
+    apart = [windows_of(n, start, window, reads, bos) for reads in ("full", "windows")]
+    assert found == apart[0] + apart[1]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +66,7 @@ def run(backend: str, path: Path, folder: Path, **asked: Any) -> tuple[Any, Effe
 
 @pytest.fixture(scope="module")
 def plain(tiny: Path, texts: list[str]) -> dict[str, dict[str, np.ndarray]]:
-    """Nats of each token past the first window, one forward pass for every token and read."""
+    """Nats of each scored token by read, from plain forward passes."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -80,16 +82,13 @@ def plain(tiny: Path, texts: list[str]) -> dict[str, dict[str, np.ndarray]]:
                 logits = model(window).logits[0].double().log_softmax(-1)
             return np.array([-logits[at, ids[start + at]].item() for at in range(end - start)])
 
-        reads = {"full": after(0, len(ids))[START:]}
-        for read, size in (("short", 48), ("trained", 96)):
-            losses = np.full(len(ids), np.nan)
-            scored, start = size - 1, size // 2
-            while scored < len(ids):
-                end = min(start + size - 1, len(ids))
-                losses[scored:end] = after(start, end)[scored - start :]
-                scored, start = end, start + size // 2
-            reads[read] = losses[START:]
-        found[f"govreport-{turn}"] = reads
+        losses = np.full(len(ids), np.nan)
+        scored, start = START, 0
+        while scored < len(ids):
+            end = min(start + 95, len(ids))
+            losses[scored:end] = after(start, end)[scored - start :]
+            scored, start = end, start + 48
+        found[f"govreport-{turn}"] = {"full": after(0, len(ids))[START:], "windows": losses[START:]}
     return found
 
 
@@ -99,8 +98,7 @@ def check_alike(task: EffectiveContextTask, plain: dict[str, dict[str, np.ndarra
         for read, want in reads.items():
             ours = task.token_losses[name][read]
             assert ours.dtype == np.float32
-            assert (np.isnan(ours) == np.isnan(want)).all()
-            assert np.nanmean(np.abs(ours - want)) <= 1e-4
+            assert np.mean(np.abs(ours - want)) <= 1e-4
 
 
 @pytest.mark.hf
@@ -111,17 +109,18 @@ def test_every_token_has_the_loss_of_a_plain_loop(backend, tiny, folder, plain):
     gained = tokens = 0.0
     for sample in results["samples"]["effective_context_govreport"]:
         reads = plain[sample["doc"]["document_id"]]
-        gains = np.clip(reads["short"] - reads["full"], -1, 1)
+        gains = np.clip(reads["windows"] - reads["full"], -1, 1)
         sums = dict(zip(COLUMNS, np.array(sample["filtered_resps"][0], float).T, strict=True))
-        assert sums["start"].tolist() == [48]
-        assert sums["tokens"].tolist() == [gains.size]
-        assert sums["gain"].sum() == pytest.approx(gains.sum(), abs=1e-2)
-        assert sums["full"].sum() == pytest.approx(reads["full"].sum(), abs=1e-2)
-        assert np.isnan(sums["trained_gain"]).all()  # the block begins before the second window
+        edges = sums["start"].astype(int) - 24
+        assert edges.tolist() == [0, 64, 128, 192][: edges.size]  # the last one takes what remains
+        assert sums["tokens"].sum() == gains.size
+        assert sums["gain"] == pytest.approx(np.add.reduceat(gains, edges), abs=1e-2)
+        for read in ("full", "windows"):
+            assert sums[read] == pytest.approx(np.add.reduceat(reads[read], edges), abs=1e-2)
         gained, tokens = gained + gains.sum(), tokens + gains.size
     values = results["results"]["effective_context_govreport"]
     figures = {key.partition(",")[0] for key in values if "," in key and "_stderr" not in key}
-    assert figures == {"loss", "short_loss", "gain"}
+    assert figures == {"loss", "windows_loss", "gain"}
     assert values["gain,none"] == pytest.approx(gained / tokens, abs=1e-4)
 
 
@@ -143,15 +142,16 @@ def test_the_work_can_be_divided(tiny, folder, plain):
     full.token_losses = joined
     check_alike(full, plain)
     samples = results["samples"]["effective_context_govreport"]
-    blocks = [each["filtered_resps"][0] for each in samples]
-    assert [[row[2:5:2] for row in rows] for rows in blocks] == [[[None, None]]] * 4
+    rows = [row for each in samples for row in each["filtered_resps"][0]]
+    assert {(row[2], row[4]) for row in rows} == {(None, None)}
+    assert all(row[3] > 0 for row in rows)
 
 
 @pytest.mark.hf
 def test_short_texts_are_read_as_far_as_they_go(tiny, folder, texts):
     results, task = run("hf-long", tiny, folder, context_length=[256], min_tokens=100)
     metadata = results["configs"]["effective_context_govreport"]["metadata"]
-    assert metadata["settings"]["short_window"] == 48
+    assert metadata["settings"]["window"] == 96
     assert metadata["softmax"] == "float32"
     sizes = {each["document_tokens"] for each in task.test_docs()}
     assert max(sizes) == 255
@@ -160,28 +160,26 @@ def test_short_texts_are_read_as_far_as_they_go(tiny, folder, texts):
     ]
 
 
+@pytest.mark.hf
+def test_a_text_within_the_window_is_read_once(tiny, folder):
+    _, task = run("hf-long", tiny, folder, window=240)
+    assert {tuple(reads) for reads in task.token_losses.values()} == {("full",)}
+
+
 LIMIT = LengthLimit("HFLM", 256, "model")
 
 
 def complete(limit: LengthLimit = LIMIT, **given: Any) -> EffectiveContextSettings:
     settings = read_metadata(EffectiveContextSettings, given)
-    return complete_settings(settings, limit, 256, has_bos=True)
+    return complete_settings(settings, limit, given.pop("trained", 256), has_bos=True)
 
 
-def test_without_settings_windows_follow_the_trained_length():
+def test_the_window_is_the_trained_length_on_every_backend():
     found = complete()
-    assert found.context_length == (256,)
-    assert (found.short_window, found.trained_window, found.min_tokens) == (64, 256, 255)
-    # vLLM generates a token after each prompt
-    found = complete(LengthLimit("VLLM", 256, "model", after_window=1))
-    assert (found.context_length, found.trained_window) == ((255,), 255)
-    # a cell of full reads may read less than the trained length, and a cell of windows no more
-    for reads, read in (("full", 100), ("windows", 256)):
-        model = LengthLimit("HFLM", read, "model")
-        found = complete(model, context_length=100, short_window=48, reads=reads)
-        assert found.trained_window == 256
-    model = LengthLimit("HFLM", 128, "model")
-    assert complete(model, context_length=200, reads="windows").trained_window == 128
+    assert (found.context_length, found.window, found.min_tokens) == ((256,), 256, 255)
+    vllm = LengthLimit("VLLM", 256, "model", after_window=1)  # it generates a token after a prompt
+    assert (complete(vllm).context_length, complete(vllm).window) == ((255,), 256)
+    assert (moving_window(256, LIMIT), moving_window(256, vllm)) == (256, 255)
     # windows may be shorter than the texts that they move through
     assert complete(context_length=1000, reads="windows").context_length == (1000,)
 
@@ -189,10 +187,12 @@ def test_without_settings_windows_follow_the_trained_length():
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        ({"short_window": 160}, "short_window"),
+        ({"window": 800}, "context_length.*above 200"),
         ({"context_length": [160, 300]}, "context_length"),
+        ({"reads": "windows", "window": 400, "context_length": 1000}, "context_length: 400"),
         ({"reads": "some"}, "reads"),
-        ({"trained_window": -1}, "trained_window"),
+        ({"window": 0}, "window"),
+        ({"window": None, "trained": None}, "window.*names no trained length"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused_by_name(wrong, named):

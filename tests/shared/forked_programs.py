@@ -5,12 +5,9 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-from leval_harness.locks import is_locked
 
 SERVER = Path(__file__).parents[1] / "sweep" / "faults" / "forks.py"
 COMMAND = "from leval_harness.cli.main import main; main()"
@@ -37,11 +34,11 @@ class Forks:
 
     def begin(self, code: str, *words: object, **request: Any) -> int:
         """Start a program; its process id."""
-        request = {"err": str(self.err), "environment": {}, "fault": "none:none:0", **request}
+        request = {"err": str(self.err), "environment": {}, **request}
         request |= {"code": code, "words": list(map(str, words)), "folder": str(Path.cwd())}
         request["environment"] = {**os.environ, **request["environment"]}
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"out": str(self.out), "root": "", **request}) + "\n")
+        self.process.stdin.write(json.dumps({"out": str(self.out), **request}) + "\n")
         self.process.stdin.flush()
         return int(self.read().removeprefix("pid "))
 
@@ -61,43 +58,14 @@ class Forks:
         """Run `leval-harness` with these arguments."""
         return self.python(COMMAND, *words, **environment)
 
-    def run(
-        self,
-        config: Path,
-        out: Path,
-        *options: str,
-        fault: str = "none:none:0",
-        after: float | None = None,
-        victim: str = "sweep",
-        **environment: str,
-    ) -> int:
-        """A sweep without its report; with `after`, it or a cell is killed after so many seconds.
-
-        `said` gives all that it printed.
-        """
+    def sweep(self, config: Path, out: Path, *options: str, **environment: str) -> int:
+        """Run a sweep without its report to its end; `said` gives all that it printed."""
         words = ("sweep", config, "--out", out, *options)
-        request = {"err": str(self.out), "fault": fault, "root": str(out)}
-        pid = self.begin(SWEEP, *words, environment=environment, **request)
-        if after is not None:
-            killer = threading.Timer(after, kill, (pid, victim, out))
-            killer.start()
-        ended = self.ended()
-        if after is not None:
-            killer.cancel()
-        return ended
+        self.begin(SWEEP, *words, environment=environment, err=str(self.out))
+        return self.ended()
 
     def said(self) -> str:
         return self.out.read_text()
-
-
-def kill(sweep: int, victim: str, out: Path) -> None:
-    with contextlib.suppress(OSError, IndexError):
-        if victim == "sweep":
-            os.kill(sweep, 9)
-        for held in out.glob("*/*/.lock") if victim == "cell" else ():
-            if is_locked(held):
-                os.kill(int(held.read_text().split()[1]), 9)
-                return
 
 
 @contextlib.contextmanager

@@ -53,9 +53,14 @@ def test_cells_are_the_product_and_comparable_ones_are_neighbours() -> None:
             r"args\.rope_parameters: write it as methods",
         ),
         ("models/small/args", {"max_length": 3}, r"write it as context_lengths"),
-        ("models/small/args", {"x": 10**400}, r"small\.args\.x: 1000"),
         ("models/small/args", {"x": {3: 4}}, r"small\.args\.x: 3 is not allowed; .* keys that are"),
         ("models/small/args", {"x": [{"y": {1, 2}}]}, r"small\.args\.x\.0\.y: \{1, 2\} is not"),
+        (
+            "models/small/gpus",
+            -1,
+            r"small\.gpus: -1 is not allowed; allowed: a number of at least 0",
+        ),
+        ("models/small/label", "/up", r"small\.label: '/up' is not allowed; allowed: a name"),
         ("models/small/args", None, r"small\.args: None is not allowed; allowed: a mapping"),
         ("models/small/methods", ["yran"], r"small\.methods: 'yran' is not .* did you mean 'yarn'"),
         ("models/small/batch_size", 0, r"batch_size: 0 is not allowed; allowed: 1 or more, auto"),
@@ -68,14 +73,10 @@ def test_cells_are_the_product_and_comparable_ones_are_neighbours() -> None:
             r"allowed: true or false or text that is not empty",
         ),
         ("models/small/batch_size", True, r"batch_size: True is not allowed"),
-        ("models/small/tokens_per_second", 10**400, r"tokens_per_second: 1000"),
-        ("models/small/resources", {"num_gpus": -1}, r"resources\.num_gpus: -1 is not allowed"),
         ("models/small", {"backend": "hf"}, r"config\.models\.small\.path: missing"),
         ("models/small", None, r"config\.models\.small: None is not .* a mapping"),
         ("models", [], r"config\.models: \[\] is not allowed; allowed: a mapping"),
         ("models", {}, r"config\.models: empty is not allowed; allowed: at least one"),
-        ("models/bad\nname", {"path": "x"}, r"'bad\\nname' is not allowed; allowed: a name"),
-        ("methods/bad\nname", None, r"'bad\\nname' is not allowed; allowed: a name"),
         ("methods", {}, r"config\.methods: empty is not allowed; allowed: at least one"),
         ("methods/yarn", {"factor": 2}, r"config\.methods\.yarn: needs rope_type"),
         ("methods/yarn", {"rope_type": "yran"}, r"did you mean .*yarn"),
@@ -85,11 +86,9 @@ def test_cells_are_the_product_and_comparable_ones_are_neighbours() -> None:
             {"rope_type": "yarn", "factor": float("nan")},
             r"yarn\.factor: nan is not",
         ),
-        ("methods/yarn", {"rope_type": "yarn", "factor": 10**400}, r"yarn\.factor: 1000"),
         ("baseline", "rop", r"config\.baseline: 'rop' is not allowed; .*did you mean 'rope'"),
         ("context_lengths", [True], r"^config\.context_lengths\.0: True .* a whole number$"),
         ("context_lengths", [4096, "8192"], r"config\.context_lengths\.1: '8192' is not allowed"),
-        ("context_lengths", [10**400], r"config\.context_lengths\.0: 1000"),
         ("context_lengths", [8192, 8192], r"config\.context_lengths\.1: 8192 is listed twice"),
         (
             "context_lengths",
@@ -149,7 +148,7 @@ def test_every_mistake_of_a_config_is_named_at_once() -> None:
 
 
 JUNK = [
-    None, True, -1, 10**400, float("nan"), "", "a\0b", "{a}", [], [[]], {}, {1: 2}, {None: 1},
+    None, True, -1, float("nan"), "", "{a}", [], [[]], {}, {1: 2}, {None: 1},
     datetime.date(2020, 1, 1), b"x", {"rope_type": 3}, {"": 1}, {"{a}": {"b": 1}},
 ]  # fmt: skip
 

@@ -23,7 +23,7 @@ try:
     frame = lh.run(config, overrides=json.loads(sys.argv[4]), out=out).to_pandas()
 except UserError as error:
     sys.exit(str(error))
-done = {str(path): path.stat().st_mtime_ns for path in out.rglob("done.json")}
+done = {str(path): path.stat().st_mtime_ns for path in out.rglob("cell.json")}
 print(json.dumps({"rows": json.loads(frame.to_json(orient="records")), "done": done}))
 """
 

@@ -1,319 +1,198 @@
-"""The command: exit codes, dry runs, shards and locks, without running a model."""
+"""`leval-harness sweep` without a run: the plan, wrong usage, what is printed while cells run."""
 
-import errno
-import fcntl
 import json
-import re
-import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier
 from typing import Any
 
+import jsonschema
 import pytest
-from click.testing import CliRunner, Result
+import yaml
+from click.testing import CliRunner
 
-from leval_harness.cli.main import main
-from leval_harness.cli.sweep import sweep as command
-from leval_harness.sweep import SweepLockedError, runner
-from leval_harness.sweep.cells import PlannedCell, plan
-from leval_harness.sweep.config_files import load_config
-from leval_harness.sweep.estimate import (
-    chosen,
-    documents,
-    estimate,
-    perplexity_tokens,
-    wall_seconds,
-)
-from leval_tasks.metadata import ClosedSettings, PerplexitySettings
-from resonance_vllm.errors import UserError
-from resonance_vllm.files import write_json
+from leval_harness.cli.main import app
+from leval_harness.sweep import ConfigError
+from leval_harness.sweep.cells import plan
+from leval_harness.sweep.claims import CellState, Folder
+from leval_harness.sweep.config import SweepConfig, parse_config
+from leval_harness.sweep.config_files import SHIPPED, shipped_sweeps
+from leval_harness.sweep.engine_log import last_line, reason_of
+from leval_harness.sweep.progress import Progress, duration
+from resonance_vllm.errors import SettingError
+
+LLAMA = {
+    "model_type": "llama",
+    "rope_theta": 10000.0,
+    "max_position_embeddings": 4096,
+    "hidden_size": 64,
+    "num_attention_heads": 1,
+}
 
 
 @pytest.fixture
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("LEVAL_CACHE_DIR", str(tmp_path / "cache"))
-    model = tmp_path / "model"
-    model.mkdir()
-    (model / "config.json").write_text(
-        json.dumps({"model_type": "llama", "rope_theta": 1e4, "max_position_embeddings": 8192})
-    )
-    path = tmp_path / "mine.yaml"
-    path.write_text(
-        f"models: {{small: {{path: {model}, backend: hf, tokens_per_second: 100}}}}\n"
-        "methods: {rope: {rope_type: default}, yarn: {rope_type: yarn, factor: 2}}\n"
-        "tasks: [leval_closed_quality, leval_closed_gsm]\n"
-        "metadata: {data_dir: sample, num_docs: 1}\n"
-        "gen_kwargs: {max_gen_toks: 10}\n"
-        "context_lengths: [1000]\n"
-    )
+def config(tmp_path: Path) -> Path:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(LLAMA))
+    content = {
+        "models": {"small": {"path": str(tmp_path / "model"), "backend": "vllm",
+                             "args": {"tensor_parallel_size": 2}}},
+        "methods": {"rope": None, "yarn": {"rope_type": "yarn", "factor": 2}},
+        "tasks": "leval_closed_gsm",
+        "metadata": {"data_dir": "sample"},
+        "context_lengths": [4096],
+    }  # fmt: skip
+    path = tmp_path / "sweep.yaml"
+    path.write_text(yaml.safe_dump(content))
     return path
 
 
-def sweep(*arguments: str) -> Result:
-    return CliRunner().invoke(command, [*arguments], standalone_mode=False)
+def sweep(*words: object) -> Any:
+    return CliRunner().invoke(app, ["sweep", *map(str, words)])
 
 
-def test_dry_run_shows_cells_tokens_and_time(config: Path, tmp_path: Path) -> None:
-    shown = sweep(str(config), "--dry-run", "--out", str(tmp_path))
-    assert shown.exit_code == 0, shown.exception
-    assert shown.output.count("to do  small | ") == 4
-    assert "4 cells, 4 to do" in shown.output
-    assert "at a time" not in shown.output
-    together = sweep(str(config), "--dry-run", "--out", str(tmp_path), "--set", "jobs=3").output
-    assert re.search(r"^4 cells, 4 to do: .*, 3 cells at a time$", together, re.MULTILINE)
-    assert "Estimated from" in shown.output
-    told = json.loads(sweep(str(config), "--dry-run", "--json", "--out", str(tmp_path)).output)
-    quality = told["cells"][0]
-    # one document longer than 4000 characters, four questions at least, no backend that shares
-    questions = documents("quality.jsonl", "sample")[0][1]  # type: ignore[index]
-    assert quality["prompt_tokens"] == questions * (1000 + 150)
-    assert quality["new_tokens"] == questions * 10
-    assert quality["seconds"] == round((quality["prompt_tokens"] + 20 * questions * 10) / 100)
-    assert told["total"]["wall_seconds"] == told["total"]["seconds"]  # one cell at a time
-    assert told["total"]["prompt_tokens"] == sum(row["prompt_tokens"] for row in told["cells"])
-    assert not (tmp_path / "mine").exists(), "a dry run writes nothing"
+def test_a_dry_run_shows_groups_cells_and_gpus(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    told = sweep(config, "--out", tmp_path / "out", "--dry-run").output
+    assert "GPUs: 2" in told
+    assert "to do  small | rope @ 4096 | leval_closed_gsm" in told
+    assert "2 cells, 2 to do" in told
+    assert not (tmp_path / "out").exists()
+    groups = json.loads(sweep(config, "--dry-run", "--json").output)["groups"]
+    assert sum(len(group["cells"]) for group in groups) == 2
+    assert {group["gpus"] for group in groups} == {2}
 
 
-@pytest.mark.parametrize(("jobs", "ends"), [(1, 100), (2, 70), (3, 50), (9, 40)])
-def test_cells_start_in_their_order_as_soon_as_another_ends(jobs: int, ends: int) -> None:
-    assert wall_seconds([30, 20, 10, 40], jobs) == ends
+def test_a_dry_run_says_what_differs_from_the_cell_on_disk(config: Path, tmp_path: Path) -> None:
+    cells = plan(parse_config({"name": "sweep", **yaml.safe_load(config.read_text())}))
+    for cell in cells:
+        folder = tmp_path / "out" / "sweep" / "cells" / cell.id
+        folder.mkdir(parents=True)
+        (folder / "cell.json").write_text(json.dumps(cell.record.written()))
+    words = (config, "--out", tmp_path / "out", "--dry-run")
+    assert "2 cells, 0 to do" in sweep(*words).output
+    told = sweep(*words, "--set", "methods.yarn.factor=4").output
+    assert "2 cells, 1 to do" in told
+    assert f"not {cells[1].id}: rope_parameters.factor: 2.0 -> 4.0" in told
 
 
-@pytest.mark.parametrize("backend", ["hf-long", "vllm-long"])
-def test_a_backend_that_reads_once_is_reckoned_so(config: Path, backend: str) -> None:
-    (plain, *_) = plan(load_config(str(config)))
-    (once, *_) = plan(load_config(str(config), [f"models.small.backend={backend}"]))
-    many, few = estimate(plain.record).prompt_tokens, estimate(once.record).prompt_tokens
-    assert many is not None
-    assert few is not None
-    assert few < many / 2
+def test_more_gpus_than_there_are_end_before_anything_starts(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    ended = sweep(config, "--out", tmp_path / "out")
+    assert isinstance(ended.exception, ConfigError)
+    assert "small takes 2 GPUs and 1 are visible" in str(ended.exception)
+    assert not (tmp_path / "out" / "sweep" / "sweep.json").exists()
 
 
-def test_documents_by_number_and_by_questions() -> None:
-    sizes = ((10, 1),) * 5
-    assert len(chosen(sizes, ClosedSettings())) == 5
-    assert len(chosen(sizes, ClosedSettings(num_docs=2))) == 2
-    assert len(chosen(sizes, ClosedSettings(num_docs=2, min_questions=4))) == 4
-    assert len(chosen(sizes, ClosedSettings(num_docs=2, min_questions=99))) == 5
-
-
-def test_perplexity_is_reckoned_by_its_windows() -> None:
-    sizes = ((4000, 1), (40_000, 1), (400, 1))
-    cut = PerplexitySettings(mode="truncate", num_docs=2)
-    assert perplexity_tokens(sizes, cut, 2000) == 1000 + 2000
-    sliding = PerplexitySettings(mode="sliding", num_docs=2, stride=1000)
-    assert perplexity_tokens(sizes, sliding, 2000) == 2000 + (8 + 1) * 2000
-    assert perplexity_tokens(None, cut, 2000) == 2 * 2000
+@pytest.mark.parametrize("place", ["/proc/here", "{file}/below"])
+def test_a_folder_that_cannot_be_written_is_refused_first(
+    config: Path, tmp_path: Path, place: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    config.write_text(config.read_text().replace(str(tmp_path / "model"), "no/such/model"))
+    ended = sweep(config, "--out", place.format(file=tmp_path / "file"))
+    assert isinstance(ended.exception, SettingError)
+    assert "cannot be written" in str(ended.exception)
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("words", "said"),
     [
-        ["nowhere"],
-        ["{config}", "--set", "seeed=1"],
-        ["{config}", "--set", "tasks=leval_closed_gms"],
-        ["{config}", "--set", "models.small.path=/nowhere"],
-        ["{config}", "--set", "context_lengths=[100000]", "--set", "methods.rope=null"],
-        ["{config}", "--set", "metadata.data_dir=/nowhere"],
-        ["{config}", "--set", "metadata.num_dosc=1"],
-        ["{config}", "--set", "metadata.num_docs=few"],
-        ["{config}", "--set", "metadata.truncation=mid"],
-        ["{config}", "--set", "metadata.data_dir=~nouser/data"],
-        ["{config}", "--set", "models.small.path=~nouser/model"],
-        ["{config}", "--set", "models.small.args.peft=~nouser/adapter"],
-        ["{config}", "--set", "methods.yarn.factor=1" + 400 * "0"],
-        ["{config}", "--set", "seed=1" + 5000 * "0"],
-        ["~nouser/mine.yaml"],
-        ["{config}", "--json"],
-        ["{config}", "--shard", "3/2"],
-        *(["{config}", "--shard", wrong] for wrong in ("x", "", "0/0", "1", "1/2/3", "-1/2")),
-        *(["{config}", "--shard", wrong] for wrong in ("١/٢", " 1/2", "1_0/20", "+1/2", "²/2")),
-        ["{config}", "--out", ""],
-        ["{config}", "--executor", "slurm"],
-        [],
+        (["nowhere"], "is no file and no shipped sweep"),
+        (["{config}", "--json"], "--json goes with --dry-run"),
+        (["{config}", "--jobs", "0"], "0 is not in the range"),
+        (["{config}", "--shard", "1/2"], "No such option '--shard'"),
+        (["{config}", "--set", "seed=x"], "config.seed: 'x' is not allowed"),
     ],
 )
-def test_wrong_usage_is_exit_code_2(
-    config: Path, tmp_path: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    filled = [each.format(config=config) for each in arguments]
-    out = ["--out", str(tmp_path)] if filled and "--out" not in filled else []
-    monkeypatch.setattr(sys, "argv", ["leval-harness", "sweep", *filled, *out])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    printed = capsys.readouterr()
-    assert ended.value.code == 2
-    assert "Error: " in printed.err
-    assert "Traceback" not in printed.err
-    assert not printed.out
+def test_wrong_usage_is_named(config: Path, words: list[str], said: str) -> None:
+    ended = sweep(*(word.format(config=config) for word in words))
+    assert said in ended.output + str(ended.exception)
+    assert ended.exit_code != 0
 
 
-def test_shards_are_all_cells_once(config: Path) -> None:
-    cells = plan(load_config(str(config)))
-    for total in range(1, 7):
-        parts = [runner.shard_of(cells, (i, total)) for i in range(1, total + 1)]
-        assert sorted(c.id for part in parts for c in part) == sorted(c.id for c in cells)
+def test_the_schema_takes_every_shipped_sweep() -> None:
+    schema = json.loads(sweep("--schema").output)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    described = [*schema["properties"].values()]
+    for part in schema["$defs"].values():
+        described += part.get("properties", {}).values() if "label" in str(part) else []
+    assert all(each.get("description") for each in described if isinstance(each, dict))
+    assert {path.stem for path in SHIPPED.glob("*.yaml")} == set(shipped_sweeps())
+    assert "tasks" in SweepConfig.model_json_schema()["required"]
 
 
-def test_one_sweep_a_folder_and_one_process_a_shard(tmp_path: Path) -> None:
-    with runner.sweep_lock(tmp_path):
-        for shard in (None, (1, 2)):
-            with (
-                pytest.raises(SweepLockedError, match="another sweep works on"),
-                runner.sweep_lock(tmp_path, shard),
-            ):
-                pass
-    with runner.sweep_lock(tmp_path, (1, 2)), runner.sweep_lock(tmp_path, (2, 2)):
-        for shard in (None, (1, 2)):
-            with pytest.raises(SweepLockedError), runner.sweep_lock(tmp_path, shard):
-                pass
-    with runner.sweep_lock(tmp_path):
-        pass
+def states(share: dict[str, str]) -> dict[str, CellState]:
+    owner = {"claim": Path("x")}
+    of = {
+        "open": CellState(False, None, None),
+        "running": CellState(False, None, owner),
+        "done": CellState(True, None, None),
+        "failed": CellState(False, "no luck", None),
+    }
+    return {name: of[state] for name, state in share.items()}
 
 
-def failed(folder: Path, cell: PlannedCell) -> None:
-    (folder / cell.id).mkdir(parents=True)
-    note = {"kind": "oom", "reason": "no memory", "log_tail": ["a", "b"], "attempts": 1}
-    write_json(folder / cell.id / "failed.json", note)
-
-
-def test_failed_cells_are_tried_again_unless_told_otherwise(config: Path, tmp_path: Path) -> None:
-    one, two, *_ = plan(load_config(str(config)))
-    failed(tmp_path, one)
-    again = runner.take_stock(tmp_path, [one, two], retry_failed=True)
-    assert (again.pending, again.skipped) == ([one, two], [])
-    listed = runner.take_stock(tmp_path, [one, two], retry_failed=False)
-    assert (listed.pending, listed.skipped) == ([two], [one])
-    assert runner.old_failure(tmp_path, one).reason == "no memory"
-
-
-def test_a_malformed_failure_note_is_no_accident(config: Path, tmp_path: Path) -> None:
-    (one, *_) = plan(load_config(str(config)))
-    failed(tmp_path, one)
-    (tmp_path / one.id / "failed.json").write_text('{"log_tail": 7, "kind": [')
-    assert runner.old_failure(tmp_path, one).reason == "no reason was written"
-
-
-def test_foreign_folders_are_left_where_they_are(config: Path, tmp_path: Path) -> None:
-    cells = plan(load_config(str(config)))
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "cell.json").write_text('{"cell_id": "something else"}')
-    (tmp_path / "page").mkdir()
-    old = tmp_path / "0123456789abcdef"
-    old.mkdir()
-    write_json(old / "cell.json", {"cell_id": old.name})
-    assert [each.title for each in runner.set_aside(tmp_path, cells)] == [old.name]
-    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} >= {"notes", "page"}
-    assert (tmp_path / ".superseded" / old.name / "cell.json").exists()
-
-
-def test_a_dry_run_names_what_differs_before_anything_is_put_aside(
-    config: Path, tmp_path: Path
-) -> None:
-    cells = plan(load_config(str(config)))
-    for cell in cells:
-        (tmp_path / "mine" / cell.id).mkdir(parents=True)
-        write_json(tmp_path / "mine" / cell.id / "cell.json", cell.record.written())
-
-    def dry_run(*more: str) -> str:
-        return sweep(str(config), "--dry-run", "--out", str(tmp_path), *more).output
-
-    def superseded(change: str) -> list[dict[str, Any]]:
-        return list(json.loads(dry_run("--json", "--set", change))["superseded"])
-
-    assert superseded("seed=0") == []
-    changes = {"seed=7": "seed", "models.small.dtype=bfloat16": "model.dtype", "limit=2": "limit"}
-    for change, place in changes.items():
-        found = superseded(change)
-        assert {each["cell_id"] for each in found} == {cell.id for cell in cells}
-        assert {each["title"] for each in found} == {cell.record.title for cell in cells}
-        assert [list(each["differs"]) for each in found] == [[place]] * len(cells), change
-    for each in superseded("methods.yarn.factor=4"):
-        assert each["differs"] == {"rope_parameters.factor": ["2.0", "4.0"]}
-    (tmp_path / "model" / "generation_config.json").write_text("{}")
-    place = "model.files.generation_config.json"
-    assert [list(each["differs"]) for each in superseded("seed=0")] == [[place]] * len(cells)
-    text = dry_run("--set", "limit=2")
-    assert f"{len(cells)} cells of an earlier config would be moved to" in text
-    assert text.count(f"limit: nothing -> 2; {place}: nothing -> ") == len(cells)
-    assert all((tmp_path / "mine" / cell.id).is_dir() for cell in cells)
-    stock = runner.take_stock(tmp_path / "mine", plan(load_config(str(config))))
-    assert stock.notes[0].endswith(f".superseded; they differ in {place}")
-
-
-def old_cells(folder: Path, number: int) -> list[str]:
-    """Cells of an earlier config."""
-    names = [f"{i:016x}" for i in range(number)]
-    for name in names:
-        (folder / name).mkdir(parents=True)
-        (folder / name / "cell.json").write_text(json.dumps({"cell_id": name}))
-    return names
-
-
-def test_shards_that_start_together_on_thousands_of_old_cells(config: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "out"
-    names = old_cells(folder, 2000)
-    cells = plan(load_config(str(config)))
-    began = Barrier(4)
-
-    def shard(number: int) -> int:
-        with runner.sweep_lock(folder, (number, 4)):
-            began.wait()
-            stock = runner.take_stock(folder, cells, shard=(number, 4))
-            began.wait()
-            return len(stock.pending)
-
-    with ThreadPoolExecutor(4) as pool:
-        assert sum(pool.map(shard, range(1, 5))) == len(cells)
-    assert all((folder / name).is_dir() for name in names), "others worked there"
-    with runner.sweep_lock(folder, (1, 4)):
-        runner.take_stock(folder, cells, shard=(1, 4))
-    assert not any((folder / name).exists() for name in names), "the last one tidies up"
-
-
-def test_a_shard_with_an_edited_config_leaves_the_cells_of_others(
-    config: Path, tmp_path: Path
-) -> None:
-    ours = plan(load_config(str(config)))
-    theirs = plan(load_config(str(config), ["seed=7"]))
-    with runner.sweep_lock(tmp_path, (1, 2)):
-        runner.take_stock(tmp_path, ours, shard=(1, 2))
-        failed(tmp_path, ours[0])
-        write_json(tmp_path / ours[0].id / "cell.json", {"cell_id": ours[0].id})
-        with runner.sweep_lock(tmp_path, (2, 2)):
-            runner.take_stock(tmp_path, theirs, shard=(2, 2))
-        assert (tmp_path / ours[0].id).is_dir()
-    with runner.sweep_lock(tmp_path):
-        runner.take_stock(tmp_path, theirs)
-    assert (tmp_path / ".superseded" / ours[0].id).is_dir()
-
-
-def test_a_file_system_without_locks_is_named(
+def test_lines_say_what_happens_and_how_long_it_takes(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
+    cells = plan(parse_config({"name": "sweep", **yaml.safe_load(config.read_text())}))
+    one, two = (cell.id for cell in cells)
+    folder, lines, now = Folder.of(tmp_path / "out"), list[str](), [0.0]
+    monkeypatch.setattr("leval_harness.sweep.progress.time.monotonic", lambda: now[0])
+    progress = Progress(cells, folder, lines.append)
+    progress.update(states({one: "open", two: "open"}))
+    progress.update(states({one: "running", two: "open"}))
+    assert lines[-1].startswith("[0/2] small | rope @ 4096 | leval_closed_gsm: started, ETA unk")
+    now[0] = 100.0
+    (folder.work / "progress" / one).write_text("1 2")
+    progress.update(states({one: "running", two: "open"}))
+    assert lines[-1].endswith(": 1 min 40 s, 50%, ETA 5 min 00 s"), "a quarter is done"
+    now[0] = 200.0
+    progress.update(states({one: "done", two: "running"}))
+    assert lines[-2] == "[1/2] small | rope @ 4096 | leval_closed_gsm: done after 3 min 20 s, " + (
+        "ETA 3 min 20 s"
+    )
+    progress.update(states({one: "done", two: "failed"}))
+    assert "[2/2, 1 failed]" in lines[-1]
+    assert "failed: no luck" in lines[-1]
 
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    with (
-        pytest.raises(UserError, match=r"file system without file locks \(No locks available\)"),
-        runner.sweep_lock(tmp_path / "x"),
-    ):
-        pass
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(41.6, "42 s"), (185, "3 min 05 s"), (7800, "2 h 10 min")]
+)
+def test_durations_as_people_say_them(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
 
 
-def test_a_dry_run_takes_the_speed_of_cells_of_an_earlier_config(
-    config: Path, tmp_path: Path
+ENGINE = b"""\
+INFO 11-26 [core.py:97] Initializing a V1 LLM engine
+(EngineCore_DP0 pid=7) ERROR 11-26 [core.py:842] Traceback (most recent call last):
+(EngineCore_DP0 pid=7) ERROR 11-26 [core.py:842] ValueError: Available memory on node 0 is less
+Traceback (most recent call last):
+RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}
+"""
+
+
+def test_the_last_exception_of_an_engine_is_the_reason() -> None:
+    failed = RuntimeError("Engine core initialization failed. See root cause above.")
+    assert reason_of(failed, ENGINE) == "ValueError: Available memory on node 0 is less"
+    assert reason_of(failed, b"nothing") == f"RuntimeError: {failed}"
+    assert reason_of(KeyError("x"), ENGINE) == "KeyError: 'x'"
+    assert last_line(b"one\n 10%|#   |\r 20%|##  |\n\n") == "20%|##  |"
+    assert last_line(b"") == "no output"
+
+
+def test_an_environment_of_the_record_holds_no_credentials(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cells = plan(load_config(str(config)))
-    for cell in cells:
-        folder = tmp_path / "mine" / cell.id
-        folder.mkdir(parents=True)
-        write_json(folder / "cell.json", cell.record.written())
-        done = {"schema_version": 1, "cell_id": cell.id, "seconds": 1000.0, "telemetry": {}}
-        write_json(folder / "done.json", done)
-    shown = sweep(str(config), "--dry-run", "--json", "--out", str(tmp_path), "--set", "seed=7")
-    rows = json.loads(shown.output)["cells"]
-    assert not any(row["done"] for row in rows)
-    assert sum(row["seconds"] for row in rows) == pytest.approx(1000 * len(cells), rel=0.01)
+    from leval_harness.sweep.identity import environment
+
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert environment()["OMP_NUM_THREADS"] == "3"
+    assert "secret" not in environment().values()
+    assert not {"PATH", "HOME"} & set(environment())

@@ -62,7 +62,7 @@ T5 = Architecture(kind="t5", **SMALL)
 
 
 @pytest.mark.parametrize("architecture", [Architecture(**SMALL), T5])
-@pytest.mark.parametrize("encoding", ["rope", "resonance_yarn", "prime_period_yarn_code"])
+@pytest.mark.parametrize("encoding", ["rope", "resonance_yarn", "resonance_yarn_code"])
 def test_stack_gives_the_logits_of_each_single_model(architecture, encoding):
     recipe = _recipe(architecture=architecture)
     runs = [PosGenRun("cot", encoding, 0), PosGenRun("cot", "rope", 5)]
@@ -329,7 +329,7 @@ def test_finished_runs_are_not_repeated_and_other_settings_are_refused(tmp_path,
         patched.setattr(
             "leval_harness.training.posgen_train.train_stack", lambda _, runs, *__: [runs]
         )
-        copied = ({"seed": run.seed + 1}, {"encoding": "coprime"}, {"subtask": "nope"})
+        copied = ({"seed": run.seed + 1}, {"encoding": "resonance"}, {"subtask": "nope"})
         damaged = ({"test": None}, {"test": {"id_accuracy": "1", "ood_accuracy": 1}}, {"files": 3})
         for other in (*copied, *damaged):
             result.write_text(json.dumps(kept | other))
@@ -414,13 +414,13 @@ def test_a_model_is_trained_once_and_tested_under_other_encodings(tmp_path, arch
     runs = [PosGenRun("cot", "rope", 0), PosGenRun("recursive", "rope", 1)]
     list(train_all(recipe, runs, tmp_path, device="cpu"))
     weights = {run: (tmp_path / run.folder / "model.safetensors").read_bytes() for run in runs}
-    asked = {"rope": ["rope", "yarn_code", "prime_period"]}
+    asked = {"rope": ["rope", "yarn_code", "resonance"]}
     results = list(cross(tmp_path, asked, stack_size=2))
     made = [(r["subtask"], r["encoding"], r["tested_with"]) for r in results]
     assert sorted(made) == [
         (subtask, "rope", tested)
         for subtask in ("cot", "recursive")
-        for tested in ("prime_period", "yarn_code")
+        for tested in ("resonance", "yarn_code")
     ], "its own encoding was tested in training"
     for run in runs:
         assert weights[run] == (tmp_path / run.folder / "model.safetensors").read_bytes()

@@ -5,11 +5,10 @@ First on engines that only keep count, then on the real one with a cache for 1.4
 
 import copy
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any, ClassVar
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -24,13 +23,10 @@ PROMPTS = st.lists(TOKENS, min_size=1, max_size=12)
 class OnePrompt:
     """Stands for vLLM's engine; its prefix cache holds the last prompt and nothing else."""
 
-    made: ClassVar[list["OnePrompt"]] = []
-
     def __init__(self, **arguments: Any) -> None:
         self.arguments = arguments
         self.last: list[int] = []
         self.asked: list[list[int]] = []
-        OnePrompt.made.append(self)
         config = SimpleNamespace(max_model_len=4096)
         self.llm_engine = SimpleNamespace(model_config=config)
 
@@ -52,14 +48,14 @@ class OnePrompt:
         return outputs
 
 
-def backend(replicas: int = 1) -> Any:
+def backend() -> Any:
     """The backend without a model, around an engine that counts."""
-    from leval_harness.backends.resources import Counters
+    from leval_harness.backends.counters import Counters
     from leval_harness.backends.vllm_long import VLLMLong
 
     lm = VLLMLong.__new__(VLLMLong)
     lm.counters, lm.tokens_queried = Counters(), 0
-    lm.data_parallel_size, lm.tensor_parallel_size = replicas, 1
+    lm.data_parallel_size = lm.tensor_parallel_size = 1
     lm.model, lm.model_args = OnePrompt(), {}
     lm.batch_size, lm.lora_request = "auto", None
     return lm
@@ -113,39 +109,6 @@ def test_log_probabilities_never_come_from_the_cache() -> None:
     assert told["prefix_cache_hit_rate"] is None
     ask(lm, prompts)
     assert lm.telemetry()["prefix_cache_hit_rate"] == pytest.approx(3 / 10)
-
-
-@pytest.fixture
-def replicas(monkeypatch: pytest.MonkeyPatch) -> list[OnePrompt]:
-    """lm-eval's own data parallelism with Ray tasks run on the spot; the engines it starts."""
-    ray = ModuleType("ray")
-
-    def remote(**_: Any) -> Any:
-        return lambda function: SimpleNamespace(remote=function)
-
-    ray.remote, ray.get, ray.shutdown = remote, list, lambda: None  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "ray", ray)
-    monkeypatch.setattr("lm_eval.models.vllm_causallms.LLM", OnePrompt)
-    monkeypatch.setattr(OnePrompt, "made", [])
-    return OnePrompt.made
-
-
-@pytest.mark.parametrize("generate", [True, False])
-def test_each_replica_gets_whole_documents(replicas: list[OnePrompt], generate: bool) -> None:
-    documents = {name: [name] * size for name, size in ((1, 60), (2, 40), (3, 40), (4, 20))}
-    prompts = [[*documents[name], 5, n] for n in range(5) for name in documents]
-    lm = backend(replicas=3)
-    replicas.clear()
-    outputs = ask(lm, prompts) if generate else lm._model_generate(prompts)
-    assert [output.prompt for output in outputs] == prompts
-    assert len(replicas) == 3
-    seen = [{prompt[0] for prompt in engine.asked if len(prompt) > 1} for engine in replicas]
-    assert sorted(name for names in seen for name in names) == [1, 2, 3, 4]
-    told = lm.telemetry()
-    unique = trie_nodes(prompts)
-    assert told["tokens_unique"] == unique
-    if generate:
-        assert told["tokens_prefilled"] == unique
 
 
 def test_batch_size_bounds_the_requests_in_flight() -> None:

@@ -1,11 +1,11 @@
-"""Sweeps and their cells as forks of one process that has imported everything.
+"""Sweeps and their workers as forks of one process that has imported everything.
 
-A real cell needs seconds to import its libraries; here it starts in milliseconds, so that hundreds
-of kills fit into minutes. Everything else is the product's own code on a real model.
+A real worker needs seconds to import its libraries; here it starts in milliseconds. Everything else
+is the product's own code on a real model.
 
 Reads one JSON request a line: `code` and `words`, a program and its arguments; `out` and `err`, the
-files that it writes to; `folder` and `environment`, with what it runs; `fault` and `root`.
-Answers `pid NUMBER`, then `ended CODE` (negative: the signal).
+files that it writes to; `folder` and `environment`, with what it runs. Answers `pid NUMBER`, then
+`ended CODE` (negative: the signal).
 """
 
 import importlib
@@ -17,7 +17,6 @@ import signal
 import subprocess
 import sys
 import traceback
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,125 +25,104 @@ PRELOADED = (
     "lm_eval.loggers",
     "lm_eval.models.huggingface",
     "lm_eval.tasks",
+    "sqlitedict",
     "torch.utils.collect_env",
     "transformers.models.llama.modeling_llama",
     "transformers.models.llama.tokenization_llama",
-    "leval_harness.sweep.cell_main",
-    "leval_harness.sweep.cells",
-    "leval_harness.sweep.executors",
-    "leval_harness.sweep.supervisor",
-    "leval_harness.sweep.runner",
-    "resonance_vllm.hf.registration",
+    "leval_harness.sweep.evaluation",
+    "leval_harness.sweep.run",
+    "leval_harness.sweep.worker",
 )
+POPEN = subprocess.Popen
+WORKER = "leval_harness.sweep.worker"
+REQUEST: dict[str, Any] = {}
 
 
-def preload() -> Any:
-    """Import what a cell imports; return the fault injection's `_install`."""
+def preload() -> None:
+    """Import what a worker imports, and work out once what takes seconds."""
     for name in PRELOADED:
         importlib.import_module(name)
-    once = module_of(Path(__file__).parents[2] / "shared" / "worked_out_once.py")
-    once.install()
-    sys.modules["lm_eval.tasks"].TaskManager()
-    sys.modules["torch.utils.collect_env"].get_pretty_env_info()
-    return module_of(Path(__file__).with_name("sitecustomize.py"))._install
-
-
-def module_of(path: Path) -> Any:
-    """The module that a file holds."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    once = Path(__file__).parents[2] / "shared" / "worked_out_once.py"
+    spec = importlib.util.spec_from_file_location(once.stem, once)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module
+    module.install()
+    sys.modules["lm_eval.tasks"].TaskManager()
+    sys.modules["torch.utils.collect_env"].get_pretty_env_info()
 
 
 class Forked:
-    """Stands for `subprocess.Popen` of a program of ours; the child is a fork that runs `main`."""
+    """Stands for `subprocess.Popen` of a worker; the child is a fork that runs its `main`."""
 
-    def __init__(
-        self, main: Any, stdout: int, stderr: Any, stdin: int, env: dict[str, str], **_: Any
-    ) -> None:
+    def __init__(self, stdout: Any, env: dict[str, str]) -> None:
         self.returncode: int | None = None
-        self.stdin: Any = None
-        self.stdout: Any = None
-        given = {2: stderr if isinstance(stderr, int) else stderr.fileno()}
-        if stdin == subprocess.PIPE:
-            given[0], writing = os.pipe()
-            reading, given[1] = os.pipe()
-            self.stdin, self.stdout = os.fdopen(writing, "wb"), os.fdopen(reading, "rb")
-        else:
-            given[1] = stdout
+        reading, writing = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
             os.setsid()
-            _be_in(env)
-            for number, descriptor in given.items():
-                os.dup2(descriptor, number)
-            os.closerange(3, 1024)  # locks and pipes that a new program would not have
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            for number in (signal.SIGTERM, signal.SIGHUP):
-                signal.signal(number, signal.SIG_DFL)
-            try:
-                os._exit(main())
-            except BaseException:  # noqa: BLE001 - a fork must never fall back into its parent
-                traceback.print_exc()
-            os._exit(99)
-        if stdin == subprocess.PIPE:
-            os.close(given[0])
-            os.close(given[1])
+            for number, file in ((0, reading), (1, stdout.fileno()), (2, stdout.fileno())):
+                os.dup2(file, number)
+            os.closerange(3, 1024)  # pipes that a new program would not have
+            sys.stdin = open(0, closefd=False)  # noqa: SIM115 - its buffer is of the parent
+            be_in(env)
+            for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(each, signal.SIG_DFL)
+            os._exit(self.main())
+        os.close(reading)
+        self.stdin = os.fdopen(writing, "wb")
 
-    def __enter__(self) -> "Forked":
-        return self
+    def main(self) -> int:
+        if "TEST_FILE_LIMIT" in os.environ:
+            limit = int(os.environ["TEST_FILE_LIMIT"])
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        try:
+            return int(sys.modules[WORKER].main())
+        except BaseException:  # noqa: BLE001 - a fork must never fall back into its parent
+            traceback.print_exc()
+            return 1
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
 
-    def __exit__(self, *_: object) -> None:
-        self.stdin.close()
-        self.stdout.close()
-        os.waitpid(self.pid, 0)
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if ended else None
+        return self.returncode
 
+    def wait(self, timeout: float | None = None) -> int | None:
+        if self.returncode is None and timeout is None:
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        for _ in range(int((timeout or 0) * 100)):
+            if self.poll() is not None:
+                return self.returncode
+            signal.sigtimedwait([], 0.01)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired("worker", timeout or 0.0)
+        return self.returncode
 
-def run_cell(words: list[str]) -> int:
-    """Be a cell's process."""
-    _inject("cell")
-    from leval_harness.sweep.cell_main import main
+    def send(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
 
-    return main(words)
+    def kill(self) -> None:
+        self.send(signal.SIGKILL)
 
-
-def run_supervisor(words: list[str]) -> int:
-    """Be the process that watches over a cell."""
-    from leval_harness.sweep.supervisor import main
-
-    main(*words)
-    return 0
-
-
-POPEN = subprocess.Popen
+    def terminate(self) -> None:
+        self.send(signal.SIGTERM)
 
 
 def start(arguments: list[str], **options: Any) -> Any:
-    """`subprocess.Popen`, but a cell and its supervisor are forked."""
-    for module, main in (("supervisor", run_supervisor), ("cell_main", run_cell)):
-        if f"leval_harness.sweep.{module}" in arguments:
-            words = arguments[arguments.index(f"leval_harness.sweep.{module}") + 1 :]
-            given = {"stdin": None, "env": dict(os.environ), **options}
-            return Forked(partial(main, words), **given)
+    """`subprocess.Popen`, but a worker is forked."""
+    if WORKER in arguments:
+        return Forked(options["stdout"], options["env"])
     return POPEN(arguments, **options)
 
 
-REQUEST: dict[str, Any] = {}
-
-
-def _inject(role: str) -> None:
-    wanted, kind, number = REQUEST["fault"].split(":")
-    if role == wanted and kind == "kill":
-        INSTALL(kind, int(number), REQUEST["root"])
-    if role == "cell" and "SWEEP_FILE_LIMIT" in os.environ:
-        limit = int(os.environ["SWEEP_FILE_LIMIT"])
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
-
-def _be_in(environment: dict[str, str]) -> None:
+def be_in(environment: dict[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
 
@@ -152,15 +130,13 @@ def _be_in(environment: dict[str, str]) -> None:
 def program() -> None:
     """Be a process of its own that runs the code of a request."""
     for name, descriptor in (("out", 1), ("err", 2)):
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-        file = os.open(REQUEST[name], flags)
+        file = os.open(REQUEST[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
         os.dup2(file, descriptor)
         os.close(file)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.chdir(REQUEST["folder"])
-    _be_in(REQUEST["environment"])
+    be_in(REQUEST["environment"])
     subprocess.Popen = start  # type: ignore[misc,assignment]
-    _inject("sweep")
     sys.argv = ["-c", *REQUEST["words"]]
     ended: Any = 0
     try:
@@ -175,7 +151,7 @@ def program() -> None:
 
 
 if __name__ == "__main__":
-    INSTALL = preload()
+    preload()
     print("ready", flush=True)  # noqa: T201
     for line in sys.stdin:
         REQUEST.clear()

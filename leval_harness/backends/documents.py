@@ -1,0 +1,74 @@
+"""Which texts begin alike, and in what order they are read so that each token is read once."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+REPEATED = 0.01
+"""Share of tokens that may be read again so that more rows are answered in one batch."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Texts with a common prefix that is read first.
+
+    Attributes:
+        shared: tokens of the prefix.
+        rows: numbers of the texts; none where only the prefix is read, and later batches go on
+            from it.
+        source: number of a text that begins with the prefix.
+    """
+
+    shared: int
+    rows: tuple[int, ...]
+    source: int
+
+
+def common_prefix(first: Sequence[Any], second: Sequence[Any]) -> int:
+    """How many leading items are equal."""
+    if first[: len(second)] == second[: len(first)]:
+        return min(len(first), len(second))
+    return next(at for at, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
+
+
+def reading_order(texts: Sequence[list[int]]) -> list[int]:
+    """Numbers of texts, sorted by their tokens, which puts equal beginnings side by side."""
+    return sorted(range(len(texts)), key=lambda number: texts[number])
+
+
+def unique_tokens(texts: Sequence[list[int]]) -> int:
+    """Tokens that have to be read if each beginning is read once."""
+    ordered = sorted(texts)
+    again = sum(common_prefix(a, b) for a, b in pairwise(ordered))
+    return sum(map(len, texts)) - again
+
+
+def batches(texts: Sequence[list[int]], most: Sequence[int]) -> Iterator[Batch]:
+    """Batches of texts in the order in which they are read, prefixes before what follows them.
+
+    Texts that go on together for long are divided, so that of all tokens at most `REPEATED` are
+    read again.
+
+    Args:
+        texts: token ids.
+        most: of each text, the tokens that a shared prefix may have.
+    """
+    order = reading_order(texts)
+    alike = [min(common_prefix(texts[a], texts[b]), most[a], most[b]) for a, b in pairwise(order)]
+    todo = [(0, len(order), 0)] if order else []
+    while todo:
+        first, last, start = todo.pop()
+        inner = alike[first : last - 1]
+        shared = min(inner, default=start)
+        rows = tuple(order[first:last])
+        again = sum(inner) - shared * len(inner)
+        read = sum(len(texts[row]) - shared for row in rows) - again + shared - start
+        if again <= REPEATED * read:
+            yield Batch(shared, rows, rows[0])
+            continue
+        if shared > start:
+            yield Batch(shared, (), rows[0])
+        cuts = [at + 1 for at in range(first, last - 1) if alike[at] == shared]
+        parts = [(a, b, shared) for a, b in pairwise([first, *cuts, last])]
+        todo += reversed(parts)

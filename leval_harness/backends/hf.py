@@ -1,0 +1,144 @@
+"""lm-eval's transformers backend, with RoPE settings that can be exchanged in the loaded model."""
+
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from lm_eval.models.huggingface import HFLM
+
+from leval_harness.backends.arguments import arguments_of, no_such_argument, refusing_unknown
+from leval_harness.backends.registry import CannotExchange
+from resonance_vllm.core.spec import METHODS, PREFIX
+from resonance_vllm.hf import registration as hf
+
+logger = logging.getLogger(__name__)
+
+
+class HF(HFLM):
+    """lm-eval's `hf`: an answer depends on its request alone, whatever the RoPE method is.
+
+    Methods that follow the length of a sequence (`dynamic`, LongRoPE) read one request at a time,
+    each from the state in which the model was loaded.
+
+    Args:
+        pretrained: as for `hf`.
+        device: as for `hf`; by default CUDA if there is one, else the CPU.
+        rope_precision: `float32` or `model`, of the rotation; None leaves it as transformers does.
+        arguments: those of `hf` and of `from_pretrained`.
+
+    Raises:
+        SettingError: an argument is unknown or its value not allowed.
+    """
+
+    name = "hf"
+    own_arguments: Collection[str] = ("rope_precision",)
+
+    def __init__(
+        self,
+        pretrained: Any,
+        *,
+        device: str | None = None,
+        rope_precision: str | None = None,
+        **arguments: Any,
+    ) -> None:
+        hf.register()
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        of_hf = arguments_of(HFLM)
+        known = [*self.own_arguments, *of_hf]
+        if not isinstance(pretrained, str):  # a loaded model takes no arguments
+            for name in arguments.keys() - set(of_hf):
+                raise no_such_argument(self.name, name, known)
+        with refusing_unknown(self.name, arguments, known):
+            super().__init__(pretrained, device=device, **arguments)
+        if rope_precision is not None:
+            hf.set_rope_precision(self.model, rope_precision)
+        self._asked_for: Any = self.batch_size_per_gpu
+        self._one_at_a_time()
+
+    def set_rope(
+        self, rope: Mapping[str, Any] | None, precision: str, context_length: int | None
+    ) -> None:
+        """Exchange the RoPE settings of the loaded model.
+
+        Args:
+            rope: complete settings; None is the checkpoint as shipped.
+            precision: `float32` or `model`, of the rotation.
+            context_length: longest sequence in tokens; None is that of the model's config.
+
+        Raises:
+            CannotExchange: the model has to be loaded anew for these settings.
+        """
+        raise CannotExchange("the model has to be loaded anew")
+
+    def _one_at_a_time(self) -> None:
+        """Where the rotation follows the length, rows of a batch would change each other."""
+        self.switch = switch_length(self.model.config)
+        self.batch_size_per_gpu = self._asked_for if self.switch is None else 1
+
+    def _model_call(self, inps: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        self._forget()
+        return super()._model_call(inps, *args, **kwargs)
+
+    def _model_generate(self, context: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        self._forget()
+        return super()._model_generate(context, *args, **kwargs)
+
+    @torch.no_grad()
+    def _forget(self) -> None:
+        """Undo what the last request left in the model.
+
+        Dynamic rotations keep the frequencies of the longest sequence until a short one comes;
+        vision-language models keep the offset of text after images.
+        """
+        if self.switch is not None:
+            self.model(torch.ones(1, 1, dtype=torch.long, device=self.device))
+        for module in self.model.modules():
+            if getattr(module, "rope_deltas", None) is not None:
+                module.rope_deltas = None
+
+    def _loglikelihood_tokens(self, requests: Any, *args: Any, **kwargs: Any) -> Any:
+        requests = list(requests)
+        with self._safe_logits_cache(requests):
+            return super()._loglikelihood_tokens(requests, *args, **kwargs)
+
+    @contextmanager
+    def _safe_logits_cache(self, requests: list[Any]) -> Iterator[None]:
+        """Without lm-eval's cache of logits where equal texts are cut at different places.
+
+        It takes such requests for one, and scores some of their tokens at wrong positions.
+        """
+        cut = {((*context, *scored[:-1]), len(context)) for _, context, scored in requests}
+        before: bool = self.logits_cache  # type: ignore[has-type]
+        self.logits_cache = before and len({text for text, _ in cut}) == len(cut)
+        try:
+            yield
+        finally:
+            self.logits_cache = before
+
+
+def switch_length(config: Any) -> int | None:
+    """The length in tokens beyond which a model rotates all positions anew; None if it never does.
+
+    Keys that were read at another length are wrong beyond it.
+    """
+    text = config.get_text_config(decoder=True)
+    parameters = getattr(text, "rope_parameters", None) or {}
+    # Models with several kinds of layers have one dictionary for each kind.
+    by_kind = [value for value in parameters.values() if isinstance(value, Mapping)]
+    found = (_switch_length(rope, text) for rope in by_kind or [parameters])
+    return min((length for length in found if length is not None), default=None)
+
+
+def _switch_length(rope: Mapping[str, Any], text: Any) -> int | None:
+    key, rope_type = "original_max_position_embeddings", str(rope.get("rope_type", "default"))
+    method = METHODS.get(rope_type.removeprefix(PREFIX))
+    if method.follows_length if method else "dynamic" in rope_type:
+        return min(int(value) for value in (text.max_position_embeddings, rope.get(key)) if value)
+    if method is None:
+        return None
+    original = getattr(text, key, None) or getattr(text, "max_position_embeddings", None)
+    known = {key: original, **rope}
+    stated = {key: known[key] for key in method.key_names() if known.get(key) is not None}
+    return method.model_construct(**stated).switch_length

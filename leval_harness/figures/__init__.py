@@ -1,5 +1,0 @@
-"""Figures of the leaderboard: scores by context length, differences to the baseline, RoPE."""
-
-from leval_harness.figures.write import write_figures
-
-__all__ = ["write_figures"]

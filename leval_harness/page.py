@@ -1,0 +1,225 @@
+"""The static page: verdict, figures, tables, and every question with the answers to it.
+
+It opens from disk and asks nobody on the network. Every text is escaped, and the page's policy
+lets no script run but its own two files: what a model wrote cannot.
+"""
+
+import json
+import shutil
+import tempfile
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from leval_harness.drawing import write_figure
+from leval_harness.effective import compared_frame
+from leval_harness.figures import write_figures
+from leval_harness.formats import html, render
+from leval_harness.layout import DIFF_KIND, DIFF_SCHEMA
+from leval_harness.names import length_label, task_label
+from leval_harness.parity_figure import parity_figure
+from leval_harness.results import Results
+from leval_harness.tables import build_tables
+from leval_harness.verdict import TERMS, main_numbers, said
+from resonance_vllm.errors import UserError
+from resonance_vllm.files import read_object, write_text
+
+TEMPLATES = Path(__file__).parent / "templates"
+MARKER = "leval-harness-page.txt"
+TITLE = "Long-context leaderboard"
+LONGEST, MOST_ANSWERS = 1_200, 12
+"""Letters of a text, and columns of answers on a page of questions."""
+
+NOTES = {"unparsed": "no answer found", "truncated": "document cut", "reached_limit": "hit limit"}
+
+
+def write_page(
+    results: Results,
+    compared: pd.DataFrame,
+    out: Path,
+    title: str = TITLE,
+    diffs: Sequence[Mapping[str, Any]] = (),
+) -> Path:
+    """Write a folder that opens from disk and from any web server; the path of its `index.html`.
+
+    The page is made beside `out` and then put in its place: a reader finds a whole page.
+
+    Args:
+        results: what was read.
+        compared: its compared frame.
+        out: a new folder, or one with an earlier page, which is replaced.
+        title: of the page.
+        diffs: comparisons of setups that are shown too, see `read_diff`.
+
+    Raises:
+        UserError: `out` holds something that is not a page of ours.
+        OSError: it cannot be written.
+    """
+    if out.exists() and any(out.iterdir()) and not (out / MARKER).is_file():
+        raise UserError(
+            f"--out: {out} is not empty and holds no leaderboard page; give a new folder"
+        )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=".page-") as scratch:
+        made = Path(scratch) / "new"
+        made.mkdir()
+        _make(results, compared, made, title, diffs)
+        if out.exists():
+            out.rename(Path(scratch) / "old")
+        made.rename(out)
+    return out / "index.html"
+
+
+def _make(
+    results: Results,
+    compared: pd.DataFrame,
+    out: Path,
+    title: str,
+    diffs: Sequence[Mapping[str, Any]],
+) -> None:
+    """Write all files of the page into an empty folder."""
+    from jinja2 import Environment, FileSystemLoader
+
+    templates = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True)
+    write_text(out / MARKER, "Written by leval-harness page; replaced when it is run again.\n")
+    write_text(out / "numbers.csv", render([], compared, "csv"))
+    _assets(out)
+    figures = [
+        {"src": f"figures/{name}", "title": text, "first": "effective" in name}
+        for name, text in write_figures(compared, out / "figures").items()
+    ]
+    questions = {}
+    for at, (text, page) in enumerate(_questions(results, compared)):
+        name = f"questions-{at:03d}.html"
+        questions[name] = text
+        content = templates.get_template("questions.html.j2").render(title=text, back=title, **page)
+        write_text(out / name, content)
+    across = []
+    if compared["model"].nunique() > 1:
+        across = build_tables(compared_frame(results, across="models"))
+    index = templates.get_template("index.html.j2").render(
+        title=title,
+        sentences=[(label, text.split("`")) for label, text in said(compared)],
+        terms=TERMS,
+        figures=figures,
+        tables=[html(table) for table in build_tables(compared)],
+        across=[html(table) for table in across],
+        diffs=[_diff(each, at, out / "figures") for at, each in enumerate(diffs)],
+        questions=questions,
+        commands=list(dict.fromkeys(compared["command"].dropna()))[:50],
+        left_out=[str(each) for each in results.left_out[:50]],
+    )
+    write_text(out / "index.html", index)
+
+
+def _assets(out: Path) -> None:
+    """Styles, and DataTables as itables ships it: a module, which opens from disk as data alone."""
+    from itables.utils import find_package_file
+
+    bundle = Path(find_package_file("html/dt_bundle.js"))
+    encoded = b64encode(bundle.read_bytes()).decode()
+    write_text(
+        out / "datatables.js", f'window.datatables = "data:text/javascript;base64,{encoded}";'
+    )
+    shutil.copyfile(bundle.with_suffix(".css"), out / "datatables.css")
+    for name in ("page.css", "page.js"):
+        shutil.copyfile(TEMPLATES / name, out / name)
+
+
+def _questions(results: Results, compared: pd.DataFrame) -> Iterator[tuple[str, dict[str, Any]]]:
+    """A title and the content of a page for each block and task, methods side by side."""
+    shown = compared[main_numbers(compared) & compared["status"].eq("done")]
+    shown = shown[shown["kind"].eq("score")].drop_duplicates(["run", "task"])
+    files = dict(zip(results.runs["run"], results.runs["files"], strict=True))
+    for (block, task), part in shown.groupby(["block", "task"], sort=False):
+        for start in range(0, len(part), MOST_ANSWERS):
+            columns = part.iloc[start : start + MOST_ANSWERS]
+            rows: dict[str, dict[str, Any]] = {}
+            names = []
+            for number in columns.itertuples():
+                names.append(f"{number.label} at {length_label(number.context_length)}")
+                for line in _lines(files[number.run], str(task), number.filter):
+                    row = _asked(line)
+                    kept = rows.setdefault(json.dumps(list(row.values())), {**row, "answers": {}})
+                    kept["answers"][names[-1]] = _answer(line, number.name)
+            if rows:
+                yield f"{task_label(str(task))}, {block}", {"names": names, "rows": rows.values()}
+
+
+def _lines(files: Sequence[Path], task: str, chosen: str) -> Iterator[dict[str, Any]]:
+    """The samples of a task that were written with some results files."""
+    for path in files:
+        file = path.with_name(f"samples_{task}_{path.stem.removeprefix('results_')}.jsonl")
+        for text in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
+            line = json.loads(text)
+            if line.get("filter", chosen) == chosen:
+                yield line
+
+
+def _asked(line: Mapping[str, Any]) -> dict[str, str]:
+    """The question of a sample, its document and what was expected."""
+    doc = line["doc"] if isinstance(line.get("doc"), dict) else {}
+    document = doc.get("document_id", line.get("doc_id", ""))
+    question = doc.get("question") or doc.get("query") or f"question {line.get('doc_id')}"
+    expected = str(doc.get("gold", line.get("target")))
+    choices = doc.get("choices")
+    if isinstance(choices, list) and expected.isdecimal() and int(expected) < len(choices):
+        expected = choices[int(expected)]
+    return {"document": _cut(document), "question": _cut(question), "expected": _cut(expected)}
+
+
+def _answer(line: Mapping[str, Any], metric: str) -> dict[str, str]:
+    """What a model answered, its score, and whether it was right."""
+    score = line.get(metric)
+    notes = [text for name, text in NOTES.items() if line.get(name)]
+    number = float(score) if isinstance(score, int | float) else None
+    return {
+        "text": _cut(_response(line)),
+        "score": "" if number is None else f"{number:g}",
+        "grade": {1.0: "right", 0.0: "wrong"}.get(number, "") if number is not None else "",
+        "notes": ", ".join(notes),
+    }
+
+
+def _response(line: Mapping[str, Any]) -> str:
+    """The text of an answer; of choices that were scored the likeliest one."""
+    responses = line.get("resps") or []
+    first = [each[0] if isinstance(each, list) and each else each for each in responses]
+    if first and all(isinstance(e, list) and str(e[-1]) in ("True", "False") for e in first):
+        requests = list((line.get("arguments") or {}).values())
+        best = max(range(len(first)), key=lambda at: float(first[at][0]))
+        return str(requests[best].get("arg_1", "")) if best < len(requests) else ""
+    return "\n\n".join(map(str, first))
+
+
+def _cut(value: object) -> str:
+    text = "" if value is None else str(value)
+    return text if len(text) <= LONGEST else text[:LONGEST] + " … (shortened)"
+
+
+def read_diff(path: Path) -> dict[str, Any]:
+    """The content of a `diff.json`, which `leval-harness diff --out` wrote.
+
+    Raises:
+        UserError: it is no such file, or of another schema.
+    """
+    content = read_object(path)
+    if content is None or content.get("kind") != DIFF_KIND:
+        raise UserError(f"{path} is no diff.json that `leval-harness diff --out` wrote")
+    if content.get("schema") != DIFF_SCHEMA:
+        raise UserError(f"{path}: schema {content.get('schema')!r}; allowed: {DIFF_SCHEMA}")
+    return content
+
+
+def _diff(content: Mapping[str, Any], number: int, folder: Path) -> dict[str, Any]:
+    """What the page shows of a comparison of setups; its figure is written into the folder."""
+    name = f"diff-{number:03d}"
+    targets = [folder / f"{name}.{kind}" for kind in ("svg", "png")]
+    write_figure(partial(parity_figure, content), *targets)
+    sides = {side: content[side].get("text", "a saved reference") for side in ("a", "b")}
+    title = f"{sides['b']} against {sides['a']}"
+    return {**sides, "src": f"figures/{name}", "title": title, "sentences": content["sentences"]}

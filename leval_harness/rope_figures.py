@@ -1,0 +1,153 @@
+"""Wavelengths and feature gaps of the methods of a model, and of two RoPE methods their angles."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from leval_harness.drawing import DOTTED, ON_LEVEL, Looks, legend, literal, picture, sign
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TRAINED, TESTED = "#4477aa", "#ee6677"
+PAIR_MARKS = (("#666666", "o"), ("#228833", "x"))
+
+Curve = tuple[Sequence[float], Mapping[str, Any]]
+"""A value a feature, and keywords of matplotlib's `plot`."""
+
+Features = Mapping[str, Any]
+"""A cell's `rope_features.json`: wavelengths in tokens, gaps by multiple of the trained length."""
+
+
+@dataclass(frozen=True)
+class DrawnMethod:
+    """A method's wavelengths (tokens) and gaps by feature, and one feature's angles by position.
+
+    `alike` is the mean cosine of the fast features by the distance of two positions in tokens.
+    """
+
+    name: str
+    wavelengths: Sequence[float]
+    gaps: Sequence[float]
+    angles: Sequence[float]
+    alike: Mapping[int, float]
+
+
+def rope_figure(
+    features: Mapping[str, Features], model: str, command: str, looks: Looks
+) -> "Figure":
+    """Two panels over the features: wavelengths, and gaps to what was seen in training.
+
+    Args:
+        features: of each method, with the same trained length.
+        model: named below.
+        command: of one of the runs.
+        looks: of each method.
+    """
+    figure, (left, right) = picture(10.5, 4.2, columns=2)
+    original = int(next(iter(features.values()))["original_max_position_embeddings"])
+    lengths = [each.get("context_length") or 0 for each in features.values()]
+    gaps = {
+        method: {int(s): gap for s, gap in (each.get("feature_gap") or {}).items() if gap}
+        for method, each in features.items()
+    }
+    common = set.intersection(*map(set, gaps.values()))
+    wanted = max(lengths) / original
+    multiple = next((s for s in sorted(common) if s >= wanted), max(common, default=None))
+    # methods often agree: each marks every so many features, so that all of them are seen
+    styles = {
+        method: {**looks[method], "markersize": 4, "linewidth": 0.8, "markevery": (at % 4, 4)}
+        for at, method in enumerate(features)
+    }
+    _wavelengths(left, [(features[m]["wavelengths"], styles[m]) for m in features], original)
+    if multiple is None:
+        right.set_axis_off()
+    else:
+        curves = [(gaps[method][multiple], styles[method]) for method in features]
+        _gaps(right, curves, original, original * multiple)
+    legend(figure, [left], "lower center", 4)
+    sign(figure, f"{model} · at {max(lengths):,} tokens" if max(lengths) else model, command)
+    return figure
+
+
+def _wavelengths(axes: Any, lengths: Sequence[Curve], original: int) -> None:
+    """Wavelength in tokens over the feature, one line a method, and the trained length."""
+    for values, style in lengths:
+        axes.plot(values, **style)
+    axes.set_yscale("log")
+    axes.axhline(original, color="black", **DOTTED)
+    axes.annotate(f"trained length {original:,}", (0.02, original), ha="left", **ON_LEVEL)
+    axes.set(xlabel="Feature (pair of dimensions)", ylabel="Wavelength, tokens")
+    axes.set_title("Wavelengths")
+
+
+def _gaps(axes: Any, gaps: Sequence[Curve], original: int, longest: int) -> None:
+    """Feature gap between the positions below `original` and those up to `longest`."""
+    for values, style in gaps:
+        axes.plot(values, **style)
+    axes.set_yscale("symlog", linthresh=1e-5)
+    axes.set_ylim(-2e-6, 3)
+    axes.set(xlabel="Feature (pair of dimensions)", ylabel="Feature gap (0 to 2)")
+    axes.set_title(f"Gap to positions below {original:,}, up to {longest:,}")
+
+
+def pair_figure(
+    methods: Sequence[DrawnMethod],
+    feature: int,
+    positions: Sequence[int],
+    original: int,
+    longest: int,
+) -> "Figure":
+    """Two methods: rotation angles (the paper's Figure 1), wavelengths, gaps and collisions.
+
+    The angles are those of one `feature` (an index) at `positions`, half of them below the trained
+    length `original`; `longest` is the test length. All in tokens.
+    """
+    figure, grid = picture(10, 11, columns=2, rows=3)
+    lengths, gaps = [], []
+    for axes, method, (colour, marker) in zip(grid, methods, PAIR_MARKS, strict=False):
+        _angles(axes, method, feature, positions, original)
+        style = {"color": colour, "marker": marker, "markersize": 4, "linestyle": "none"}
+        lengths.append((method.wavelengths, {**style, "label": literal(method.name)}))
+        gaps.append((method.gaps, style))
+    for axes, method, (colour, _) in zip(grid[4:], methods, PAIR_MARKS, strict=True):
+        _collisions(axes, method, colour)
+    _wavelengths(grid[2], lengths, original)
+    _gaps(grid[3], gaps, original, longest)
+    grid[2].legend()
+    return figure
+
+
+def _angles(
+    axes: Any, method: DrawnMethod, feature: int, positions: Sequence[int], original: int
+) -> None:
+    """Dots of the angle over the position; lines where training has seen one."""
+    half = len(positions) // 2
+    seen = method.angles[:half]
+    axes.hlines(seen, positions[0], positions[-1], color=TRAINED, lw=0.3, alpha=0.35)
+    axes.plot(positions[:half], seen, ".", color=TRAINED, label="training")
+    axes.plot(positions[half:], method.angles[half:], ".", color=TESTED, label="test")
+    axes.axvline(original - 0.5, color="black", lw=0.8, ls=":")
+    axes.set_title(
+        f"{literal(method.name)}, feature {feature}: wavelength {method.wavelengths[feature]:g}"
+    )
+    axes.set(xlabel="position", ylabel="rotation angle", ylim=(-0.2, 2 * math.pi + 1.1))
+    axes.set_yticks([0, math.pi, 2 * math.pi], ["0", "π", "2π"])
+    axes.grid(visible=False)
+    axes.legend(loc="upper right", ncols=2)
+
+
+def _collisions(axes: Any, method: DrawnMethod, colour: str) -> None:
+    """Mean cosine of the fast features over the distance, its largest value marked."""
+    if not method.alike:
+        axes.set_axis_off()
+        return
+    axes.plot(list(method.alike), list(method.alike.values()), color=colour, lw=0.6)
+    worst = max(method.alike, key=lambda distance: method.alike[distance])
+    axes.plot([worst], [method.alike[worst]], "o", color=TESTED)
+    axes.set_title(
+        f"{literal(method.name)}: collision {method.alike[worst]:.2f} at {worst:,} tokens"
+    )
+    axes.set(xlabel="distance of two positions, tokens", ylabel="mean cosine, fast features")
+    axes.set_ylim(-0.8, 1.05)

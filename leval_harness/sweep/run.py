@@ -1,0 +1,379 @@
+"""A whole sweep on one results folder: groups of cells, workers on GPUs, until nothing is left.
+
+A group is the cells that one loaded model can serve; a worker is one process with one load, which
+claims cells of its group one after the other (`claims`). Any number of machines may do this on one
+folder.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from leval_harness.layout import SCHEMA_VERSION, SWEEP
+from leval_harness.sweep import ConfigError, SweepError
+from leval_harness.sweep.cells import PlannedCell
+from leval_harness.sweep.claims import CellState, Folder
+from leval_harness.sweep.config import SweepConfig
+from leval_harness.sweep.progress import Progress, display
+from leval_harness.sweep.workers import Worker, WorkerRequest
+from resonance_vllm.errors import printable
+from resonance_vllm.files import write_json
+
+POLL_SECONDS = 0.5
+DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+SMI = (
+    (["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"], str.split),
+    (["rocm-smi", "--showid", "--csv"], lambda text: [
+        line.split(",")[0].removeprefix("card") for line in text.split() if line.startswith("card")
+    ]),
+)  # fmt: skip
+"""Commands that list GPUs, and how their output is read."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The cells that one loaded model can serve.
+
+    Attributes:
+        key: what the cells have in common.
+        cells: in the order of the config.
+        gpus: how many a worker takes; 0 on a CPU.
+    """
+
+    key: str
+    cells: tuple[PlannedCell, ...]
+    gpus: int
+
+    @property
+    def title(self) -> str:
+        """What messages call it: its model."""
+        return self.cells[0].record.model.name
+
+
+def visible_gpus() -> list[str]:
+    """Names of the GPUs that this process may use, as `CUDA_VISIBLE_DEVICES` has them.
+
+    Of the variable, which may hold UUIDs or MIG names, else of `nvidia-smi` or `rocm-smi`: torch
+    may be a build for CPUs.
+    """
+    for variable in DEVICES:
+        if (given := os.environ.get(variable)) is not None:
+            names = [each.strip() for each in given.split(",")]
+            end = names.index("-1") if "-1" in names else len(names)  # CUDA stops there
+            return [name for name in names[:end] if name]
+    for command, names_in in SMI:
+        with contextlib.suppress(OSError):
+            output = subprocess.run(command, capture_output=True, text=True, check=False)
+            if output.returncode == 0 and (names := names_in(output.stdout)):
+                return names
+    return []
+
+
+def grouped(
+    cells: Iterable[PlannedCell], gpus: Sequence[str], apart: Iterable[str] = ()
+) -> list[Group]:
+    """Cells that one loaded model can serve, together; those of `apart` each alone.
+
+    Args:
+        cells: of the sweep.
+        gpus: that are visible. Without any, what takes one runs on the CPU.
+        apart: cells whose rotation could not be exchanged in a loaded model.
+    """
+    alone, found = set(apart), dict[str, list[PlannedCell]]()
+    for cell in cells:
+        key = f"{cell.group}-{cell.id}" if cell.id in alone else cell.group
+        found.setdefault(key, []).append(cell)
+    return [
+        Group(key, tuple(each), 0 if each[0].gpus == 1 and not gpus else each[0].gpus)
+        for key, each in found.items()
+    ]
+
+
+def check_gpus(groups: Sequence[Group], there: int, where: str = "are visible") -> None:
+    """Refuse a model that takes more GPUs than there are.
+
+    Raises:
+        ConfigError: names the model and both numbers.
+    """
+    for group in groups:
+        if group.gpus > there:
+            raise ConfigError(
+                f"models: {group.title} takes {group.gpus} GPUs and {there} {where}; make "
+                "tensor_parallel_size or gpus of the model smaller, or run where there are more"
+            )
+
+
+def write_sweep(
+    folder: Folder, config: SweepConfig, cells: Sequence[PlannedCell], command: str
+) -> None:
+    """Write what the folder is of: the order of the cells, their names, the baseline."""
+    rows = [
+        {
+            "id": cell.id,
+            "model": cell.record.model.name,
+            "label": cell.record.model.name,
+            "method": cell.record.method.name,
+            "context_length": cell.record.context_length,
+            "tasks": list(cell.record.tasks),
+        }
+        for cell in cells
+    ]
+    about = {"schema_version": SCHEMA_VERSION, "name": config.name, "baseline": config.baseline}
+    about |= {"margin": config.margin, "command": command, "cells": rows}
+    write_json(folder.path / SWEEP, about)
+
+
+class Executor(Protocol):
+    """Where workers run."""
+
+    def has_room(self, group: Group) -> bool:
+        """Whether a further worker for a group can start now."""
+
+    def start(self, group: Group, request: WorkerRequest) -> None:
+        """Start a worker."""
+
+    def running(self) -> Mapping[str, int]:
+        """Key of a group -> how many workers it has; those that have ended are judged first."""
+
+    def stop(self) -> None:
+        """End every worker."""
+
+
+@dataclass
+class LocalExecutor:
+    """Workers on this machine: as many as its GPUs allow, and `jobs` of those that take none.
+
+    Attributes:
+        gpus: names of those that may be used.
+        jobs: workers at a time that take no GPU.
+    """
+
+    gpus: list[str]
+    jobs: int = 1
+    workers: list[Worker] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.free = list(self.gpus)
+
+    def has_room(self, group: Group) -> bool:
+        """Whether a further worker for a group can start now."""
+        if group.gpus:
+            return group.gpus <= len(self.free)
+        return sum(not worker.gpus for worker in self.workers) < self.jobs
+
+    def start(self, group: Group, request: WorkerRequest) -> None:
+        """Start a worker on the first free GPUs; workers side by side share the cores."""
+        mine, self.free = self.free[: group.gpus], self.free[group.gpus :]
+        environment = devices(mine) if self.gpus else {}
+        slots = len(self.gpus) // group.gpus if group.gpus else self.jobs
+        if slots > 1 and "OMP_NUM_THREADS" not in os.environ:
+            environment["OMP_NUM_THREADS"] = str(max(1, cores() // slots))
+        self.workers.append(Worker.start(request, group.key, mine, environment))
+
+    def running(self) -> Mapping[str, int]:
+        """Key of a group -> how many workers it has."""
+        for worker in list(self.workers):
+            if worker.has_ended():
+                self.workers.remove(worker)
+                self.free += worker.gpus
+                worker.judge()
+        return _counted(worker.group for worker in self.workers)
+
+    def stop(self) -> None:
+        """End every worker."""
+        for worker in self.workers:
+            worker.terminate()
+        for worker in self.workers:
+            worker.end()
+            worker.let_go()
+
+
+def _counted(names: Iterable[str]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for name in names:
+        counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def devices(names: Sequence[str]) -> dict[str, str]:
+    """The variables with which a process sees some GPUs alone, also on ROCm."""
+    chosen = ",".join(names)
+    if os.environ.get(DEVICES[0]) is None and os.environ.get("ROCR_VISIBLE_DEVICES") is not None:
+        numbers = ",".join(map(str, range(len(names))))  # it renumbers what it leaves
+        return {DEVICES[0]: numbers, DEVICES[1]: numbers, DEVICES[2]: chosen}
+    return {DEVICES[0]: chosen, DEVICES[1]: chosen}
+
+
+class Sweep:
+    """The loop that starts workers while cells are open.
+
+    Args:
+        folder: of the results.
+        cells: of the sweep, in order.
+        executor: where workers run.
+        progress: is told what happens.
+        command: what the user typed, for the record.
+        timeout: seconds after which a cell is ended.
+        gpus: that are visible, for grouping.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        cells: Sequence[PlannedCell],
+        executor: Executor,
+        progress: Progress,
+        command: str,
+        timeout: float | None,
+        gpus: Sequence[str],
+    ) -> None:
+        self.folder, self.cells, self.executor, self.progress = folder, cells, executor, progress
+        self.command, self.timeout, self.gpus = command, timeout, gpus
+        self.token = uuid.uuid4().hex[:12]
+
+    def run(self) -> Mapping[str, CellState]:
+        """Compute what nobody else does; what is known of the cells at the end.
+
+        A cell that another machine computes is waited for until its claim has been seen to live.
+
+        Raises:
+            SweepError: the disk is full, or workers cannot be started.
+        """
+        idle_since = None
+        try:
+            while True:
+                running = self.executor.running()
+                states = self.folder.states(cell.id for cell in self.cells)
+                self.progress.update(states)
+                started = self._start(states, running)
+                if started:
+                    idle_since = None
+                    continue
+                if running:
+                    idle_since = None
+                elif idle_since is None:
+                    idle_since = self.folder.now()
+                if idle_since is not None and not self._may_be_abandoned(states, idle_since):
+                    return states
+                time.sleep(POLL_SECONDS)
+        except OSError as error:
+            raise SweepError(f"the sweep cannot go on: {error}") from error
+        finally:
+            self.executor.stop()
+
+    def _start(self, states: Mapping[str, CellState], running: Mapping[str, int]) -> bool:
+        """Start the worker that is most needed, where there is room for it.
+
+        A group without a worker goes first; a further worker joins a group while no group waits.
+        """
+        groups = grouped(self.cells, self.gpus, self.folder.apart())
+        wanted = [group for group in groups if self._lacks(group, states, running)]
+        waiting = [group for group in wanted if not running.get(group.key)]
+        for group in waiting or sorted(wanted, key=lambda each: running[each.key]):
+            if self.executor.has_room(group):
+                self.executor.start(group, self._request(group))
+                return True
+        return False
+
+    def _lacks(
+        self, group: Group, states: Mapping[str, CellState], running: Mapping[str, int]
+    ) -> bool:
+        """Whether a group has more cells to compute here than workers."""
+        of_group = [states[cell.id] for cell in group.cells]
+        mine = [s for s in of_group if s.owner and s.owner.get("sweep") == self.token]
+        unclaimed = [state for state in of_group if state.is_open]
+        return bool(unclaimed) and len(unclaimed) + len(mine) > running.get(group.key, 0)
+
+    def _request(self, group: Group) -> WorkerRequest:
+        return WorkerRequest(
+            folder=str(self.folder.path),
+            began=self.folder.began,
+            sweep=self.token,
+            command=self.command,
+            timeout=self.timeout,
+            records=[cell.record.written() for cell in group.cells],
+        )
+
+    def _may_be_abandoned(self, states: Mapping[str, CellState], since: float) -> bool:
+        """Whether a cell is open, or its owner has not been seen to live since a time."""
+        for state in states.values():
+            if state.is_open:
+                return True
+            if not state.is_over and state.owner:
+                claim: Path = state.owner["claim"]
+                with contextlib.suppress(FileNotFoundError):
+                    if claim.stat().st_mtime < since:
+                        return True
+        return False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a start of a sweep ended: what is known of each cell."""
+
+    states: Mapping[str, CellState]
+
+    @property
+    def elsewhere(self) -> list[Mapping[str, Any]]:
+        """The owners of cells that others still compute."""
+        return [s.owner for s in self.states.values() if s.owner is not None and not s.is_over]
+
+
+def run_sweep(
+    config: SweepConfig,
+    cells: Sequence[PlannedCell],
+    path: Path,
+    command: str,
+    executor: str = "local",
+    ray_address: str | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Outcome:
+    """Compute the cells of a sweep that nobody has computed or computes.
+
+    Args:
+        config: of the sweep.
+        cells: as planned.
+        path: folder of the results.
+        command: what the user typed, for the record.
+        executor: `local` or `ray`.
+        ray_address: of a running cluster.
+        say: takes a line for the user.
+
+    Raises:
+        ConfigError: a model takes more GPUs than there are.
+        SweepError: the disk is full, workers cannot be started, or the cluster is gone.
+    """
+    with contextlib.ExitStack() as stack:
+        where: Executor
+        if executor == "ray":
+            from leval_harness.sweep.ray_executor import RayExecutor
+
+            where = stack.enter_context(RayExecutor.connected(ray_address))
+            gpus, most, there = where.gpus, where.most_gpus, "are on one node of the Ray cluster"
+        else:
+            gpus = visible_gpus()
+            where, most, there = LocalExecutor(gpus, config.jobs), len(gpus), "are visible"
+        check_gpus(grouped(cells, gpus), most, there)
+        folder = Folder.of(path)
+        write_sweep(folder, config, cells, command)
+        states = folder.states(cell.id for cell in cells)
+        done = sum(state.done for state in states.values())
+        say(f"{printable(str(path))}: {len(cells)} cells, {done} done, {len(cells) - done} to do")
+        with display(cells, folder) as progress:
+            sweep = Sweep(folder, cells, where, progress, command, config.timeout, gpus)
+            outcome = Outcome(sweep.run())
+        if not outcome.elsewhere:
+            shutil.rmtree(folder.work, ignore_errors=True)
+        return outcome

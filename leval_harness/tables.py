@@ -1,0 +1,325 @@
+"""Tables that people read: frames of texts with marks and notes, and their formats.
+
+Each comes from the compared frame; `leval_harness.formats` writes them.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from leval_harness import effective
+from leval_harness.layout import YARDSTICK
+from leval_harness.names import BESIDE, CLOSED, POSGEN, length_label, task_label
+from leval_harness.token_blocks import YARDSTICKS
+from leval_harness.verdict import main_numbers
+from leval_tasks.metrics import FAMILY_OF, metric_of
+
+BEST, SECOND, QUIET = "font-weight: bold", "text-decoration: underline", "font-style: italic"
+ROWS = ["Model", "Method", "Ctx"]
+NONE = "–"
+PUBLISHED = Path(__file__).with_name("published.yaml")
+READ_MORE = "How to read this: docs/reference/leaderboards.md"
+SHARES = {"truncated": "Truncated, %", "unparsed": "Unparsed, %", "reached_limit": "Hit limit, %"}
+LONGEST_REASON = 200
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, texts whose index names the rows, CSS of each cell, and at most three notes."""
+
+    title: str
+    texts: pd.DataFrame
+    css: pd.DataFrame
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def plain(cls, title: str, texts: pd.DataFrame, *notes: str) -> "Table":
+        """A table without emphasis."""
+        return cls(title, texts, pd.DataFrame("", texts.index, texts.columns), notes)
+
+
+def build_tables(compared: pd.DataFrame, published: bool | None = None) -> list[Table]:
+    """Every table that the results have rows for, the one to look at first first.
+
+    Args:
+        compared: the compared frame.
+        published: show the paper's rows; None shows them where one of its models was run.
+    """
+    main = compared[main_numbers(compared)]
+    curves = main["task"].isin(list(FAMILY_OF)) & main["kind"].eq("loss")
+    scores, losses = main[~curves], main[curves]
+    is_closed = scores["task"].isin([*CLOSED, *BESIDE])
+    is_posgen = scores["task"].isin(list(POSGEN))
+    tables = [*_effective_tables(compared), *_retrieval(scores)]
+    if is_closed.any() or published:
+        tables.append(_closed(scores[is_closed], published))
+    if is_posgen.any():
+        title = "PosGen, out-of-distribution accuracy, %"
+        tables.append(score_table(title, scores[is_posgen], list(POSGEN)))
+    others = scores[~is_closed & ~is_posgen & ~_is_length(scores)]
+    for is_share, title in ((True, "Other tasks, %"), (False, "Other tasks, in their own units")):
+        if len(part := others[others["unit"].eq("share") == is_share]):
+            tables.append(score_table(title, part, []))
+    for (task, metric), part in _curves(losses):
+        title = f"{task_label(task)}: {metric.replace('_', ' ')} by length, lower is better"
+        tables.append(by_length(title, part))
+    stopped = compared[compared["status"].ne("done") & ~compared["method"].isin(YARDSTICKS)]
+    return [*tables, *([_stopped(stopped)] if len(stopped) else [])]
+
+
+def _curves(losses: pd.DataFrame) -> Iterator[tuple[tuple[str, str], pd.DataFrame]]:
+    """Perplexities by task; a paper perplexity that is everywhere the token perplexity is none."""
+    by_token = losses[losses["metric"] == "token_perplexity"].set_index(["run", "task", "length"])
+    for (task, metric), part in losses.groupby(["task", "metric"], sort=False):
+        same = part.join(by_token["value"].rename("token"), on=["run", "task", "length"])["token"]
+        if metric == "token_perplexity" or not np.allclose(part["value"], same, rtol=1e-9):
+            yield (str(task), str(metric)), part
+
+
+def _effective_tables(compared: pd.DataFrame) -> Iterator[Table]:
+    """The intervals that the verdict is read off, and those of methods on the same tokens."""
+    rows = compared[compared["task"] == effective.TASK]
+    for block, part in rows.groupby("block", sort=False):
+        against = part[part["baseline"] == YARDSTICK]
+        if len(against):
+            title = f"Effective context length, {block}"
+            first = against.iloc[0]
+            notes = (
+                f"Loss minus the yardstick's (the model as shipped, windows of "
+                f"{first['trained']:,.0f} tokens), nats a token: higher is worse; below "
+                f"{first['margin']:g} counts as none. In brackets: 99% intervals, by position "
+                "together. *: the interval holds no zero",
+                READ_MORE,
+            )
+            yield Table.plain(title, _by_position(against, against["label"]), *notes)
+        pairs = part[part["baseline"] != YARDSTICK]
+        if len(pairs):
+            names = pairs["label"] + " against " + pairs["baseline"]
+            note = "Loss minus that of the other method, nats a token: negative is better"
+            yield Table.plain(f"Same tokens, {block}", _by_position(pairs, names), note)
+
+
+def _by_position(rows: pd.DataFrame, names: pd.Series) -> pd.DataFrame:
+    """Lengths, price and bins of position down; methods or pairs across."""
+    lengths = {
+        effective.HELD: "No degradation up to",
+        effective.BROKEN: "Degradation by",
+        effective.NEAR: "Breaks near",
+    }
+    whole = rows["start"].min(), rows["end"].max()
+    heads, texts = [], []
+    for _, row in rows.iterrows():
+        place = f"{row['start']:,.0f}–{row['end']:,.0f}"
+        if row["metric"] in lengths:
+            heads.append(lengths[row["metric"]])
+            texts.append(NONE if pd.isna(row["value"]) else f"{row['value']:,.0f}")
+            continue
+        is_price, is_all = row["metric"] == effective.PRICE, (row["start"], row["end"]) == whole
+        heads.append(f"Price, {place}" if is_price else f"All, {place}" if is_all else place)
+        names_of = ("difference", "diff_low", "diff_high")
+        mean, low, high = (signed(row[name], row["difference"]) for name in names_of)
+        texts.append(f"{mean}{row['mark']} ({low} to {high})")
+    found = pd.DataFrame({"Position": heads, "name": names.to_numpy(), "text": texts})
+    wide = found.pivot_table(index="Position", columns="name", values="text", aggfunc="first")
+    order = list(dict.fromkeys(heads)), list(dict.fromkeys(names))
+    wide = wide.reindex(index=order[0], columns=order[1]).fillna(NONE).rename_axis(columns=None)
+    return wide[(wide != NONE).any(axis=1)]
+
+
+def signed(number: float, size: float) -> str:
+    """A number of a row whose difference is `size`: with a digit more where that is below 0.01."""
+    digits = 3 if abs(size) >= 0.0095 or size == 0 else 4
+    return f"{number:+.{digits}f}" if np.isfinite(number) else "?"
+
+
+def _retrieval(scores: pd.DataFrame) -> Iterator[Table]:
+    """RULER's tasks, whose metrics are lengths."""
+    for task, part in scores[_is_length(scores)].groupby("task", sort=False):
+        yield by_length(f"{task_label(str(task))} by length, %", part)
+
+
+def _is_length(scores: pd.DataFrame) -> pd.Series:
+    return scores["name"].str.fullmatch(r"\d+").fillna(False).astype(bool)
+
+
+def _closed(scores: pd.DataFrame, published: bool | None) -> Table:
+    """L-Eval's closed-ended tasks, their average where there are all six, the paper's rows."""
+    rows = published_rows(scores["model"], published)
+    return score_table("L-Eval closed-ended, %", scores, [*CLOSED, *BESIDE], rows)
+
+
+def published_rows(models: Iterable[str], wanted: bool | None) -> pd.DataFrame:
+    """The paper's Table 2 as texts, of its models that are among some, however these are spelt."""
+    from leval_harness.yaml_files import read_yaml
+
+    names = ["".join(filter(str.isalnum, model.lower())) for model in models]
+    rows = [
+        (f"{model} (published)", method, f"{length}K", *(f"{each:.2f}" for each in values))
+        for model, methods in read_yaml(PUBLISHED)["table_2"].items()
+        for method, (length, *values) in methods.items()
+        if wanted is not False
+        and (wanted or any("llama2" in n and model[-3:].strip().lower() in n for n in names))
+    ]
+    return pd.DataFrame(rows, columns=[*ROWS, *CLOSED.values(), "Avg."])
+
+
+def score_table(
+    title: str, scores: pd.DataFrame, order: Sequence[str], published: pd.DataFrame | None = None
+) -> Table:
+    """Methods and lengths down, tasks across, those of `order` first; then chance and counts."""
+    scores = scores.assign(
+        text=text_of(scores),
+        css=_emphasis(scores),
+        head=_heads(scores),
+        place=scores["task"].map({task: at for at, task in enumerate(order)}).fillna(len(order)),
+    )
+    heads = scores.sort_values("place", kind="stable")["head"].drop_duplicates()
+    texts, css = (_wide(scores, name, "head")[list(heads)] for name in ("text", "css"))
+    if set(CLOSED) <= set(scores["task"]):
+        average = _average(scores)
+        for frame, name in ((texts, "text"), (css, "css")):
+            empty = NONE if name == "text" else ""
+            frame.insert(len(CLOSED), "Avg.", average[name].reindex(frame.index).fillna(empty))
+    for share, head in SHARES.items():
+        by_row = scores.groupby(_rows(scores), sort=False)[share].mean().mul(100)
+        if by_row.gt(0).any() or (share == "unparsed" and by_row.notna().any()):
+            texts[head] = by_row.map("{:.1f}".format).replace("nan", NONE)
+            css[head] = ""
+    chance = scores.dropna(subset=["chance"]).drop_duplicates("head").set_index("head")["chance"]
+    n = scores.drop_duplicates("head").set_index("head")
+    below = {"chance": chance.mul(100).map("{:.1f}".format),
+             "n/documents": n["n"].astype(str) + "/" + n["clusters"].astype(str)}  # fmt: skip
+    for head, row in below.items():
+        if row.ne("<NA>/<NA>").any():
+            at = ("", head, "")
+            texts.loc[at, :] = row.reindex(texts.columns).fillna("").str.replace("<NA>", NONE)
+            css.loc[at, :] = QUIET
+    notes = _notes(scores, texts)
+    if published is not None and len(published):
+        rows = published.set_index(ROWS).reindex(columns=texts.columns).astype(object).fillna(NONE)
+        texts = pd.concat([texts, rows])
+        css = pd.concat([css, rows.map(lambda _: QUIET)])
+        notes = (*notes[:2], "Published: arXiv 2403.00071v2, Table 2; not run here, not ranked")
+    return _placed(title, texts, css.fillna(""), notes)
+
+
+def by_length(title: str, part: pd.DataFrame) -> Table:
+    """Methods down, context lengths across."""
+    part = part.assign(text=text_of(part), css=_emphasis(part)).sort_values("length", kind="stable")
+    part = part.assign(head=part["length"].map(length_label), context_length=0)
+    heads = list(part["head"].drop_duplicates())
+    texts, css = (_wide(part, name, "head")[heads].droplevel("Ctx") for name in ("text", "css"))
+    return _placed(title, texts, css, _notes(part))
+
+
+def _placed(title: str, texts: pd.DataFrame, css: pd.DataFrame, notes: Sequence[str]) -> Table:
+    """A table; the model stands in its title where there is only one."""
+    models = set(texts.index.get_level_values("Model")) - {""}
+    if len(models) == 1:
+        texts, css = (each.droplevel("Model") for each in (texts, css))
+        title = f"{title}, {models.pop()}"
+    return Table(title, texts, css, tuple(notes))
+
+
+def _rows(scores: pd.DataFrame) -> list[pd.Series]:
+    """What names a row: the block, the method, and the context length of the run."""
+    length = scores["context_length"].map(length_label)
+    return [scores["block"].rename("Model"), scores["label"].rename("Method"), length.rename("Ctx")]
+
+
+def _wide(scores: pd.DataFrame, values: str, heads: str) -> pd.DataFrame:
+    """Rows by model and context length, methods in their order."""
+    rows = _rows(scores)
+    grouped = scores.groupby([*rows, scores[heads]], sort=False)[values].last()
+    wide = grouped.unstack(heads)
+    order = scores.assign(at=range(len(scores))).groupby(rows, sort=False)
+    first = order[["context_length", "at"]].min()
+    blocks = {block: at for at, block in enumerate(dict.fromkeys(scores["block"]))}
+    first["block"] = [blocks[key[0]] for key in first.index]
+    placed = first.sort_values(["block", "context_length", "at"]).index
+    return wide.reindex(placed).fillna(NONE if values == "text" else "").rename_axis(columns=None)
+
+
+def _heads(scores: pd.DataFrame) -> pd.Series:
+    """The column of each number: the task, with metric and filter where it has several."""
+    label = scores["task"].map(task_label)
+    for name in ("metric", "filter"):
+        several = scores.groupby("task")[name].transform("nunique") > 1
+        label = label.where(~several, label + " " + scores[name].fillna(""))
+    return label.where(scores["higher_is_better"].ne(False), label + " ↓")
+
+
+def text_of(numbers: pd.DataFrame) -> pd.Series:
+    """A number with its mark and standard error, shares in percent; else why there is none.
+
+    Where all answers are right, or all wrong, the exact interval stands in for the error.
+    """
+    return numbers.apply(_text, axis=1) if len(numbers) else pd.Series(dtype=str)
+
+
+def _text(row: pd.Series) -> str:
+    if row["status"] != "done":
+        return f"({row['status']})"
+    times = 100.0 if row["unit"] == "share" else 1.0
+    digits = metric_of(str(row["name"]), row["task"]).decimals
+    text = f"{times * row['value']:.{digits}f}{row['mark'] if pd.notna(row['mark']) else ''}"
+    if pd.notna(row["stderr"]):
+        text += f" ± {times * row['stderr']:.{digits}f}"
+    elif row["interval"] == "exact":
+        text += f" ({times * row['low']:.1f} to {times * row['high']:.1f})"
+    if pd.notna(row["unparsed"]) and row["unparsed"] > 0.5:
+        text += f" [{100 * row['unparsed']:.0f}% unparsed]"
+    return text
+
+
+def _emphasis(numbers: pd.DataFrame) -> pd.Series:
+    """Best bold and second underlined; the bundled sample ranks nobody."""
+    ranked = numbers["rank"].where(numbers["sample"].ne(True))
+    return ranked.map({1: BEST, 2: SECOND}).fillna("")
+
+
+def _average(scores: pd.DataFrame) -> pd.DataFrame:
+    """Unweighted mean of the six tasks with its standard error, %, of rows that have all."""
+    closed = scores[scores["task"].isin(list(CLOSED)) & scores["status"].eq("done")]
+    grouped = closed.groupby(_rows(closed), sort=False)
+    found = pd.DataFrame({"mean": grouped["value"].mean().mul(100).round(10)})
+    found = found[grouped["task"].nunique() == len(CLOSED)]
+    error = grouped["stderr"].agg(lambda each: 100 * (each**2).sum() ** 0.5 / len(CLOSED))
+    error = error.where(grouped["stderr"].count() == len(CLOSED)).reindex(found.index)
+    ranks = found.groupby(level=["Model", "Ctx"], sort=False)["mean"]
+    place = ranks.rank("dense", ascending=False).where(ranks.transform("nunique") > 1)
+    sample = grouped["sample"].any().reindex(found.index)
+    shown = error.map(" ± {:.2f}".format).where(error.notna(), "")
+    return found.assign(
+        text=found["mean"].map("{:.2f}".format) + shown,
+        css=place.where(~sample).map({1: BEST, 2: SECOND}).fillna(""),
+    )
+
+
+def _notes(numbers: pd.DataFrame, heads: Iterable[str] = ()) -> tuple[str, ...]:
+    """What the marks of these numbers mean, in at most three lines."""
+    marks = numbers["mark"].fillna("")
+    base = ", ".join(dict.fromkeys(numbers["baseline"][numbers["baseline"].ne("")].dropna()))
+    meanings = {
+        "±: standard error, clustered by document": numbers["stderr"].notna().any(),
+        f"*: differs from {base} on the same questions": marks.eq(effective.DIFFERS).any(),
+        "?: too few documents to tell": marks.eq("?").any(),
+        "↓: lower is better": any("↓" in head for head in heads),
+    }
+    notes = ["; ".join(text for text, holds in meanings.items() if holds)]
+    if numbers["sample"].eq(True).any():
+        notes.append("Bundled sample: shows that everything runs, says nothing about a model")
+    return (*filter(None, notes), READ_MORE)
+
+
+def _stopped(stopped: pd.DataFrame) -> Table:
+    """Runs that have no numbers, and why."""
+    texts = pd.DataFrame({
+        "Model": stopped["block"], "Method": stopped["label"],
+        "Ctx": stopped["context_length"].map(length_label), "Task": stopped["task"].map(task_label),
+        "State": stopped["status"], "Reason": stopped["note"].fillna("").str[:LONGEST_REASON],
+    }).drop_duplicates()  # fmt: skip
+    return Table.plain("Without a number", texts.set_index(ROWS))

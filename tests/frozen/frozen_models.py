@@ -1,0 +1,253 @@
+"""What the product gives now where models are read or trained: `current_<part>()` for each part.
+
+As in `frozen_current.py`. Commands run in processes of their own, on the CPU, in float32.
+"""
+
+import base64
+import csv
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from golden_access import HERE as GOLDEN
+from golden_access import SAMPLE, TOKENIZER
+
+Row = dict[str, Any]
+Rows = dict[str, Row]
+
+
+def command(*arguments: object) -> str:
+    """Standard output of `leval-harness ARGUMENTS`; exit codes that are answers are fine."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "leval_harness", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+        | {"VLLM_CPU_KVCACHE_SPACE": "1"},
+    )
+    assert ran.returncode in (0, 3, 4), f"{arguments}: {ran.returncode}\n{ran.stderr[-3000:]}"
+    return ran.stdout
+
+
+def smollm2() -> str:
+    """Checkpoint folder of the small real model."""
+    return command("model", "smollm2").strip()
+
+
+def texts(folder: Path) -> Path:
+    """A file of four texts of some 3,000 tokens, of the frozen sample."""
+    file = folder / "texts.jsonl"
+    names = ("coursera", "quality", "sci_fi", "tpo")
+    first = (json.loads((SAMPLE / f"{name}.jsonl").open().readline()) for name in names)
+    file.write_text("".join(json.dumps({"text": each["input"]}) + "\n" for each in first))
+    return file
+
+
+# ------------------------------------------------------------------ PosGen and training
+
+SUBTASKS = ("recursive", "cot", "semi_recursive")
+
+
+def current_posgen_data() -> Rows:
+    """Hashes of the sequences of each sub-task, and the first of each split to read."""
+    from leval_tasks.metadata import PosGenSettings
+    from leval_tasks.posgen.sequences import splits
+
+    rows: Rows = {}
+    for subtask in SUBTASKS:
+        for policy in ("random", "cycled"):
+            for seed in (0, 5):
+                made = splits(PosGenSettings(subtask=subtask, seed_policy=policy, seed=seed))
+                for split in ("train", "validation", "test"):
+                    array = getattr(made, split).astype("<i8")
+                    rows[f"{subtask}, {policy}, seed {seed}, {split}"] = {
+                        "shape": list(array.shape),
+                        "sha256": hashlib.sha256(array.tobytes()).hexdigest(),
+                        "first": array[0].tolist(),
+                    }
+    return rows
+
+
+SMALL = (
+    "--train-sequences", 16, "--batch-size", 16, "--epochs", 20, "--evaluate-every", 1,
+    "--train-length", 12, "--length", 24, "--hidden", 32, "--heads", 2, "--head-dim", 16,
+    "--feed-forward", 64, "--layers", 2, "--seed", 0, "--device", "cpu",
+)  # fmt: skip
+TRAININGS = {
+    "paper": ("--preset", "paper"),
+    "paper-t5": ("--preset", "paper-t5"),
+    "paper-t5, no dropout": ("--preset", "paper-t5", "--dropout", 0),
+    "code": ("--preset", "code"),
+    "code, no dropout": ("--preset", "code", "--dropout", 0),
+}
+
+
+def current_posgen_training() -> Rows:
+    """Losses of the first 20 steps of a small form of each preset."""
+    rows: Rows = {}
+    with tempfile.TemporaryDirectory() as out:
+        for at, (name, flags) in enumerate(TRAININGS.items()):
+            encodings = ("--encoding", "rope", "--encoding", "resonance_yarn")
+            asked = (*flags, *SMALL, *encodings, "--subtask", "cot", "--out", f"{out}/{at}")
+            command("posgen", "train", *asked, "--json")
+            for file in sorted(Path(out, str(at)).glob("cot/*/seed-0/metrics.csv")):
+                steps = read_csv(file)
+                rows[f"{name}, {file.parents[1].name}"] = {
+                    column: [float(step[column]) for step in steps]
+                    for column in ("train_loss", "validation_loss")
+                }
+    return rows
+
+
+FINE_TUNING = (
+    "--rope", "resonance_yarn:factor=2", "--sequence-length", 64, "--steps", 20, "--batch-size", 2,
+    "--learning-rate", 1e-3, "--held-out", 1, "--seed", 0, "--no-bf16",
+)  # fmt: skip
+
+
+def current_finetuning() -> Rows:
+    """Losses of 20 steps on a Llama of random weights, all of them trained and by LoRA."""
+    rows: Rows = {}
+    with tempfile.TemporaryDirectory() as folder:
+        model, file = tiny_llama(Path(folder) / "model"), texts(Path(folder))
+        for name, flags in {"all weights": (), "LoRA": ("--lora-rank", 4)}.items():
+            out = Path(folder) / name
+            command("finetune", model, "--data", file, "--out", out, *FINE_TUNING, *flags)
+            rows[name] = {"loss": [float(row["loss"]) for row in read_csv(out / "metrics.csv")]}
+    return rows
+
+
+def tiny_llama(folder: Path) -> Path:
+    """Two layers of random weights, with the frozen tokenizer."""
+    import torch
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=2, max_position_embeddings=64,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def read_csv(file: Path) -> list[dict[str, str]]:
+    """Rows of a CSV file."""
+    with file.open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+# ------------------------------------------------------------------ losses, answers, diff
+
+ROPES = {"as shipped": None, "resonance_yarn": "resonance_yarn:factor=2"}
+READ = ("--lengths", 384, "--count", 4, "--json")
+
+
+def current_token_losses() -> Rows:
+    """Losses of each token of four texts, by both backends of transformers."""
+    return losses_by("hf") | losses_by("hf-long")
+
+
+def current_token_losses_in_vllm() -> Rows:
+    """The same in vLLM."""
+    return losses_by("vllm", ",enforce_eager=true")
+
+
+def losses_by(backend: str, arguments: str = "") -> Rows:
+    """A row for each text and RoPE method: nats a token, from the second token on."""
+    rows: Rows = {}
+    setup = f"{backend}:{smollm2()},dtype=float32{arguments}"
+    with tempfile.TemporaryDirectory() as folder:
+        for name, rope in ROPES.items():
+            file = Path(folder) / f"{name}.json"
+            asked = ("--rope-a", rope) if rope else ()
+            command("diff", setup, *asked, "--texts", texts(Path(folder)), *READ, "--save", file)
+            for text, losses in saved_losses(file):
+                rows[f"{backend}, {name}, {text}"] = {"losses": losses}
+    return dict(sorted(rows.items()))
+
+
+def saved_losses(file: Path) -> Iterator[tuple[str, list[float]]]:
+    """Names of the texts that `diff --save` wrote, and the losses of their tokens."""
+    content = json.loads(file.read_text(encoding="utf-8"))
+    for reading in content["readings"]:
+        ids = unpacked(reading["ids"], "<i4")
+        (name,) = (
+            text["name"]
+            for text in content["texts"]
+            if np.array_equal(unpacked(text["encoding"], "<i4")[: len(ids)], ids)
+        )
+        yield name, (-unpacked(reading["logprob"], "<f4")).astype(float).round(6).tolist()
+
+
+def unpacked(array: Row, kind: str) -> Any:
+    """An array as these files hold it."""
+    return np.frombuffer(zlib.decompress(base64.b64decode(array["zlib_base64"])), kind)
+
+
+ASKED = ("leval_closed_coursera", "leval_closed_quality", "leval_closed_toefl")
+METADATA = {"data_dir": str(GOLDEN / "runs" / "data"), "own_data": True}
+
+
+def current_answers() -> Rows:
+    """Greedy answers to twelve questions about short documents, and their scores."""
+    return answers_by("hf") | answers_by("hf-long")
+
+
+def current_answers_in_vllm() -> Rows:
+    """The same in vLLM."""
+    return answers_by("vllm", ",enforce_eager=True")
+
+
+def answers_by(backend: str, arguments: str = "") -> Rows:
+    """A row for each question, as lm-eval's own files have it."""
+    rows: Rows = {}
+    with tempfile.TemporaryDirectory() as out:
+        command(
+            "lm-eval", "run", "--model", backend, "--tasks", ",".join(ASKED), "--log_samples",
+            "--model_args", f"pretrained={smollm2()},dtype=float32,max_length=1024{arguments}",
+            "--metadata", json.dumps(METADATA), "--gen_kwargs", "max_gen_toks=16",
+            "--output_path", out,
+        )  # fmt: skip
+        for task in ASKED:
+            (file,) = Path(out).rglob(f"samples_{task}_*.jsonl")
+            for line in file.read_text(encoding="utf-8").splitlines():
+                sample = json.loads(line)
+                rows[f"{backend}, {task}, {sample['doc_id']}"] = {
+                    "answer": sample["resps"][0][0],
+                    "exact_match": sample["exact_match"],
+                }
+    return rows
+
+
+OF_ALL = ("loss_a", "loss_b")
+OF_BINS = ("start", "end", "difference", "low", "high")
+
+
+def current_diff() -> Rows:
+    """A `diff` of SmolLM2 as shipped and under YaRN: losses, differences by position, verdict."""
+    setup = f"hf:{smollm2()},dtype=float32"
+    with tempfile.TemporaryDirectory() as folder:
+        asked = ("--rope-b", "yarn:factor=2", "--texts", texts(Path(folder)))
+        found = json.loads(command("diff", setup, setup, *asked, *READ))
+    rows: Rows = {"diff": {"verdict": found["verdict"], "exit_code": found["exit_code"]}}
+    for length in found["lengths"]:
+        name, equivalence = f"{length['length']} tokens", length["equivalence"]
+        rows[name] = {each: length[each] for each in OF_ALL}
+        rows[name] |= {"texts": length["texts"], "agreement": length["agreement"]["value"]}
+        rows[name] |= {"divergence": length["divergence"]["value"], "onset": equivalence["onset"]}
+        bins = {"whole": equivalence["whole"]}
+        bins |= {f"from {each['start']} on": each for each in equivalence["bins"]}
+        rows |= {f"{name}, {n}": {k: each[k] for k in OF_BINS} for n, each in bins.items()}
+    return rows

@@ -1,0 +1,198 @@
+"""Effective context length from blocks of real reads: rows of the compared frame, and sentences.
+
+The expected numbers are those of the experiment that the rule comes from, computed by other code.
+"""
+
+import numpy as np
+import pandas as pd
+import pytest
+from block_frames import BLOCKS, COMMAND, frames
+
+from leval_harness.effective import compared_frame, effective_rows
+from leval_harness.results import load_results
+from leval_harness.verdict import TERMS, said, verdict
+
+REAL = {"rope": "rope", "yarn": "yarn"}
+
+
+def rows_of(gains=REAL, margin=None, **how):
+    return effective_rows(*frames(gains, **how), margin)
+
+
+def verdict_of(gains=REAL, margin=None, **how):
+    compared, blocks = frames(gains, **how)
+    rows = effective_rows(compared, blocks, margin).assign(sample=False, group=False)
+    return verdict(pd.concat([compared, rows], ignore_index=True))
+
+
+def one(rows, label, metric, baseline="yardstick", **where):
+    found = rows[(rows["label"] == label) & (rows["metric"] == metric)]
+    found = found[found["baseline"] == baseline]
+    for name, value in where.items():
+        found = found[found[name] == value]
+    return found.iloc[0]
+
+
+@pytest.mark.parametrize(
+    ("texts", "margin", "label", "held", "broken", "near"),
+    [
+        (3, 0.05, "rope", 9728, 11264, 9920),
+        (3, 0.05, "yarn", 11264, None, None),
+        (2, 0.05, "rope", 9728, 11264, 9856),
+        (2, 0.05, "yarn", 8192, None, None),
+        (3, 0.04, "rope", 9728, 11264, 9920),
+        (3, 0.04, "yarn", 8192, None, None),
+    ],
+)
+def test_lengths_are_those_of_the_experiment(texts, margin, label, held, broken, near):
+    rows = rows_of(texts=texts, margin=margin)
+    names = ("no_degradation_up_to", "degradation_by", "breaks_near")
+    found = [one(rows, label, name)["value"] for name in names]
+    assert [None if pd.isna(each) else each for each in found] == [held, broken, near]
+
+
+def test_bins_and_price_are_those_of_the_experiment():
+    rows = rows_of()
+    price = one(rows, "yarn", "price")
+    assert (price["start"], price["end"], price["clusters"]) == (2048, 8192, 3)
+    numbers = price[["difference", "diff_low", "diff_high", "least", "most"]]
+    assert list(numbers.astype(float).round(3)) == [0.022, 0.016, 0.027, 0.014, 0.030]
+    bins = rows[(rows["label"] == "yarn") & (rows["metric"] == "difference")]
+    bins = bins[bins["baseline"] == "yardstick"]
+    assert [*bins["start"]] == [2048, 3584, 5120, 6656, 8192, 9728]
+    assert [*bins["difference"].round(3)] == [0.018, 0.021, 0.030, 0.018, 0.034, 0.020]
+    assert [*bins["diff_low"].round(3)] == [0.003, 0.008, 0.017, 0.004, 0.021, -0.004]
+    assert [*bins["mark"]] == ["*", "*", "*", "*", "*", ""]
+    nothing = one(rows, "rope", "difference", start=2048)
+    assert (nothing["diff_low"], nothing["diff_high"], nothing["mark"]) == (0, 0, "")
+
+
+def test_a_difference_turned_round_is_its_negative_with_the_same_mark():
+    """A method that is worse than another must not vanish when both change places."""
+    there = effective_rows(*frames(REAL, baseline="rope"))
+    back = effective_rows(*frames({"yarn": "yarn", "rope": "rope"}, baseline="yarn"))
+    one_way = there[(there["label"] == "yarn") & (there["baseline"] == "rope")]
+    other = back[(back["label"] == "rope") & (back["baseline"] == "yarn")]
+    assert len(one_way) == len(other) == 7
+    assert np.allclose(one_way["difference"], -other["difference"])
+    assert np.allclose(one_way["diff_low"], -other["diff_high"])
+    assert [*one_way["mark"]] == [*other["mark"]]
+    shown = (one_way["diff_low"] > 0) | (one_way["diff_high"] < 0)
+    assert [*one_way["mark"]] == ["*" if each else "" for each in shown]
+
+
+def test_resonance_is_compared_with_the_same_method_without_it():
+    worse = {**REAL, "resonance_yarn": lambda blocks: blocks["yarn"] - 0.18}
+    rows = rows_of(worse)
+    pair = one(rows, "resonance_yarn", "difference", "yarn", start=2048, end=11264)
+    assert pair["difference"] == pytest.approx(0.18 / 64)
+    assert pair["mark"] == "*"
+    pairs = rows[rows["baseline"] != "yardstick"][["label", "baseline"]].drop_duplicates()
+    assert sorted(map(tuple, pairs.to_numpy())) == [
+        ("resonance_yarn", "rope"), ("resonance_yarn", "yarn"), ("yarn", "rope"),
+    ]  # fmt: skip
+
+
+def test_the_order_of_rows_does_not_matter():
+    compared, blocks = frames(REAL)
+    shuffled = blocks.sample(frac=1, random_state=1).reset_index(drop=True)
+    columns = ["label", "baseline", "metric", "value", "start", "difference", "diff_low"]
+    here, there = (
+        effective_rows(compared, each)[columns].sort_values([*columns[:3], "start"])
+        for each in (blocks, shuffled)
+    )
+    pd.testing.assert_frame_equal(here.reset_index(drop=True), there.reset_index(drop=True))
+
+
+def test_sentences_are_those_of_the_rule():
+    assert verdict_of() == [
+        "rope: no degradation up to 9,728, degradation by 11,264; it breaks near 9,920.",
+        "yarn: no degradation up to 11,264, the longest position measured; it costs 0.022 nats a "
+        "token within the trained 8,192 (0.016 to 0.027; texts: 0.014 to 0.030).",
+        "yarn against rope at 9,728 to 11,264, same tokens: better by 0.164 (0.106 to 0.223).",
+        "all methods: nowhere past 8,192 is the whole text shown to be read better than its last "
+        "8,192 tokens by the unscaled model.",
+        "yardstick: compared with the unscaled model in windows of 8,192 tokens, 3 texts; losing "
+        "less than 0.05 nats a token counts as none; wrong in at most 2.5% of samples either way.",
+    ]
+
+
+def test_what_is_not_decided_says_what_would_decide_it_and_what_that_costs():
+    found = verdict_of(texts=2)
+    assert found[1] == (
+        "yarn: no degradation up to 8,192, not decided beyond: 9,728 to 11,264 loses 0.018 "
+        "(−0.015 to 0.051); it costs 0.018 nats a token within the trained 8,192 (0.012 to 0.024; "
+        "texts: 0.014 to 0.022)."
+    )
+    (decides,) = [each for each in found if each.startswith("to decide yarn")]
+    # (0.0329 / 0.0317) squared times two texts; one minute, since runs side by side count once
+    command = f"{COMMAND} --set tasks.effective_context_pydocs.metadata.num_docs=3"
+    assert decides == f"to decide yarn: `{command}`, in about 2 minutes."
+
+
+def gain(value, start=0):
+    return lambda blocks: 64 * np.where(blocks["start"] >= start, value, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("gains", "says"),
+    [
+        (gain(-0.2), "rope: degradation by 3,584; from the first position on; it costs 0.200"),
+        (gain(0.03), "it saves 0.030 nats a token within the trained 8,192 (0.030 to 0.030"),
+        (
+            gain(0.03, 8192),
+            "rope: at 8,192 to 9,728, 9,728 to 11,264 the whole text is read better",
+        ),
+        (gain(0.0), "rope: no degradation up to 11,264, the longest position measured."),
+    ],
+)
+def test_sentences_of_other_courses(gains, says):
+    assert any(says in each for each in verdict_of({"rope": gains}))
+
+
+def test_a_text_within_the_trained_length_has_the_shipped_model_as_yardstick():
+    found = verdict_of(trained=131072)
+    assert (
+        "yardstick: compared with the model as shipped on the whole text (the 11,264 positions "
+        "measured do not exceed its trained 131,072), 3 texts; losing less"
+    ) in found[-1]
+    assert "it costs 0.024 nats a token up to 11,264 (0.018 to 0.029" in found[1]
+    assert not any("nowhere past" in each for each in found)
+
+
+def test_the_margin_is_the_sweeps_unless_another_is_given():
+    assert one(rows_of(), "rope", "price")["margin"] == 0.05
+    compared, blocks = frames(REAL)
+    compared["margin"] = 0.01
+    assert one(effective_rows(compared, blocks), "rope", "price")["margin"] == 0.01
+    assert one(effective_rows(compared, blocks, 0.3), "rope", "price")["margin"] == 0.3
+
+
+def test_two_models_are_named_in_their_sentences():
+    parts = [frames(REAL, block=name) for name in ("one", "two")]
+    parts[1][0]["run"] += 2
+    parts[1][1]["run"] += 2
+    compared, blocks = (pd.concat(each, ignore_index=True) for each in zip(*parts, strict=True))
+    rows = effective_rows(compared, blocks).assign(sample=False, group=False)
+    labels = [label for label, _ in said(pd.concat([compared, rows], ignore_index=True))]
+    assert {each.partition(", ")[0] for each in labels} == {"one", "two"}
+
+
+def test_terms_are_at_most_eight():
+    assert len(TERMS) <= 8
+
+
+def test_rows_of_real_runs_are_in_the_compared_frame(real_runs):
+    results = load_results(real_runs)
+    compared = compared_frame(results)
+    rows = compared[compared["task"] == "effective_context"]
+    assert {"price", "difference", "no_degradation_up_to"} <= set(rows["metric"])
+    assert compared.index.equals(pd.RangeIndex(len(compared)))
+    blocks = results.blocks.merge(rows[["run", "label"]].drop_duplicates(), on="run")
+    for label, part in blocks.groupby("label"):
+        mean = -part["gain"].sum() / part["tokens"].sum()
+        assert one(rows, label, "price")["difference"] == pytest.approx(mean, abs=1e-12)
+
+
+def test_the_data_are_whole():
+    assert [*BLOCKS.groupby("text").size()] == [144] * 3

@@ -1,0 +1,143 @@
+"""Claims on cells: one owner, among many processes and without locks; the dead are followed."""
+
+import contextlib
+import fcntl
+import json
+import multiprocessing
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from leval_harness.sweep.claims import MOST_TURNS, STALE_SECONDS, Folder, beating
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder.of(tmp_path / "sweep")
+
+
+def attempt(folder: Folder, cell: str = "cell") -> Path:
+    """A finished computation of a cell, not in place yet."""
+    path = folder.work / f"{cell}.{time.monotonic_ns()}"
+    path.mkdir()
+    (path / "cell.json").write_text("{}")
+    return path
+
+
+def compute_all(path: Path, cells: list[str], record: Path) -> None:
+    """Claim and compute what can be claimed; each computation is a line of the record."""
+    folder = Folder.of(path)
+    for cell in cells:
+        if folder.claim(cell) is not None:
+            with record.open("a") as lines:
+                lines.write(f"{cell}\n")
+            folder.publish(cell, attempt(folder, cell))
+            folder.release(cell)
+
+
+def test_many_processes_compute_each_cell_once(tmp_path: Path) -> None:
+    cells = [f"{n:016x}" for n in range(60)]
+    record, context = tmp_path / "record", multiprocessing.get_context("fork")
+    words = (tmp_path / "sweep", cells, record)
+    running = [context.Process(target=compute_all, args=words) for _ in range(6)]
+    for each in running:
+        each.start()
+    for each in running:
+        each.join()
+        assert each.exitcode == 0
+    assert sorted(record.read_text().split()) == cells
+
+
+def test_no_lock_on_a_file_is_taken(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError("no locks here")
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    monkeypatch.setattr(fcntl, "lockf", refused)
+    assert folder.claim("cell") is not None
+    assert Folder.of(folder.path).claim("cell") is None
+    folder.publish("cell", attempt(folder))
+    folder.release("cell")
+    assert folder.states(["cell"])["cell"].done
+
+
+def test_a_finished_cell_stays_as_it_is(folder: Folder) -> None:
+    first, second = attempt(folder), attempt(folder)
+    (second / "cell.json").write_text('{"later": true}')
+    folder.publish("cell", first)
+    folder.publish("cell", second)
+    assert (folder.path / "cells/cell/cell.json").read_text() == "{}"
+    assert not second.exists()
+    assert folder.claim("cell") is None
+
+
+def claimed_by(folder: Folder, **owner: object) -> Path:
+    claim = folder.claim("cell")
+    assert claim is not None
+    claim.write_text(json.dumps({**json.loads(claim.read_text()), **owner}))
+    return claim
+
+
+def test_the_claim_of_a_dead_process_of_this_machine_is_taken_over_at_once(folder: Folder) -> None:
+    dead = multiprocessing.get_context("fork").Process(target=int)
+    dead.start()
+    dead.join()
+    claimed_by(folder, pid=dead.pid)
+    assert folder.states(["cell"])["cell"].is_open
+    again = folder.claim("cell")
+    assert again is not None
+    assert again.name == "cell.2"
+
+
+def test_a_process_that_got_the_number_of_a_dead_one_is_not_its_owner(folder: Folder) -> None:
+    claimed_by(folder, started=time.time() - 1e6)
+    assert folder.claim("cell") is not None
+
+
+def test_a_claim_from_elsewhere_is_taken_over_once_it_stops_beating(folder: Folder) -> None:
+    claim = claimed_by(folder, host="elsewhere", pid=1)
+    for age, free in ((0, False), (STALE_SECONDS - 30, False), (STALE_SECONDS + 30, True)):
+        os.utime(claim, (time.time() - age, time.time() - age))
+        assert folder.states(["cell"])["cell"].is_open == free
+        assert (folder.claim("cell") is not None) == free
+
+
+def test_an_owner_keeps_its_claim_alive(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leval_harness.sweep.claims.BEAT_SECONDS", 0.02)
+    claim = claimed_by(folder, host="elsewhere")
+    os.utime(claim, (1.0, 1.0))
+    with beating(claim):
+        until = time.monotonic() + 10
+        while claim.stat().st_mtime < 2:
+            assert time.monotonic() < until
+    assert folder.claim("cell") is None
+
+
+def test_a_failure_of_before_is_tried_again_and_one_of_now_is_not(folder: Folder) -> None:
+    folder.write_failure("cell", "no luck", b"what was printed")
+    assert folder.states(["cell"])["cell"].failure == "no luck"
+    assert folder.claim("cell") is None
+    later = Folder(folder.path, folder.now() + 1)
+    assert later.states(["cell"])["cell"].is_open
+    assert later.claim("cell") is not None
+    assert (folder.path / "failed/cell/log.txt").read_bytes() == b"what was printed"
+    later.publish("cell", attempt(folder))
+    assert not (folder.path / "failed/cell").exists()
+
+
+def test_a_cell_that_takes_every_owner_with_it_fails(folder: Folder) -> None:
+    for turn in range(1, MOST_TURNS + 1):
+        assert claimed_by(folder, pid=2**22 + turn)
+    assert folder.claim("cell") is None
+    failure = folder.states(["cell"])["cell"].failure
+    assert failure is not None
+    assert "died with no trace" in failure
+
+
+def test_a_half_written_claim_belongs_to_somebody(folder: Folder) -> None:
+    (folder.work / "claims" / "cell.1").write_text('{"host": ')
+    assert folder.claim("cell") is None
+    with contextlib.suppress(KeyError):
+        assert not folder.states(["cell"])["cell"].is_open

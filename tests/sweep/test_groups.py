@@ -1,0 +1,138 @@
+"""Which cells share a load, which GPUs a worker sees, and who starts next."""
+
+import json
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leval_harness.sweep import ConfigError
+from leval_harness.sweep.cells import PlannedCell, plan
+from leval_harness.sweep.config import parse_config
+from leval_harness.sweep.run import check_gpus, devices, grouped, visible_gpus
+
+LLAMA = {
+    "model_type": "llama",
+    "rope_theta": 10000.0,
+    "max_position_embeddings": 4096,
+    "hidden_size": 64,
+    "num_attention_heads": 1,
+}
+EIGHT = [str(n) for n in range(8)]
+
+
+@pytest.fixture
+def planned(tmp_path: Path) -> Callable[..., list[PlannedCell]]:
+    """Cells of a small checkpoint with settings of its model."""
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+
+    def make(model: dict[str, Any], **changes: Any) -> list[PlannedCell]:
+        content = {
+            "models": {"small": {"path": str(tmp_path), **model}},
+            "methods": {"rope": {"rope_type": "default"}},
+            "tasks": "leval_closed_gsm",
+            "metadata": {"data_dir": "sample"},
+            "context_lengths": [4096],
+        }
+        return plan(parse_config({"name": "x", **content, **changes}))
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus"),
+    [
+        ({"backend": "hf"}, 1),
+        ({"backend": "hf", "gpus": 2, "args": {"parallelize": True}}, 2),
+        ({"backend": "hf", "device": "cpu"}, 0),
+        ({"backend": "hf", "gpus": 0}, 0),
+        ({"backend": "vllm", "args": {"tensor_parallel_size": 4}}, 4),
+        ({"backend": "vllm", "args": {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}}, 4),
+        ({"backend": "vllm-long", "args": {"data_parallel_size": 8}}, 8),
+    ],
+)
+def test_a_group_takes_as_many_gpus_as_its_model_needs(
+    planned: Callable[..., list[PlannedCell]], model: dict[str, Any], gpus: int
+) -> None:
+    (group,) = grouped(planned(model), EIGHT)
+    assert group.gpus == gpus
+    (on_cpu,) = grouped(planned(model), [])
+    assert on_cpu.gpus == (0 if gpus == 1 else gpus), "one GPU or the CPU; several are meant so"
+
+
+def test_more_gpus_than_there_are_is_one_sentence(
+    planned: Callable[..., list[PlannedCell]],
+) -> None:
+    groups = grouped(planned({"backend": "vllm", "args": {"tensor_parallel_size": 16}}), EIGHT)
+    with pytest.raises(ConfigError, match=r"^models: small takes 16 GPUs and 8 are visible; make"):
+        check_gpus(groups, 8)
+    check_gpus(groups, 16)
+
+
+def test_what_was_found_apart_is_a_group_of_its_own(
+    planned: Callable[..., list[PlannedCell]],
+) -> None:
+    cells = planned({"backend": "hf"}, tasks=["leval_closed_gsm", "leval_closed_codeu"])
+    assert [len(group.cells) for group in grouped(cells, [])] == [2]
+    assert [len(group.cells) for group in grouped(cells, [], {cells[0].id})] == [1, 1]
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Writes programs into a folder that is the whole `PATH`."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for variable in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        monkeypatch.delenv(variable, raising=False)
+
+    def write(name: str, text: str) -> None:
+        monkeypatch.setenv("PATH", f"{folder}{os.pathsep}/bin{os.pathsep}/usr/bin")
+        (folder / name).write_text(f"#!/bin/sh\ncat <<'END'\n{text}\nEND\n")
+        (folder / name).chmod(stat.S_IRWXU)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("0,1,2,3", ["0", "1", "2", "3"]),
+        ("3, 1", ["3", "1"]),
+        ("GPU-8932f937,MIG-41d2a7ba", ["GPU-8932f937", "MIG-41d2a7ba"]),
+        ("", []),
+        ("0,-1,2", ["0"]),
+    ],
+)
+def test_visible_gpus_are_those_of_the_variable(
+    monkeypatch: pytest.MonkeyPatch,
+    commands: Callable[[str, str], None],
+    given: str,
+    expected: list[str],
+) -> None:
+    commands("nvidia-smi", "0\n1\n2\n3\n4\n5\n6\n7")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    assert visible_gpus() == expected
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", given)
+    assert visible_gpus() == expected
+
+
+def test_else_they_are_those_of_the_system(commands: Callable[[str, str], None]) -> None:
+    commands("nvidia-smi", "0\n1")
+    assert visible_gpus() == ["0", "1"]
+    commands("nvidia-smi", "")
+    commands("rocm-smi", "device,Device ID\ncard0,0x740c\ncard1,0x740c")
+    assert visible_gpus() == ["0", "1"]
+
+
+def test_a_worker_sees_its_own_gpus_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        monkeypatch.delenv(variable, raising=False)
+    both = {"CUDA_VISIBLE_DEVICES": "2,3", "HIP_VISIBLE_DEVICES": "2,3"}
+    assert devices(["2", "3"]) == both
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "0,1,2,3")  # what it leaves is numbered from 0
+    renumbered = {"CUDA_VISIBLE_DEVICES": "0,1", "HIP_VISIBLE_DEVICES": "0,1"}
+    assert devices(["2", "3"]) == {**renumbered, "ROCR_VISIBLE_DEVICES": "2,3"}
