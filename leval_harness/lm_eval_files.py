@@ -529,15 +529,23 @@ def _numbers(line: dict[str, Any], names: list[str]) -> Iterator[tuple[str, floa
         if top < 0 and name in LOG_LIKELIHOODS:
             top = -top
         yield name, top, bottom
+    notes = notes_of(line)
+    yield from ((name, notes[name], 1.0) for name in NOTES if name in notes)
+
+
+def notes_of(line: dict[str, Any]) -> dict[str, float]:
+    """How a question was asked and answered, as far as a sample says: tokens, and 0 or 1.
+
+    A closed-ended task of ours describes its prompt in the document and its answer in
+    `filtered_resps`. What a sweep wrote into the sample itself comes before both.
+    """
     prompt = _object(_object(line.get("doc")).get("prompt"))
     kept = [_finite(prompt.get(name)) for name in ("kept_head", "kept_tail")]
     found = prompt | ({"kept_tokens": sum(k or 0.0 for k in kept)} if None not in kept else {})
-    found |= marks_in(line.get("filtered_resps")) | {n: line[n] for n in NOTES if n in line}
-    for name in NOTES:
-        value = found.get(name)
-        known = float(value) if isinstance(value, bool) else _finite(value)
-        if known is not None:
-            yield name, known, 1.0
+    found |= marks_in(line.get("filtered_resps"))
+    found |= {name: line[name] for name in (*NOTES, "prompt_tokens") if name in line}
+    numbers = {n: float(v) if isinstance(v, bool) else _finite(v) for n, v in found.items()}
+    return {name: each for name, each in numbers.items() if each is not None}
 
 
 LOG_LIKELIHOODS = {"perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte"}

@@ -11,7 +11,7 @@ from scipy import stats
 from leval_harness.layout import DIFF_KIND, DIFF_SCHEMA
 from leval_harness.parity.findings import Finding
 from leval_harness.parity.reading import Reading
-from leval_tasks.statistics.clustered import Floats
+from leval_tasks.statistics.by_document import Floats
 from leval_tasks.statistics.divergence import kl_divergence, kl_lower_bound
 from leval_tasks.statistics.equivalence import Equivalence, bin_edges, equivalence
 from leval_tasks.statistics.skewed_t import FEWEST

@@ -77,6 +77,8 @@ def known_error(totals: npt.ArrayLike, sizes: npt.ArrayLike) -> float:
 
     That is so for fewer than two documents, and where all of them are equal.
     """
+    if np.size(totals) < 2:
+        return math.nan
     ratio, error, _ = (float(each) for each in linearised_ratio(totals, sizes))
     return math.nan if shows_no_spread(error, ratio) else error
 

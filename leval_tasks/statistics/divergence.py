@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from leval_tasks.statistics.clustered import Floats
+from leval_tasks.statistics.by_document import Floats
 
 Ids = npt.NDArray[np.integer]
 

@@ -29,7 +29,7 @@ from typing import Literal
 import numpy as np
 from scipy import special
 
-from leval_tasks.statistics.clustered import Floats
+from leval_tasks.statistics.by_document import Floats
 from leval_tasks.statistics.skewed_t import FEWEST, MARGIN, SkewedMean
 
 LEVEL = 0.05

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special, stats
 
-from leval_tasks.statistics.clustered import Floats, linearised_ratio
+from leval_tasks.statistics.by_document import Floats, linearised_ratio
 
 MARGIN = 0.01
 """Nats a token: a smaller difference is none."""

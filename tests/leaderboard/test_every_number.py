@@ -17,7 +17,7 @@ from lm_eval.api.metrics import bits_per_byte, f1_score, mean, perplexity, weigh
 from lm_eval.evaluator_utils import _process_results
 from lm_eval.utils import handle_non_serializable
 
-from leval_harness.compare import compare
+from leval_harness.compared import compare
 from leval_harness.results import load_results
 
 FOREIGN = Path(__file__).parent / "foreign"
