@@ -144,7 +144,8 @@ def blocks(scores: pd.DataFrame, across: str) -> pd.Series:
         differs = told.groupby([model, scores["task"]]).transform("nunique") > 1
         of_run = told[differs].groupby(scores["run"]).agg(_joined)
         title += scores["run"].map(lambda run, of=of_run: _appended(of.get(run, "")))
-    title += pd.Series([_appended(SAMPLE) if each is True else "" for each in scores["sample"]])
+    of_sample = scores["sample"].fillna(False).astype(bool)
+    title += of_sample.map({True: _appended(SAMPLE), False: ""})
     title += pd.Series([_appended(_partial(*each)) for each in _limits(scores)], scores.index)
     places = list(zip(scores["sweep"], model, strict=True))
     first: dict[tuple[str, str], str] = {}

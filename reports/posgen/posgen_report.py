@@ -3,6 +3,8 @@
     python benchmarks/posgen_report.py collect SETTING RUNS
     python benchmarks/posgen_report.py write
 
+It ran as benchmarks/posgen_report.py at commit bae8158, whose readers of results it uses.
+
 `collect` reads a folder of `leval-harness posgen train` and keeps a row a model and test in
 docs/reports/data/posgen/models.csv, in the place of earlier ones of SETTING; of some models
 positions.csv keeps the accuracy at each position. The rows of controls.csv come from
