@@ -5,10 +5,9 @@ chance everywhere here. The package imports numpy, scipy and pandas only.
 
 - `by_document`: means and ratios with standard errors by document (CR2), exact and logit intervals,
   the sign-flip test and Holm's correction.
-- `skewed_t`: one-sided t tests of a mean over few, skewed units.
 - `effective_context`: up to where a text helps a model, from the gain of each token.
 - `retrieval`: how far a model retrieves: the longest length before a loss, with an interval.
-- `equivalence`: whether two setups lose as many nats on the same tokens; a sequential test.
+- `difference`: whether two setups lose as many nats on the same tokens, by position.
 - `divergence`: how far two distributions over the next token lie apart.
 
 Example:

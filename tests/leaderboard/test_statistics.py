@@ -171,8 +171,8 @@ def test_a_ratio_of_sums_agrees_with_the_jackknife():
 
 
 def test_coverage_and_false_positives_by_simulation():
-    """A small version of `benchmarks/statistics_simulation.py`, whose table is in the docs."""
-    simulation = script("benchmarks/statistics_simulation.py")
+    """A small version of `reports/statistics/simulation.py`, whose table is in the docs."""
+    simulation = script("reports/statistics/simulation.py")
     clustered, single = simulation.simulate(1500, groups=(7, 15), correlations=(0.0, 0.2))
     for row in clustered:
         assert 0.925 < row["coverage"] < 0.975, row
