@@ -21,10 +21,10 @@ from gguf import GGUFReader
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from resonance_vllm import config as settings
+from resonance_vllm import hf
 from resonance_vllm.config import ModelPositions
 from resonance_vllm.core.spec import RopeRequest
 from resonance_vllm.export.gguf import export_gguf
-from resonance_vllm.hf import registration as hf
 
 METHODS = ("yarn:factor=2", "resonance_yarn:factor=2", "resonance:wavelengths=prime_period")
 

@@ -38,22 +38,19 @@ class LoadedModel:
     """
 
     def __init__(self, cell: CellRecord) -> None:
-        from lm_eval.api.registry import get_model
+        from leval_harness.backends.registry import backend_class
 
-        leval_harness.backends.register()
         self.device = cell.device
         if leval_harness.backends.libraries().get(cell.model.backend) == "transformers":
             import torch
 
-            from resonance_vllm.hf import registration as hf
-
-            hf.register()
             if not self.device:  # lm-eval's own default is a GPU
                 others = "mps" if torch.backends.mps.is_available() else "cpu"
                 self.device = "cuda" if torch.cuda.is_available() else others
         options = {"batch_size": cell.batch_size, "max_batch_size": None, "device": self.device}
         started = time.monotonic()
-        self.lm = get_model(cell.model.backend).create_from_arg_obj(dict(cell.model_args), options)
+        made = backend_class(cell.model.backend)
+        self.lm = made.create_from_arg_obj(dict(cell.model_args), options)
         self.ends = record_answer_ends(self.lm)
         log.info("model ready after %.1f s", time.monotonic() - started)
 
