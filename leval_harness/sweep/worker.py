@@ -47,6 +47,7 @@ class Group:
     def __init__(self, request: WorkerRequest) -> None:
         self.request, self.place = request, request.place
         self.records = [CellRecord.model_validate(record) for record in request.records]
+        self.is_mixed = any(r.model_args != self.records[0].model_args for r in self.records)
         self.held = ""
 
     def __iter__(self) -> Iterator[tuple[CellRecord, Path]]:
@@ -56,7 +57,7 @@ class Group:
             yield found
 
     def _next(self) -> tuple[CellRecord, Path] | None:
-        apart = self.place.apart() if len(self.records) > 1 else ()
+        apart = self.place.apart() if self.is_mixed else ()
         for cell in self.records:
             offset = Path(self.request.log).stat().st_size
             about = {"sweep": self.request.sweep, "offset": offset}
@@ -70,10 +71,6 @@ class Group:
         printed = log_since(Path(self.request.log), read_object(claim) or {})
         self.place.write_failure(cell.cell_id, reason, printed)
 
-    def longest(self) -> CellRecord:
-        """The cell for whose length the model is loaded."""
-        return max(self.records, key=lambda cell: cell.context_length or 0)
-
 
 def run(group: Group) -> int:
     """Evaluate the cells of a group until none is left; the exit code."""
@@ -85,7 +82,7 @@ def run(group: Group) -> int:
             with beating(claim):
                 if model is None:
                     log.info("loading for %s", cell.title)
-                    model = LoadedModel(group.longest())
+                    model = LoadedModel(group.records)
                 log.info("evaluating %s", cell.title)
                 compute(group, cell, claim, model)
         except CannotExchange as error:
