@@ -91,8 +91,8 @@ def by_hand(args: argparse.Namespace, window: int) -> dict[str, Any]:
         context_length=(window,), stride=args.stride, num_docs=1, max_tokens=length
     )
     settings = complete_settings(given, LengthLimit("unknown", None, ""), has_bos=True)
-    drawn, _ = draw_pydocs(Reader(tokenizer, None, "").encode, settings)
-    ids = torch.tensor(drawn.documents[0].tokens)
+    drawn, _, _ = draw_pydocs(Reader(tokenizer, None, "").encode, settings)
+    ids = torch.tensor(drawn[0].tokens)
     bos = torch.tensor([tokenizer.bos_token_id])
     total, count, previous = 0.0, 0, 0
     warm_up(model)

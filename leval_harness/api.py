@@ -83,7 +83,8 @@ class Comparison:
         Raises:
             SettingError: there is no such form.
         """
-        from leval_harness.tables import build_tables, render
+        from leval_harness.formats import render
+        from leval_harness.tables import build_tables
 
         return render(build_tables(self.compared), self.compared, form)
 

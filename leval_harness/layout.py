@@ -35,5 +35,5 @@ PARTIAL = "partial"
 """Prefix of the folders in which an attempt wrote in schema 1."""
 SUPERSEDED = ".superseded"
 """Folder of a sweep that held the cells of an earlier config in schema 1."""
-DIFF_KIND, DIFF_SCHEMA = "leval-harness diff", 1
+DIFF_KIND, DIFF_SCHEMA = "leval-harness diff", 2
 """What begins the `diff.json` that `leval-harness diff --out` writes."""

@@ -18,11 +18,12 @@ import pandas as pd
 from leval_harness.drawing import write_figure
 from leval_harness.effective import compared_frame
 from leval_harness.figures import write_figures
+from leval_harness.formats import html, render
 from leval_harness.layout import DIFF_KIND, DIFF_SCHEMA
 from leval_harness.names import length_label, task_label
 from leval_harness.parity_figure import parity_figure
 from leval_harness.results import Results
-from leval_harness.tables import build_tables, html, render
+from leval_harness.tables import build_tables
 from leval_harness.verdict import TERMS, main_numbers, said
 from resonance_vllm.errors import UserError
 from resonance_vllm.files import read_object, write_text

@@ -1,9 +1,9 @@
-"""One figure of a diff: the difference of losses by position, with band and margin."""
+"""One figure of a diff: the difference of losses by position, with intervals and margin."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from leval_harness.drawing import DASHED, DOTTED, ON_LEVEL, PALETTE, legend, picture, sign
+from leval_harness.drawing import DOTTED, ON_LEVEL, PALETTE, legend, picture, sign
 from leval_harness.names import length_label
 
 if TYPE_CHECKING:
@@ -13,24 +13,14 @@ if TYPE_CHECKING:
 def parity_figure(content: Mapping[str, Any]) -> "Figure":
     """A panel for each length; `content` is that of `diff.json`.
 
-    The line is the mean over texts in stretches of position, the band its pointwise 95% interval.
-    The steps are the bins of the verdict, their boxes the corrected intervals.
+    The steps are the bins of the verdict, their boxes the intervals.
     """
-    measured = [each for each in content["lengths"] if each["curve"]]
-    rows = max(1, len(measured))
-    figure, grid = picture(7.2, 0.8 + 2.9 * rows, rows=rows)
+    measured = content["lengths"]
+    figure, grid = picture(7.2, 0.8 + 2.9 * len(measured), rows=len(measured))
     for axes, each in zip(grid, measured, strict=False):
-        middle = [(point["start"] + point["end"]) / 2 for point in each["curve"]]
-        low, high = ([point[end] for point in each["curve"]] for end in ("low", "high"))
-        mean = [point["difference"] for point in each["curve"]]
-        axes.fill_between(middle, low, high, color=PALETTE[0], alpha=0.2, linewidth=0)
-        axes.plot(middle, mean, color=PALETTE[0], linewidth=1.4, label="mean over texts, 95% band")
-        if found := each["equivalence"]:
-            _bins(axes, found)
-            if found["onset"]:
-                axes.axvline(found["onset"], color="#555555", **DASHED)
+        _bins(axes, each)
         axes.axhline(0, color="black", linewidth=0.8)
-        axes.set_ylabel("Loss of B minus loss of A,\nnats a token")
+        axes.set_ylabel("Loss of B minus loss of A,\nnats a token (lower: B is better)")
         axes.set_xlim(0, each["length"])
         texts = f"{length_label(each['length'])} tokens, {each['texts']} texts"
         axes.set_title(f"{texts}: {each['verdict']}")
@@ -42,10 +32,12 @@ def parity_figure(content: Mapping[str, Any]) -> "Figure":
 
 
 def _bins(axes: Any, found: Mapping[str, Any]) -> None:
-    """The bins of the verdict and the margin."""
+    """The bins of the verdict, the margin, and how far losses are equal bit for bit."""
+    if found["identical"]:
+        axes.axvspan(0, found["identical"], color="#888888", alpha=0.12, label="equal bit for bit")
     for number, part in enumerate(found["bins"]):
         place = [part["start"], part["end"]]
-        label = "bin, corrected interval" if number == 0 else "_bin"
+        label = "mean of a bin, its interval" if number == 0 else "_bin"
         axes.plot(place, [part["difference"]] * 2, color=PALETTE[1], linewidth=2, label=label)
         if part["low"] is not None and part["high"] is not None:
             ends = ([part["low"]] * 2, [part["high"]] * 2)

@@ -191,9 +191,12 @@ class EffectiveContextSettings(TextSettings):
     reads: Literal["all", "full", "windows"] = Field(default="all", json_schema_extra=WHERE)
 
 
-def scored_from(window: int) -> int:
-    """The position from which on tokens are scored: a quarter of the trained length."""
-    return max(window // 4, 2)
+def scored_from(window: int, longest: int) -> int:
+    """The position from which on tokens are scored.
+
+    A quarter of the yardstick's window, or of the longest text where that is shorter.
+    """
+    return max(min(window, longest) // 4, 2)
 
 
 class PosGenSettings(TaskSettings):

@@ -52,8 +52,7 @@ def token_logprobs(lm: Any, requests: Sequence[Request]) -> list[Logprobs]:
         requests: pairs of token ids.
 
     Returns:
-        For each request a float32 array, `[scored tokens]`, in the order of `requests`; all of it
-        is NaN where `hf-long` had too little memory.
+        For each request a float32 array, `[scored tokens]`, in the order of `requests`.
 
     Raises:
         SettingError: the backend does not report log-probabilities of tokens, a part of a request
@@ -84,9 +83,8 @@ def token_logprobs(lm: Any, requests: Sequence[Request]) -> list[Logprobs]:
 
 def _by_hf_long(lm: Any, requests: Sequence[Request]) -> Iterator[Logprobs]:
     asked = [(None, list(context), list(scored)) for context, scored in requests]
-    for (_, _, scored), (total, _) in zip(asked, lm._loglikelihood_tokens(asked), strict=True):
-        known = getattr(total, "logprobs", None)
-        yield np.full(len(scored), np.nan, np.float32) if known is None else known
+    for total, _ in lm._loglikelihood_tokens(asked):
+        yield total.logprobs
 
 
 def _by_hf(lm: Any, requests: Sequence[Request]) -> Iterator[Logprobs]:

@@ -2,10 +2,17 @@
 
 from leval_harness.backends.registry import (
     OWN_BACKENDS,
+    CannotExchange,
+    backend_class,
     libraries,
     library_of,
     reading_once,
     register,
+    set_rope,
+    take_over,
 )
 
-__all__ = ["OWN_BACKENDS", "libraries", "library_of", "reading_once", "register"]
+__all__ = [
+    "OWN_BACKENDS", "CannotExchange", "backend_class", "libraries", "library_of", "reading_once",
+    "register", "set_rope", "take_over",
+]  # fmt: skip

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from leval_harness.backends.arguments import arguments_of, no_such_argument, ref
 from leval_harness.backends.registry import CannotExchange
 from resonance_vllm.core.spec import METHODS, PREFIX
 from resonance_vllm.hf import registration as hf
+from resonance_vllm.hub import loading
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ class HF(HFLM):
 
     Raises:
         SettingError: an argument is unknown or its value not allowed.
+        UserError: the checkpoint cannot be loaded.
     """
 
     name = "hf"
@@ -50,7 +52,8 @@ class HF(HFLM):
         if not isinstance(pretrained, str):  # a loaded model takes no arguments
             for name in arguments.keys() - set(of_hf):
                 raise no_such_argument(self.name, name, known)
-        with refusing_unknown(self.name, arguments, known):
+        reading = loading(pretrained) if isinstance(pretrained, str) else nullcontext()
+        with reading, refusing_unknown(self.name, arguments, known):
             super().__init__(pretrained, device=device, **arguments)
         if rope_precision is not None:
             hf.set_rope_precision(self.model, rope_precision)

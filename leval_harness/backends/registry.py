@@ -3,7 +3,10 @@
 This module imports neither torch nor lm-eval's models.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 from resonance_vllm.errors import UserError, one_of
 
@@ -33,10 +36,10 @@ OWN_BACKENDS = {
     "hf-long": Backend("leval_harness.backends.hf_long:HFLong", "transformers", reads_once=True),
     "vllm-long": Backend("leval_harness.backends.vllm_long:VLLMLong", "vllm", reads_once=True),
 }
-# lm-eval's own backends that take RoPE settings.
+# Our forms of lm-eval's own backends, whose RoPE settings can be set and exchanged.
 _STOCK_BACKENDS = {
-    "hf": Backend("lm_eval.models.huggingface:HFLM", "transformers"),
-    "vllm": Backend("lm_eval.models.vllm_causallms:VLLM", "vllm", reads_once=True),
+    "hf": Backend("leval_harness.backends.hf:HF", "transformers"),
+    "vllm": Backend("leval_harness.backends.vllm_long:RopeVLLM", "vllm", reads_once=True),
 }
 
 
@@ -69,3 +72,50 @@ def register() -> None:
     for name, backend in OWN_BACKENDS.items():
         if name not in model_registry:
             model_registry.register(name, target=backend.target)
+
+
+def take_over() -> None:
+    """Let lm-eval's names `hf` and `vllm` stand for our classes, which take RoPE settings.
+
+    For a process that is ours: lm-eval's registry has no way to do it, and refuses a second entry.
+    """
+    register()
+    from lm_eval.api.registry import model_registry
+
+    stock = {"huggingface": "hf", "hf-auto": "hf", **{name: name for name in _STOCK_BACKENDS}}
+    for name, ours in stock.items():
+        model_registry._objs[name] = _STOCK_BACKENDS[ours].target
+
+
+def backend_class(name: str) -> Any:
+    """The class of a backend: ours for `hf`, `hf-long`, `vllm`, `vllm-long`, else lm-eval's."""
+    register()
+    if own := (_STOCK_BACKENDS | OWN_BACKENDS).get(name):
+        module, _, attribute = own.target.partition(":")
+        return getattr(import_module(module), attribute)
+    from lm_eval.api.registry import get_model
+
+    return get_model(name)
+
+
+def set_rope(
+    lm: Any,
+    rope: Mapping[str, Any] | None,
+    *,
+    precision: str = "float32",
+    context_length: int | None = None,
+) -> None:
+    """Exchange the RoPE settings of a loaded model of lm-eval.
+
+    Args:
+        lm: an object of a class of `backend_class`.
+        rope: complete settings; None is the checkpoint as it was loaded.
+        precision: `float32` or `model`, of the rotation on transformers.
+        context_length: longest sequence in tokens; None is that of the model.
+
+    Raises:
+        CannotExchange: the model has to be loaded anew, or is served and runs as it is.
+    """
+    if not hasattr(lm, "set_rope"):
+        raise CannotExchange(f"{type(lm).__name__} runs a model as it is served or loaded")
+    lm.set_rope(rope, precision, context_length)

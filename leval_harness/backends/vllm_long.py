@@ -6,6 +6,8 @@ requests at once, sorted by their tokens. It admits them in that order, so that 
 cached from its first question to its last.
 """
 
+from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -13,11 +15,71 @@ from lm_eval.models.vllm_causallms import VLLM
 
 from leval_harness.backends.counters import Counters
 from leval_harness.backends.documents import reading_order, unique_tokens
+from leval_harness.backends.registry import CannotExchange
+from leval_harness.backends.vllm_start import starting, with_cpu_cache
 from leval_tasks.token_logprobs import SumOfLogprobs
+from resonance_vllm.config import ModelPositions, vllm_hf_overrides
+from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.errors import SettingError, not_allowed
 
+WORKER = "resonance_vllm.vllm.RopeWorker"
+"""Given to the engine's workers, whose RoPE tables it exchanges."""
 
-class VLLMLong(VLLM):
+
+class RopeVLLM(VLLM):
+    """lm-eval's `vllm`, which starts on a CPU and whose RoPE settings can be exchanged.
+
+    Args:
+        pretrained: as for `vllm`.
+        arguments: those of `vllm`.
+
+    Raises:
+        UserError: the engine does not start; the message is the last exception of its log.
+    """
+
+    def __init__(self, pretrained: str, **arguments: Any) -> None:
+        engine = with_cpu_cache(arguments)
+        if hasattr(import_module("resonance_vllm.vllm"), "RopeWorker"):
+            engine = {"worker_extension_cls": WORKER, **engine}
+        self._shipped, self._loaded_with = pretrained, engine.get("revision")
+        with starting():
+            super().__init__(pretrained, **engine)
+        self._engine_length: int | None = self._max_length
+
+    def set_rope(
+        self, rope: Mapping[str, Any] | None, precision: str, context_length: int | None
+    ) -> None:
+        """Exchange the RoPE settings of the running engine.
+
+        Args:
+            rope: complete settings; None is the checkpoint as shipped.
+            precision: of the rotation; vLLM's is always the model's own.
+            context_length: longest sequence in tokens; None is the engine's length.
+
+        Raises:
+            CannotExchange: the engine has to be started anew for these settings.
+        """
+        if self.data_parallel_size > 1:
+            raise CannotExchange("data_parallel_size above 1 starts engines at each call")
+        if rope is not None:
+            model = ModelPositions.of_checkpoint(self._shipped, self._loaded_with)
+            written = vllm_hf_overrides(RopeSpec.from_dict(dict(rope)), model, context_length)
+            rope = _rope_parameters(written)
+        try:
+            self.model.collective_rpc("set_rope", args=(rope,))
+        except Exception as error:  # of a worker's process, which names its type in the text alone
+            raise CannotExchange(str(error)) from error
+        self._max_length = context_length or self._engine_length
+
+
+def _rope_parameters(written: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings in overrides, which stand in the config of the language model."""
+    inner = [value for value in written.values() if isinstance(value, Mapping)]
+    found = written.get("rope_parameters") or next(map(_rope_parameters, inner))
+    return {key: value for key, value in found.items() if value is not None}
+
+
+class VLLMLong(RopeVLLM):
     """lm-eval's `vllm` with requests grouped by document; every argument of `vllm` is accepted.
 
     It can read `max_length` positions, the engine's `max_model_len`: a prompt and what is generated

@@ -1,7 +1,6 @@
 """`leval-harness diff`: does this setup still read like that one?"""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +10,7 @@ from leval_harness.cli.console import interrupted_by_signals
 from leval_harness.cli.output import EXISTING_FILE, FILE, FOLDER, json_option
 from resonance_vllm.errors import SettingError, not_allowed, printable
 
-SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 FIGURE = "difference"
-
-
-def parse_seconds(text: str) -> float:
-    """Of `300`, `90s`, `5m` or `1h`."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
-    if not found or not float(found[1]):
-        raise SettingError(not_allowed("--budget", text, "a time above 0 such as 90s, 5m or 1h"))
-    return float(found[1]) * SECONDS[found[2]]
 
 
 def parse_lengths(text: str | None) -> tuple[int, ...]:
@@ -38,18 +28,12 @@ def parse_lengths(text: str | None) -> tuple[int, ...]:
 @click.option("--texts", default="pydocs", help="pydocs, a corpus, a JSONL or text file, a folder.")
 @click.option("--data-dir", help="Folder of the corpora govreport, pg19, proofpile.")
 @click.option("--lengths", help="Tokens of a text, e.g. 1024,4096. [default: up to 4096]")
-@click.option("--count", default=16, help="Most texts.")
+@click.option("--count", default=8, help="Texts. Twice as many give intervals of 0.7 the width.")
 @click.option("--margin", default=0.01, help="Nats a token; a smaller difference counts as none.")
-@click.option("--budget", default="5m", help="Time for all, loading included: 90s, 5m, 1h.")
 @click.option("--rope-a", help="RoPE method of A: TYPE:key=value,... or JSON.")
 @click.option("--rope-b", help="RoPE method of B.")
-@click.option(
-    "--ignore", multiple=True, help="Finding that does not count: bos, tokenizer, template, probe."
-)
-@click.option(
-    "--probe", is_flag=True, help="Generate a few tokens too, with a cold and a warm cache."
-)
-@click.option("--save", type=FILE, help="Keep what A reads in this JSON file; B may be left out.")
+@click.option("--ignore", multiple=True, help="What may differ: bos, tokenizer, template.")
+@click.option("--save", type=FILE, help="Keep what A reads in this .npz file; B may be left out.")
 @click.option("--against", type=EXISTING_FILE, help="A file that --save wrote, in the place of A.")
 @click.option(
     "--out", type=FOLDER, help="diff.json, a figure, and readings: a stopped diff resumes."
@@ -58,7 +42,6 @@ def parse_lengths(text: str | None) -> tuple[int, ...]:
 def diff(
     setups: tuple[str, ...],
     lengths: str | None,
-    budget: str,
     rope_a: str | None,
     rope_b: str | None,
     save: Path | None,
@@ -70,21 +53,19 @@ def diff(
     """Does setup B still read like setup A? Both score the same tokens of the same texts.
 
     A and B are checkpoints (hf:, hf-long:, vllm:, vllm-long: with any argument of the backend), the
-    address of a server that returns prompt log-probabilities, a GGUF file, or a saved reference.
-    Texts are added until the difference is shown to lie within the margin (same) or not (worse,
-    better), or the budget is spent.
+    address of a server that returns prompt log-probabilities, or a saved reference (.npz). A reads
+    all texts and is closed before B is loaded. Intervals of the difference of losses, by position,
+    lie within the margin (same), on one side of zero (worse, better) or neither (not decided).
 
     Exit codes: 0 same or better, 4 worse or different input, 3 not decided, 1 could not be
     measured, 2 wrong usage.
     """
+    from leval_harness.parity.compare import Options, save_reference
     from leval_harness.parity.compare import diff as compare
-    from leval_harness.parity.compare import save_reference
     from leval_harness.parity.setups import Setup
-    from leval_harness.parity.sides import Options
 
     wanted = Options(
         lengths=parse_lengths(lengths),
-        budget=parse_seconds(budget),
         out=out,
         report=lambda line: click.echo(printable(line), err=True),
         **options,
@@ -150,18 +131,16 @@ def result_lines(content: dict[str, Any]) -> list[str]:
     """The result for a terminal."""
     shown = [*content["sentences"]]
     for each in content["lengths"]:
-        if not each["texts"]:
-            continue
         shown.append(f"{each['texts']} texts of {each['length']:,} tokens: loss of A "
                      f"{each['loss_a']:.4f}, of B {each['loss_b']:.4f} nats a token")  # fmt: skip
-        if each["equivalence"]:
-            shown.append(f"  {'positions':>17}  {'B - A':>8}  interval")
-            shown += [
+        if each["bins"]:
+            shown.append(f"  {'positions':>17}  {'B - A':>8}  interval (negative is better for B)")
+        for part in each["bins"]:
+            ends = [f"{part[end]:+.4f}" for end in ("low", "high") if part[end] is not None]
+            shown.append(
                 f"  {part['start']:>7,} – {part['end']:>7,}  {part['difference']:+8.4f}  "
-                f"{part['low']:+.4f} to {part['high']:+.4f}"
-                for part in each["equivalence"]["bins"]
-            ]
-        agreement, divergence = each["agreement"], each["divergence"]
-        shown.append(f"  same token first: {100 * agreement['value']:.2f} % of positions")
-        shown.append(f"  KL(A || B): {divergence['value']:.5f} nats ({divergence['what']})")
+                f"{' to '.join(ends) or 'one block: none'}  {part['verdict']}"
+            )
+        shown.append(f"  same token first: {100 * each['agreement']:.2f} % of positions")
+        shown.append(f"  KL(A || B): at least {each['divergence']:.5f} nats")
     return shown

@@ -3,18 +3,15 @@
 import argparse
 import contextlib
 import logging
-import os
 import re
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from typing import NoReturn
+from unittest.mock import patch
 
 import click
 
-from leval_harness.cli.console import exit_code_for, safe_streams
-from leval_harness.cli.lm_eval_run import RopeOptions, completing
-from leval_harness.secrets import redact_samples, without_credentials
-from resonance_vllm.errors import SettingError, UserError, near, needs_extra, not_allowed
+from leval_harness.cli.lm_eval_run import RopeOptions, complete, requests_cache
+from resonance_vllm.errors import SettingError, UserError, near, needs_extra
 
 _ROPE_HELP = """\
 RoPE settings (added by leval-harness; everything below is lm-eval's own):
@@ -40,28 +37,12 @@ Example: leval-harness lm-eval run --model hf --model_args pretrained=MODEL
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def lm_eval(arguments: tuple[str, ...]) -> None:
     """Run lm-eval with our RoPE types, models and tasks registered; its arguments follow."""
-    with safe_streams(names=True, plain=True):
-        try:
-            _run(list(arguments))
-        except BaseException as error:  # noqa: BLE001 - the message must pass the safe streams
-            sys.exit(exit_code_for(error))
-
-
-def _run(arguments: list[str]) -> None:
-    started_in = dict(os.environ)  # to which libraries add once they are imported
-    ours, rest = own_options(arguments)
-    runs = rest[:1] == ["run"] or (rest[:1] and rest[0].startswith("-"))
-    if ours.rope is not None and (not runs or rest == ["run"]):
-        raise SettingError("--rope goes with `run --model_args pretrained=MODEL --tasks …`")
+    ours, rest = own_options(list(arguments))
     if any(argument in ("-h", "--help") for argument in rest) or not rest:
         click.echo(_ROPE_HELP)
     _register()
-    from lm_eval.__main__ import cli_evaluate
-
-    before, sys.argv = sys.argv, ["lm-eval", *rest]
     try:
-        with _safe_results(started_in), completing(ours):
-            cli_evaluate()
+        _run(ours, rest)
     except AssertionError as error:
         if not str(error):
             raise
@@ -70,9 +51,30 @@ def _run(arguments: list[str]) -> None:
         missing = re.match(r"Tasks not found: (.+)", str(error))
         if missing is None:
             raise
-        raise UserError(_with_near_tasks(missing[1].split(", "))) from error
-    finally:
-        sys.argv = before
+        raise SettingError(_with_near_tasks(missing[1].split(", "))) from error
+
+
+def _run(ours: RopeOptions, rest: list[str]) -> None:
+    """What lm-eval's own command does, with our options in its settings."""
+    from lm_eval.utils import setup_logging
+
+    setup_logging()
+    with contextlib.ExitStack() as running:
+        settings = parsed(rest)
+        if settings.command == "run":
+            complete(settings, ours)
+            running.enter_context(requests_cache(settings))
+        elif ours.rope is not None:
+            raise SettingError("--rope goes with `run --model_args pretrained=MODEL --tasks …`")
+        settings.func(settings)
+
+
+def parsed(arguments: list[str]) -> argparse.Namespace:
+    """Arguments as lm-eval's own parser reads them; it reads those of the process."""
+    from lm_eval._cli.harness import HarnessCLI
+
+    with patch("sys.argv", ["lm-eval", *arguments]):
+        return HarnessCLI().parse_args()
 
 
 def _with_near_tasks(missing: Sequence[str]) -> str:
@@ -81,37 +83,6 @@ def _with_near_tasks(missing: Sequence[str]) -> str:
 
     known = [*own_tasks(), *lm_eval_index()]
     return "\n".join(f"tasks: {name!r} is no task{near(name, known)}" for name in missing)
-
-
-@contextlib.contextmanager
-def _safe_results(started_in: Mapping[str, str]) -> Iterator[None]:
-    """Let lm-eval save results without credentials, inside of this.
-
-    The saved `config` also names the variables of the environment `started_in` that decide numbers.
-    """
-    from lm_eval import loggers
-
-    from leval_harness.sweep.identity import environment
-
-    stock = loggers.EvaluationTracker
-
-    class Tracker(stock):  # type: ignore[misc,valid-type]
-        def save_results_aggregated(self, results: Any, samples: Any = None) -> None:
-            config = results.get("config") or {}
-            if variables := environment():
-                results = {**results, "config": {**config, "environment": variables}}
-            stated = {"config", "configs", "pretty_env_info"} & set(results)
-            public = {name: without_credentials(results[name]) for name in stated}
-            super().save_results_aggregated({**results, **public}, samples)
-
-        def save_results_samples(self, task_name: str, samples: Any) -> None:
-            super().save_results_samples(task_name, redact_samples(samples))
-
-    loggers.EvaluationTracker = Tracker
-    try:
-        yield
-    finally:
-        loggers.EvaluationTracker = stock
 
 
 class _Parser(argparse.ArgumentParser):
@@ -123,8 +94,7 @@ def own_options(arguments: list[str]) -> tuple[RopeOptions, list[str]]:
     """Our options, and the arguments that are left to lm-eval.
 
     Raises:
-        SettingError: an option of ours without a value or with one that is not allowed, or
-            without `--rope`.
+        SettingError: an option of ours without a value, or without `--rope`.
     """
     parser = _Parser(add_help=False, allow_abbrev=False)
     for option in ("--rope", "--rope-precision", "--context-length"):
@@ -133,8 +103,6 @@ def own_options(arguments: list[str]) -> tuple[RopeOptions, list[str]]:
     ours = RopeOptions(found.rope, found.rope_precision, found.context_length)
     if ours.rope is None and ours != RopeOptions():
         raise SettingError("--rope-precision and --context-length go with --rope")
-    if ours.length is not None and not re.fullmatch("0*[1-9][0-9]*", ours.length):
-        raise SettingError(not_allowed("--context-length", ours.length, "a whole number above 0"))
     return ours, rest
 
 
@@ -148,4 +116,4 @@ def _register() -> None:
         logging.getLogger(__name__).warning("%s: %s", error, without)
         return
     hf.register()
-    leval_harness.backends.register()
+    leval_harness.backends.take_over()

@@ -69,7 +69,8 @@ def table(
 ) -> None:
     """Compare methods from one or more RESULTS folders, also plain lm-eval output."""
     from leval_harness.effective import compared_frame
-    from leval_harness.tables import build_tables, render
+    from leval_harness.formats import render
+    from leval_harness.tables import build_tables
 
     read = read_results(results, names)
     compared = compared_frame(read, **how)
@@ -134,7 +135,7 @@ def read_results(folders: Sequence[Path], names: Sequence[str] = ()) -> "Results
 
 def show(compared: "pd.DataFrame", tables: Sequence["Table"]) -> None:
     """The verdict and some tables; drawn on a terminal, Markdown elsewhere."""
-    from leval_harness.tables import draw, render
+    from leval_harness.formats import draw, render
     from leval_harness.verdict import verdict
 
     if not sys.stdout.isatty():
@@ -165,8 +166,9 @@ def write_report(results_dir: Path) -> None:
         OSError: the folder cannot be written.
     """
     from leval_harness.effective import compared_frame
+    from leval_harness.formats import render
     from leval_harness.page import write_page
-    from leval_harness.tables import build_tables, render
+    from leval_harness.tables import build_tables
 
     results = read_results([results_dir])
     compared = compared_frame(results)

@@ -1,8 +1,7 @@
 """`diff`: does this setup still read like that one?
 
-- `setups`: what a user writes for A and B.
-- `local`, `server`, `gguf`, `saved`: readers, one interface (`reading.Reader`).
-- `texts`: pinned texts. `findings`: tokenizers, BOS and templates as token ids; generated tokens.
-- `sides`: how to compare, and what each setup has read so far.
-- `compare`: reads until it is decided. `result`: numbers, sentence, exit code.
+- `setups`: what a user writes for A and B. `texts`: which texts they read.
+- `local`, `server`, `saved`: readers, one interface (`reading.Reader`).
+- `worker`: a process for each side. `compare`: lets both read.
+- `findings`: tokenizers, BOS, templates. `result`: numbers and sentences.
 """

@@ -1,18 +1,10 @@
 """What scoring given ids cannot see: how setups make tokens of a text, and how they generate.
 
 A missing BOS, another tokenizer or another chat template show in the token ids of the same text.
-
-`probe` lets a setup continue three prompts, one after the other. The second one shares a long
-prefix with the first and may read it from a cache; that of the third is of another text. Then the
-setup scores what it generated. A greedy token that its own reading ranks well below the first place
-shows a stale cache or a fault of decoding.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-import numpy as np
 
 from leval_harness.parity.reading import Messages
 
@@ -24,14 +16,7 @@ CHAT: Messages = [
 ]
 """The chat that both templates render: a system message, several turns, quotation marks."""
 
-TOKENS = 16
-SUFFIX = 8
-"""Tokens of a text that end a prompt and are not shared."""
-PREFIX = 512
-NEAR_TIE = 1.0
-"""Nats below the first place that rounding explains: two bfloat16 engines differ by up to 0.75."""
-
-KINDS = ("bos", "tokenizer", "template", "probe")
+KINDS = ("bos", "tokenizer", "template")
 
 
 @dataclass(frozen=True)
@@ -91,39 +76,3 @@ def compare_templates(a: Sequence[int] | None, b: Sequence[int] | None) -> list[
             f"B {list(b[at : at + 3])}; {len(a)} and {len(b)} tokens in all",
         )
     ]
-
-
-class Generating(Protocol):
-    """A side of a comparison."""
-
-    name: str
-
-    def call(self, name: str, *arguments: Any) -> Any:
-        """Of its reader."""
-
-
-def probe(side: Generating, row: list[int], other: list[int]) -> list[Finding]:
-    """One for each prompt whose generated tokens contradict the side's own reading.
-
-    Args:
-        side: what generates and reads.
-        row: tokens of a text, of which the prompts are made.
-        other: as many tokens of another text, the prefix of the third prompt.
-    """
-    size = max(2, min(PREFIX, len(row) - 2 * SUFFIX - TOKENS))
-    first, second = row[size : size + SUFFIX], row[size + SUFFIX : size + 2 * SUFFIX]
-    prompts = [row[:size] + first, row[:size] + second, other[:size] + second]
-    made = [side.call("generate", prompt, TOKENS) for prompt in prompts]
-    found = []
-    for state, prompt, tokens in zip(("cold", "warm", "another"), prompts, made, strict=True):
-        if not tokens:
-            continue
-        reading = side.call("read", [[*prompt, *tokens]])[0]
-        gaps = (reading.top[:, 0] - reading.logprob)[-len(tokens) :]
-        if gaps.max() > NEAR_TIE:
-            sentence = (
-                f"{side.name}, {state} prefix: generated token {np.argmax(gaps) + 1} of {TOKENS} "
-                f"lies {gaps.max():.2f} nats below the one that its own reading ranks first"
-            )
-            found.append(Finding("probe", sentence))
-    return found

@@ -4,14 +4,23 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from leval_harness.backends.arguments import arguments_of, refusing_unknown
 from leval_harness.backends.registry import register
-from leval_harness.parity.reading import TOP, Messages, Reader, Reading, dense_positions
+from leval_harness.parity.reading import (
+    TOP,
+    Messages,
+    Reader,
+    Reading,
+    joined,
+    of_entries,
+    of_logprobs,
+)
 from leval_harness.parity.setups import Setup
 from resonance_vllm.config import read_config
-from resonance_vllm.errors import SettingError, UserError
+from resonance_vllm.errors import SettingError
+
+SLICE = 256
+"""Positions whose logits are held at once."""
 
 
 def load(setup: Setup) -> Any:
@@ -22,14 +31,11 @@ def load(setup: Setup) -> Any:
     if not Path(setup.target).expanduser().exists():  # says that the hub is asked, and what it says
         read_config(setup.target, setup.arguments.get("revision"))
     arguments = setup.backend_arguments()
+    model: Any = get_model(setup.kind)
     if setup.kind == "hf":
-        import torch
+        from leval_harness.backends.hf import HF
 
-        from resonance_vllm.hf import registration as hf
-
-        hf.register()
-        arguments.setdefault("device", "cuda" if torch.cuda.is_available() else "cpu")
-    model = get_model(setup.kind)
+        model = HF
     if setup.library == "transformers" and (to := arguments.pop("quantization_config", None)):
         model = _quantizing(model, to)
     with refusing_unknown(setup.kind, arguments, _known(setup, model)):
@@ -119,63 +125,21 @@ class HFReader(_Local):
         if chunk is None or int(chunk) >= len(rows[0]):
             return self.head.states(rows)
         cache, parts = DynamicCache(config=self.model.config), []
-        module = self.head.decoder or self.model
         for start in range(0, len(rows[0]), int(chunk)):
-            ids = torch.tensor([row[start : start + int(chunk)] for row in rows])
-            out = module(ids.to(self.model.device), past_key_values=cache, use_cache=True)
-            parts.append(out.logits if self.head.decoder is None else out.last_hidden_state)
+            batch = [row[start : start + int(chunk)] for row in rows]
+            parts.append(self.head.states(batch, past=cache))
         return torch.cat(parts, dim=1)
 
     def _reading(self, states: Any, row: list[int]) -> Reading:
-        dense, parts = dense_positions(len(row)), []
-        block = 256
-        for start in range(0, len(states), block):
-            logprob = self.head.logits(states[start : start + block]).log_softmax(-1).cpu()
-            parts.append(of_logprobs(logprob.numpy(), row[start + 1 :], dense - start))
+        parts = []
+        for start in range(0, len(states), SLICE):
+            logprob = self.head.logits(states[start : start + SLICE]).log_softmax(-1).cpu().numpy()
+            parts.append(of_logprobs(logprob, row[start + 1 : start + 1 + len(logprob)]))
         return joined(parts)
-
-    def generate(self, ids: list[int], tokens: int) -> list[int]:
-        import torch
-
-        given = torch.tensor([ids], device=self.model.device)
-        made = self.model.generate(
-            given, attention_mask=torch.ones_like(given), do_sample=False, max_new_tokens=tokens
-        )
-        return list(made[0, len(ids) :].tolist())
 
     def facts(self) -> dict[str, Any]:
         used = getattr(self.model, "rope_precision_used", "model")
         return {"dtype": str(self.model.dtype).removeprefix("torch."), "rotation": used}
-
-
-def of_logprobs(logprob: Any, targets: Sequence[int], dense: Any) -> Reading:
-    """The reading of consecutive positions from whole distributions.
-
-    Args:
-        logprob: float32 `[P, V]`.
-        targets: the tokens that follow; the first `P` count.
-        dense: indices at which the distribution is kept; those outside of `[0, P)` are ignored.
-    """
-    places = np.arange(len(logprob))
-    goal = np.asarray(targets[: len(logprob)])
-    if goal.max() >= logprob.shape[1]:
-        raise UserError(
-            f"token {goal.max()} is outside of the vocabulary of {logprob.shape[1]} tokens: the "
-            "setups have different tokenizers"
-        )
-    k = min(TOP, logprob.shape[1])
-    best = np.argpartition(-logprob, k - 1, axis=1)[:, :k]
-    order = np.argsort(-np.take_along_axis(logprob, best, 1), axis=1, kind="stable")
-    best = np.take_along_axis(best, order, 1)
-    top = np.take_along_axis(logprob, best, 1)
-    kept = dense[(dense >= 0) & (dense < len(logprob))]
-    return Reading(logprob[places, goal], best.astype(np.int32), top, logprob[kept])
-
-
-def joined(parts: Sequence[Reading]) -> Reading:
-    """The reading of consecutive parts."""
-    fields = ("logprob", "top_ids", "top", "dense")
-    return Reading(*(np.concatenate([getattr(part, name) for part in parts]) for name in fields))
 
 
 class VLLMReader(_Local):
@@ -199,12 +163,6 @@ class VLLMReader(_Local):
             ]
             yield of_entries(each, row)
 
-    def generate(self, ids: list[int], tokens: int) -> list[int]:
-        from vllm import SamplingParams
-
-        asked = SamplingParams(max_tokens=tokens, temperature=0.0)
-        return list(self._run([ids], asked)[0].outputs[0].token_ids)
-
     def close(self) -> None:
         self.lm.model.llm_engine.engine_core.shutdown()
 
@@ -220,25 +178,3 @@ class VLLMReader(_Local):
             "kv_cache_dtype": str(cache.cache_dtype),
             "prefix_caching": bool(cache.enable_prefix_caching),
         }
-
-
-def of_entries(entries: Sequence[dict[int, float]], row: Sequence[int]) -> Reading:
-    """The reading of a text from a dictionary a position: the top tokens and the text's own.
-
-    Raises:
-        UserError: a position is missing, or the text's own token is.
-    """
-    if len(entries) != len(row) - 1:
-        raise UserError(
-            f"{len(entries)} of {len(row) - 1} positions were scored: the prompt was cut"
-        )
-    logprob = np.empty(len(entries), np.float32)
-    k = min(TOP, min(map(len, entries)))
-    top_ids, top = np.empty((len(entries), k), np.int32), np.empty((len(entries), k), np.float32)
-    for at, (found, token) in enumerate(zip(entries, row[1:], strict=True)):
-        if token not in found:
-            raise UserError(f"position {at + 1}: token {token} of the text was not scored")
-        logprob[at] = found[token]
-        best = sorted(found, key=lambda each: -found[each])[:k]
-        top_ids[at], top[at] = best, [found[each] for each in best]
-    return Reading(logprob, top_ids, top)

@@ -3,17 +3,15 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from resonance_vllm.errors import UserError
+
 TOP = 20
 """Most probable tokens that are kept at each position; vLLM's servers give no more by default."""
-
-DENSE = 32
-"""Positions of a text at which the whole distribution is kept, where a setup gives it."""
 
 Messages = list[dict[str, str]]
 Floats32 = npt.NDArray[np.float32]
@@ -28,33 +26,16 @@ class Reading:
         logprob: natural logarithm of each token's probability, float32 `[T - 1]`.
         top_ids: the most probable tokens, int32 `[T - 1, k]`, descending.
         top: their log-probabilities, float32 `[T - 1, k]`.
-        dense: log-probabilities of the whole vocabulary at `dense_positions(T)`, float32
-            `[DENSE, V]`; None where the setup does not give them.
     """
 
     logprob: Floats32
     top_ids: Ids
     top: Floats32
-    dense: Floats32 | None = None
 
-    def save(self, path: Path) -> None:
-        """Write to a file, which appears whole or not at all."""
-        temporary = path.with_suffix(".part")
-        fields = {name: value for name, value in vars(self).items() if value is not None}
-        with temporary.open("wb") as file:
-            np.savez(file, **fields)
-        temporary.replace(path)
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        """Read what `save` wrote."""
-        with np.load(path, allow_pickle=False) as content:
-            return cls(**dict(content))
-
-
-def dense_positions(tokens: int) -> npt.NDArray[np.intp]:
-    """Evenly spaced indices of predictions of a text of `tokens` tokens, at most `DENSE`."""
-    return np.unique(np.linspace(0, tokens - 2, min(DENSE, tokens - 1)).astype(np.intp))
+    def first(self, tokens: int) -> "Reading":
+        """The reading of the first tokens of the text: what stands later changes nothing."""
+        end = tokens - 1
+        return Reading(self.logprob[:end], self.top_ids[:end], self.top[:end])
 
 
 class Reader(ABC):
@@ -78,13 +59,61 @@ class Reader(ABC):
     def read(self, rows: Sequence[list[int]]) -> Iterator[Reading]:
         """Score texts, in their order."""
 
-    @abstractmethod
-    def generate(self, ids: list[int], tokens: int) -> list[int]:
-        """Greedy continuation."""
-
     def close(self) -> None:  # noqa: B027 - most readers have nothing to end
         """End what the reader started."""
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
         """What is worth recording of the loaded setup."""
+
+
+def of_logprobs(logprob: Floats32, targets: Sequence[int]) -> Reading:
+    """The reading of consecutive positions from whole distributions.
+
+    Args:
+        logprob: float32 `[P, V]`.
+        targets: the tokens that follow, `[P]`.
+
+    Raises:
+        UserError: a token is outside of the vocabulary.
+    """
+    goal = np.asarray(targets)
+    if goal.max() >= logprob.shape[1]:
+        raise UserError(
+            f"token {goal.max()} is outside of the vocabulary of {logprob.shape[1]} tokens: the "
+            "setups have different tokenizers"
+        )
+    k = min(TOP, logprob.shape[1])
+    best = np.argpartition(-logprob, k - 1, axis=1)[:, :k]
+    order = np.argsort(-np.take_along_axis(logprob, best, 1), axis=1, kind="stable")
+    best = np.take_along_axis(best, order, 1)
+    top = np.take_along_axis(logprob, best, 1)
+    return Reading(logprob[np.arange(len(goal)), goal], best.astype(np.int32), top)
+
+
+def of_entries(entries: Sequence[dict[int, float]], row: Sequence[int]) -> Reading:
+    """The reading of a text from a dictionary a position: the top tokens and the text's own.
+
+    Raises:
+        UserError: a position is missing, or the text's own token is.
+    """
+    if len(entries) != len(row) - 1:
+        raise UserError(
+            f"{len(entries)} of {len(row) - 1} positions were scored: the prompt was cut"
+        )
+    logprob = np.empty(len(entries), np.float32)
+    k = min(TOP, min(map(len, entries)))
+    top_ids, top = np.empty((len(entries), k), np.int32), np.empty((len(entries), k), np.float32)
+    for at, (found, token) in enumerate(zip(entries, row[1:], strict=True)):
+        if token not in found:
+            raise UserError(f"position {at + 1}: token {token} of the text was not scored")
+        logprob[at] = found[token]
+        best = sorted(found, key=lambda each: -found[each])[:k]
+        top_ids[at], top[at] = best, [found[each] for each in best]
+    return Reading(logprob, top_ids, top)
+
+
+def joined(parts: Sequence[Reading]) -> Reading:
+    """The reading of consecutive parts."""
+    fields = ("logprob", "top_ids", "top")
+    return Reading(*(np.concatenate([getattr(part, name) for part in parts]) for name in fields))

@@ -1,45 +1,31 @@
-"""The result of a comparison: numbers, a sentence, an exit code, JSON."""
+"""The result of a comparison: numbers, sentences, an exit code, JSON."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from leval_harness.layout import DIFF_KIND, DIFF_SCHEMA
 from leval_harness.parity.findings import Finding
 from leval_harness.parity.reading import Reading
-from leval_tasks.statistics.clustered import Floats
-from leval_tasks.statistics.divergence import kl_divergence, kl_lower_bound
-from leval_tasks.statistics.equivalence import Equivalence, bin_edges, equivalence
-from leval_tasks.statistics.skewed_t import FEWEST
+from leval_tasks.statistics.difference import (
+    BETTER,
+    OPEN,
+    SAME,
+    WORSE,
+    Bin,
+    difference_bins,
+    equal_up_to,
+    verdict_of,
+)
+from leval_tasks.statistics.divergence import kl_lower_bound
 
-CURVE = 32
-"""Points of the curve by position."""
-WORDS = {"undecided": "not decided"}
-EXIT_CODES = {"same": 0, "better": 0, "undecided": 3, "worse": 4}
-
-
-@dataclass(frozen=True)
-class Mean:
-    """A mean over texts with the standard error between texts; `what` says how it was computed."""
-
-    value: float
-    stderr: float | None
-    what: str
-
-
-@dataclass(frozen=True)
-class Point:
-    """Mean difference between two positions with a pointwise 95% interval."""
-
-    start: int
-    end: int
-    difference: float
-    low: float
-    high: float
+EXIT_CODES = {SAME: 0, BETTER: 0, OPEN: 3, WORSE: 4}
+MOST_TEXTS = 4096
+"""The number of texts that would decide is not given beyond this number."""
 
 
 @dataclass(frozen=True)
@@ -48,52 +34,69 @@ class LengthResult:
 
     Attributes:
         length: tokens of each text.
-        texts: how many both have read.
-        equivalence: the verdict with its bins; None below three texts.
-        loss_a, loss_b: nats a token.
+        texts: how many were read.
+        identical: losses of all texts are equal bit for bit up to this position.
+        margin: nats a token.
+        bins: differences by position from there on; none where all losses are equal.
+        loss_a, loss_b: nats a token, over all positions.
         agreement: share of positions at which both rank the same token first.
-        divergence: `KL(A || B)` in nats.
-        curve: for the figure.
+        divergence: a lower bound of `KL(A || B)` in nats, from the most probable tokens.
     """
 
     length: int
     texts: int
-    equivalence: Equivalence | None
-    loss_a: float | None
-    loss_b: float | None
-    agreement: Mean | None
-    divergence: Mean | None
-    curve: tuple[Point, ...]
+    identical: int
+    margin: float
+    bins: tuple[Bin, ...]
+    loss_a: float
+    loss_b: float
+    agreement: float
+    divergence: float
 
     @property
     def verdict(self) -> str:
-        """`same`, `worse`, `better` or `undecided`."""
-        return self.equivalence.verdict if self.equivalence else "undecided"
+        """`same`, `worse`, `better` or `not decided`."""
+        return verdict_of(self.bins)
 
     def sentence(self) -> str:
-        """The verdict in one sentence."""
-        size = f"{self.texts} texts of {self.length:,} tokens"
-        found = self.equivalence
-        if found is None:
-            return f"Not decided: {size} were read within the budget, at least {FEWEST} are needed."
-        whole = found.whole
-        amount = f"{abs(whole.difference):.4f} nats a token"
-        interval = f"{whole.difference:+.4f}, interval {whole.low:+.4f} to {whole.high:+.4f}"
-        if found.verdict == "same":
-            shown = ""
-            if found.measurable:
-                direction = "worse" if whole.difference > 0 else "better"
-                shown = f"; measurably {direction} by {amount}"
-            return f"Same within ±{found.margin:g} nats a token ({interval}{shown}); {size}."
-        if found.verdict == "undecided":
-            more = found.more_texts
-            texts = "text is" if more == 1 else "texts are"
-            needed = f"about {more} more {texts} needed" if more else "more texts will not decide"
-            return f"Not decided ({interval}, margin {found.margin:g}): {needed}; {size}."
-        where = f"from position {found.onset:,} on" if found.onset else "at all positions"
-        parts = max(found.bins, key=lambda each: abs(each.difference))
-        most = f"most between {parts.start:,} and {parts.end:,}: {parts.difference:+.4f}"
-        return f"{found.verdict.capitalize()} by {amount} {where} ({interval}; {most}); {size}."
+        """The verdict in one sentence; every number of it is one of a bin."""
+        size = f"{self.texts} text{'s' * (self.texts != 1)} of {self.length:,} tokens"
+        if not self.bins:
+            return f"Identical: all losses are equal bit for bit; {size}."
+        before = f"identical up to {self.identical:,}, then " if self.identical else ""
+        verdict = self.verdict
+        if verdict == SAME:
+            start = "Identical" if before else "Same"
+            rest = f" up to {self.identical:,}, then the same" if before else ""
+            ends = (end for each in self.bins for end in (abs(each.low), abs(each.high)))
+            most = f"every interval lies within ±{max(ends):.4f}"
+            return f"{start}{rest} within ±{self.margin:g} nats a token ({most}); {size}."
+        found = [each for each in self.bins if each.verdict == verdict]
+        if verdict == OPEN:
+            least = max(found, key=Bin.more)
+            needed = least.more() * self.texts
+            texts = f"about {math.ceil(needed):,} texts would decide"
+            texts = texts if needed <= MOST_TEXTS else "more texts will not decide"
+            return f"Not decided: {before}{_amount(least)}: {texts}; {size}."
+        first = found[0]
+        text = f"{verdict.capitalize()}: {before}{_amount(first)}"
+        most_of = max(found, key=lambda each: abs(each.difference))
+        if most_of is not first:
+            text += f", most over {_place(most_of)}: {_loss(most_of)}"
+        return f"{text}; {size}."
+
+
+def _place(part: Bin) -> str:
+    return f"{part.start:,}–{part.end:,}"
+
+
+def _loss(part: Bin) -> str:
+    return f"{abs(part.difference):.4f} {'higher' if part.difference > 0 else 'lower'} loss"
+
+
+def _amount(part: Bin) -> str:
+    interval = f"{part.low:+.4f} to {part.high:+.4f}"
+    return f"{_loss(part)} over {_place(part)} (interval {interval})"
 
 
 @dataclass(frozen=True)
@@ -102,8 +105,9 @@ class DiffResult:
 
     Attributes:
         a, b: the setups with their versions and facts.
+        ropes: the RoPE settings of both, None where they are not known.
         lengths: one result a length.
-        findings: differences of tokenizers, BOS, template or generation.
+        findings: differences of tokenizers, BOS or template.
         ignored: kinds of findings that do not count.
         texts: name and SHA-256 of the texts.
         seconds: of the whole comparison.
@@ -111,6 +115,7 @@ class DiffResult:
 
     a: dict[str, Any]
     b: dict[str, Any]
+    ropes: tuple[dict[str, Any] | None, dict[str, Any] | None]
     lengths: tuple[LengthResult, ...]
     findings: tuple[Finding, ...]
     ignored: tuple[str, ...]
@@ -119,10 +124,9 @@ class DiffResult:
 
     @property
     def verdict(self) -> str:
-        """Of the losses: worse if any length is; else undecided, better, same in this order."""
+        """Of the losses: worse if any length is; else not decided, better, same in this order."""
         found = {each.verdict for each in self.lengths}
-        order = ("worse", "undecided", "better", "same")
-        return next(each for each in order if each in found)
+        return next(each for each in (WORSE, OPEN, BETTER, SAME) if each in found)
 
     @property
     def counted(self) -> list[Finding]:
@@ -135,25 +139,29 @@ class DiffResult:
         return 4 if self.counted else EXIT_CODES[self.verdict]
 
     def sentences(self) -> list[str]:
-        """Findings first, then a sentence for each length."""
-        first = [f"Different input: {each.sentence}." for each in self.findings
-                 if each.kind != "probe"]  # fmt: skip
-        probes = [f"Generation: {each.sentence}." for each in self.findings if each.kind == "probe"]
-        return [*first, *probes, *(each.sentence() for each in self.lengths)]
+        """Different RoPE settings and input first, then a sentence for each length."""
+        a, b = self.ropes
+        first = [] if None in self.ropes or a == b else [f"RoPE settings differ: A {a}, B {b}."]
+        found = [f"Different input: {each.sentence}." for each in self.findings]
+        return [*first, *found, *(each.sentence() for each in self.lengths)]
 
     def as_json(self) -> dict[str, Any]:
         """The content of `diff.json`."""
+        lengths = [
+            {
+                "verdict": each.verdict,
+                **asdict(each),
+                "bins": [{"verdict": part.verdict, **asdict(part)} for part in each.bins],
+            }
+            for each in self.lengths
+        ]
         return {
             "kind": DIFF_KIND,
             "schema": DIFF_SCHEMA,
-            "verdict": WORDS.get(self.verdict, self.verdict),
+            "verdict": self.verdict,
             "exit_code": self.exit_code,
             "sentences": self.sentences(),
-            **{k: v for k, v in asdict(self).items() if k not in ("lengths",)},
-            "lengths": [
-                {"verdict": WORDS.get(each.verdict, each.verdict), **_finite(asdict(each))}
-                for each in self.lengths
-            ],
+            **_finite({**asdict(self), "lengths": lengths}),
         }
 
 
@@ -166,73 +174,42 @@ def _finite(content: Any) -> Any:
     return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
-def length_result(
-    length: int,
-    pairs: Sequence[tuple[Reading, Reading]],
-    *,
-    margin: float,
-    share: float,
-    lengths: int,
-    last: bool,
+def compare_lengths(
+    a: Sequence[Reading], b: Sequence[Reading], margin: float
+) -> tuple[LengthResult, ...]:
+    """Compare the readings of the same rows, which are grouped by length, ascending.
+
+    A side that has read fewer tokens of a text than the other is compared up to there.
+    """
+    pairs = []
+    for x, y in zip(a, b, strict=True):
+        tokens = min(len(x.logprob), len(y.logprob)) + 1
+        pairs.append((x.first(tokens), y.first(tokens)))
+    grouped = [list(g) for _, g in itertools.groupby(pairs, lambda pair: len(pair[0].logprob))]
+    return tuple(_length_result(group, margin, len(grouped)) for group in grouped)
+
+
+def _length_result(
+    pairs: Sequence[tuple[Reading, Reading]], margin: float, lengths: int
 ) -> LengthResult:
-    """Compare the readings `(A, B)` of texts of one length."""
-    if not pairs:
-        return LengthResult(length, 0, None, None, None, None, None, ())
     a, b = (np.stack([-pair[side].logprob.astype(np.float64) for pair in pairs]) for side in (0, 1))
-    d = b - a
-    found = None
-    if len(pairs) >= FEWEST:
-        found = equivalence(
-            d, bin_edges(length), margin=margin, share=share, lengths=lengths, last=last
-        )
-    same = [x.top_ids[:, 0] == y.top_ids[:, 0] for x, y in pairs]
-    return LengthResult(
-        length=length,
-        texts=len(pairs),
-        equivalence=found,
-        loss_a=float(a.mean()),
-        loss_b=float(b.mean()),
-        agreement=_mean([each.mean() for each in same], "share of positions"),
-        divergence=_divergence(pairs),
-        curve=tuple(_curve(d)),
-    )
-
-
-def _divergence(pairs: Sequence[tuple[Reading, Reading]]) -> Mean:
-    if all(x.dense is not None and y.dense is not None for x, y in pairs):
-        whole = [
-            float(kl_divergence(_float64(x.dense), _float64(y.dense)).mean()) for x, y in pairs
-        ]
-        count = len(pairs[0][0].dense if pairs[0][0].dense is not None else ())
-        return _mean(whole, f"whole vocabulary at {count} positions a text")
-    bound = [
-        float(kl_lower_bound(x.top_ids, _float64(x.top), y.top_ids, _float64(y.top)).mean())
+    identical = equal_up_to(a, b)
+    k = min(x.top.shape[1] for pair in pairs for x in pair)
+    bounds = [
+        kl_lower_bound(
+            *(x.top_ids[:, :k], x.top[:, :k].astype(np.float64)),
+            *(y.top_ids[:, :k], y.top[:, :k].astype(np.float64)),
+        ).mean()
         for x, y in pairs
     ]
-    k = min(pairs[0][0].top.shape[1], pairs[0][1].top.shape[1])
-    return _mean(bound, f"lower bound, over the top {k} tokens")
-
-
-def _float64(array: Any) -> Floats:
-    return np.asarray(array, np.float64)
-
-
-def _mean(values: Sequence[float], what: str) -> Mean:
-    array = np.asarray(values, np.float64)
-    stderr = float(array.std(ddof=1) / math.sqrt(array.size)) if array.size > 1 else None
-    return Mean(float(array.mean()), stderr, what)
-
-
-def _curve(d: Any) -> list[Point]:
-    """Means of equal stretches of positions, intervals by text."""
-    texts, size = d.shape
-    edges = np.unique(np.linspace(0, size, min(CURVE, size) + 1).astype(int))
-    points = []
-    for start, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-        means = d[:, start:end].mean(axis=1)
-        half = 0.0
-        if texts > 1:
-            half = float(stats.t.ppf(0.975, texts - 1) * means.std(ddof=1) / math.sqrt(texts))
-        mean = float(means.mean())
-        points.append(Point(start + 1, end + 1, mean, mean - half, mean + half))
-    return points
+    return LengthResult(
+        length=a.shape[1] + 1,
+        texts=len(pairs),
+        identical=identical,
+        margin=margin,
+        bins=difference_bins(b - a, identical, margin, lengths),
+        loss_a=float(a.mean()),
+        loss_b=float(b.mean()),
+        agreement=float(np.mean([x.top_ids[:, 0] == y.top_ids[:, 0] for x, y in pairs])),
+        divergence=float(np.mean(bounds)),
+    )

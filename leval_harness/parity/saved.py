@@ -1,153 +1,117 @@
-"""Saved references: the readings of one setup in one JSON file, so that CI needs no setup A.
+"""Saved references: the readings of one setup in one `.npz`, so that a gate needs no setup A.
 
 The file holds the texts, too: whoever has it needs neither data nor a network to compare with it.
-Arrays are little-endian, compressed by zlib and written in base64.
 """
 
-import base64
 import json
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
+from zipfile import BadZipFile
 
 import numpy as np
 
 from leval_harness.parity.reading import Messages, Reader, Reading
-from leval_harness.parity.texts import ids_sha256
 from leval_tasks.perplexity.documents import Text
 from resonance_vllm.errors import UserError
-from resonance_vllm.files import read_object, write_text
 
-SCHEMA = 1
-KIND = "leval-harness diff reference"
-_FIELDS = {"logprob": "<f4", "top_ids": "<i4", "top": "<f4"}
+SCHEMA = 2
+FIELDS = ("logprob", "top_ids", "top")
 
 
-@dataclass(frozen=True)
-class Reference:
-    """What one setup reads, with all that a comparison needs to know of it.
+class SavedReader(Reader):
+    """What one setup has read. It knows the texts of its file alone.
 
     Attributes:
         setup: the setup as it was written, its arguments, versions and facts.
         texts: what was read.
-        encodings: token ids of each text as the setup makes them, by SHA-256 of the text.
-        template: token ids of the probe chat; None where the setup could not say.
-        readings: by SHA-256 of the token ids.
-        ids: the token ids, by the same key.
+        rows: token ids of each text at each length.
     """
 
-    setup: dict[str, Any]
-    texts: list[Text]
-    encodings: dict[str, list[int]]
-    template: list[int] | None
-    readings: dict[str, Reading]
-    ids: dict[str, list[int]]
+    def __init__(
+        self,
+        setup: Mapping[str, Any],
+        texts: Sequence[Text],
+        template: list[int] | None,
+        rows: Sequence[list[int]],
+        readings: Sequence[Reading],
+    ) -> None:
+        self.setup, self.texts, self.chat, self.rows = dict(setup), list(texts), template, rows
+        self.readings = dict(zip(map(tuple, rows), readings, strict=True))
+        self.limit: int | None = max(map(len, rows), default=0)
 
-    def write(self, path: Path) -> None:
-        """Write the file; distributions over the whole vocabulary are left out."""
-        content = {
-            "kind": KIND,
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Tokens of the texts, ascending."""
+        return tuple(sorted({len(row) for row in self.rows}))
+
+    def save(self, path: Path) -> None:
+        """Write the file, which appears whole or not at all."""
+        about = {
             "schema": SCHEMA,
             "setup": self.setup,
-            "texts": [
-                {
-                    "name": each.name,
-                    "sha256": each.sha256,
-                    "text": each.text,
-                    "encoding": _packed(np.array(self.encodings[each.sha256], "<i4")),
-                }
-                for each in self.texts
-            ],
-            "template": self.template,
-            "readings": [
-                {
-                    "ids_sha256": key,
-                    "ids": _packed(np.array(self.ids[key], "<i4")),
-                    **{n: _packed(getattr(reading, n).astype(t)) for n, t in _FIELDS.items()},
-                }
-                for key, reading in self.readings.items()
-            ],
+            "texts": [[each.name, each.text] for each in self.texts],
+            "template": self.chat,
         }
-        write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+        arrays: dict[str, Any] = {"about": np.array(json.dumps(about))}
+        for number, row in enumerate(self.rows):
+            arrays[f"{number}.ids"] = np.array(row, np.int32)
+            reading = self.readings[tuple(row)]
+            arrays |= {f"{number}.{name}": getattr(reading, name) for name in FIELDS}
+        temporary = path.with_name(f".{path.name}.part")
+        with temporary.open("wb") as file:
+            np.savez_compressed(file, **arrays)
+        temporary.replace(path)
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read and verify what `write` wrote.
+        """Read what `save` wrote.
 
         Raises:
-            UserError: it is no such file, of a newer schema, or not as it was written.
+            UserError: it is no such file, or of another schema.
         """
-        content = read_object(path)
-        if content is None or content.get("kind") != KIND:
-            raise UserError(f"{path} is no reference saved by `leval-harness diff --save`")
-        if content.get("schema") != SCHEMA:
-            raise UserError(f"{path}: schema {content.get('schema')!r}; allowed: {SCHEMA}")
         try:
-            return cls._of(content)
-        except (KeyError, TypeError, ValueError, zlib.error) as error:
-            raise UserError(f"{path} is damaged: {error}") from None
-
-    @classmethod
-    def _of(cls, content: Mapping[str, Any]) -> Self:
-        texts, encodings = [], {}
-        for row in content["texts"]:
-            text = Text(row["name"], row["text"])
-            if text.sha256 != row["sha256"]:
-                raise ValueError(f"text {text.name} does not have the SHA-256 that is written")
-            texts.append(text)
-            encodings[text.sha256] = _unpacked(row["encoding"], "<i4").tolist()
-        readings, ids = {}, {}
-        for row in content["readings"]:
-            key, tokens = row["ids_sha256"], _unpacked(row["ids"], "<i4").tolist()
-            if ids_sha256(tokens) != key:
-                raise ValueError("token ids do not have the SHA-256 that is written")
-            arrays = {name: _unpacked(row[name], kind) for name, kind in _FIELDS.items()}
-            shapes = [
-                each.shape[:-1] if n != "logprob" else each.shape for n, each in arrays.items()
-            ]
-            if set(shapes) != {(len(tokens) - 1,)}:
-                raise ValueError("a reading does not have one entry a token")
-            readings[key], ids[key] = Reading(**arrays), tokens
-        return cls(content["setup"], texts, encodings, content["template"], readings, ids)
-
-
-class SavedReader(Reader):
-    """A reader of a reference; it knows the texts of its file alone."""
-
-    def __init__(self, path: Path) -> None:
-        self.reference = Reference.load(path)
-        self.limit: int | None = max(map(len, self.reference.ids.values()), default=0)
-        self.path = path
+            with np.load(path, allow_pickle=False) as content:
+                arrays = dict(content)
+            about = json.loads(str(arrays.pop("about")))
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+            said = f"{path} is no reference saved by `leval-harness diff --save`: {error}"
+            raise UserError(said) from None
+        if about["schema"] != SCHEMA:
+            raise UserError(f"{path}: schema {about['schema']!r}; allowed: {SCHEMA}; save it again")
+        count = len(arrays) // (len(FIELDS) + 1)
+        return cls(
+            about["setup"],
+            [Text(name, text) for name, text in about["texts"]],
+            about["template"],
+            [arrays[f"{number}.ids"].tolist() for number in range(count)],
+            [Reading(*(arrays[f"{n}.{name}"] for name in FIELDS)) for n in range(count)],
+        )
 
     def encode(self, text: str) -> list[int] | None:
-        return self.reference.encodings.get(Text("", text).sha256)
+        """The longest row of a text of the file."""
+        known = {each.text: at for at, each in enumerate(self.texts)}
+        if text not in known:
+            return None
+        longest = [row for row in self.rows if len(row) == self.limit]
+        return longest[known[text]]
 
     def template(self, messages: Messages) -> list[int] | None:
-        return self.reference.template
+        """As it was rendered when the file was saved."""
+        return self.chat
 
     def read(self, rows: Sequence[list[int]]) -> Iterator[Reading]:
+        """Of the texts of the file, at its lengths or shorter."""
         for row in rows:
-            if (key := ids_sha256(row)) not in self.reference.readings:
+            longer = (each for each in self.rows if each[: len(row)] == row)
+            found = next(longer, None)
+            if found is None:
                 raise UserError(
-                    f"{self.path} has no reading of these {len(row)} tokens; allowed are its own "
-                    "texts at its own lengths"
+                    f"the reference has no reading of these {len(row)} tokens; allowed are its own "
+                    "texts up to its own lengths"
                 )
-            yield self.reference.readings[key]
-
-    def generate(self, ids: list[int], tokens: int) -> list[int]:
-        raise UserError(f"--probe: {self.path} is saved and cannot generate")
+            yield self.readings[tuple(found)].first(len(row))
 
     def facts(self) -> dict[str, Any]:
-        return dict(self.reference.setup)
-
-
-def _packed(array: Any) -> dict[str, Any]:
-    data = base64.b64encode(zlib.compress(array.tobytes(), 6)).decode("ascii")
-    return {"shape": list(array.shape), "zlib_base64": data}
-
-
-def _unpacked(packed: Mapping[str, Any], kind: str) -> Any:
-    data = zlib.decompress(base64.b64decode(packed["zlib_base64"]))
-    return np.frombuffer(data, kind).reshape(packed["shape"]).copy()
+        """What was recorded of the setup."""
+        return self.setup

@@ -7,8 +7,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from leval_harness.parity.local import of_entries
-from leval_harness.parity.reading import TOP, Messages, Reader, Reading
+from leval_harness.parity.reading import TOP, Messages, Reader, Reading, of_entries
 from leval_harness.parity.setups import Setup
 from resonance_vllm.errors import UserError, hint
 
@@ -67,12 +66,6 @@ class ServerReader(Reader):
                 ],
                 row,
             )
-
-    def generate(self, ids: list[int], tokens: int) -> list[int]:
-        choice = self._complete(ids, max_tokens=tokens, return_token_ids=True)
-        if not choice.get("token_ids"):
-            raise UserError(f"{self.root} returns no token_ids of what it generates")
-        return list(choice["token_ids"])
 
     def facts(self) -> dict[str, Any]:
         try:

@@ -6,21 +6,19 @@ vllm:MODEL,kv_cache_dtype=fp8_e4m3
 vllm:MODEL,hf_overrides={"rope_parameters": {...}}
 hf:MODEL,rope=yarn:factor=2                   more keys of rope: as JSON, or by --rope-b
 http://localhost:8000,model=NAME              a server that returns prompt log-probabilities
-MODEL.gguf,n_threads=2                        llama.cpp
-base.json                                     saved by an earlier diff
+base.npz                                      saved by an earlier diff
 {"backend": "vllm", "pretrained": "MODEL", "kv_cache_dtype": "fp8_e4m3"}
 """
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Self
 
 from leval_harness.backends import libraries, library_of
-from leval_harness.secrets import redact
 from leval_harness.smollm2 import prepared
 from resonance_vllm.config import ModelPositions, model_args
 from resonance_vllm.core.spec import RopeRequest, parsed_value
@@ -28,11 +26,10 @@ from resonance_vllm.errors import SettingError, one_of, shown
 from resonance_vllm.files import parse_json
 
 DEFAULT_KIND = "hf-long"
-SERVER, GGUF, SAVED = "server", "gguf", "saved"
+SERVER, SAVED = "server", "saved"
 PACKAGES = {
     "transformers": ("torch", "transformers", "lm-eval"),
     "vllm": ("torch", "vllm", "transformers", "lm-eval"),
-    GGUF: ("llama-cpp-python",),
 }
 DTYPES = ("auto", "float32", "float", "float64", "double", "bfloat16", "float16", "half")
 OWN_ARGUMENTS = {
@@ -45,7 +42,7 @@ OWN_ARGUMENTS = {
 
 def kinds() -> list[str]:
     """Prefixes of a setup."""
-    return [*libraries(), SERVER, GGUF, SAVED]
+    return [*libraries(), SERVER, SAVED]
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,7 @@ class Setup:
         kind: one of `kinds()`.
         target: checkpoint folder or hub name, URL, or path of a file.
         arguments: those of the backend, and `OWN_ARGUMENTS`.
-        text: as the user wrote it, without credentials.
+        text: as the user wrote it.
     """
 
     kind: str
@@ -87,7 +84,7 @@ class Setup:
         if "rope" in setup.arguments and setup.library is None:
             raise SettingError(f"rope: {setup.kind} runs a model as it is; allowed with: "
                                f"{', '.join(libraries())}")  # fmt: skip
-        return replace(setup, text=redact(text))
+        return replace(setup, text=text)
 
     @classmethod
     def _from_json(cls, content: Any) -> Self:
@@ -164,7 +161,7 @@ class Setup:
         return {
             "kind": self.kind,
             "target": str(path.resolve()) if found else self.target,
-            "arguments": json.loads(redact(json.dumps(self.arguments, sort_keys=True))),
+            "arguments": self.arguments,
             "files": {name: [stat.st_size, stat.st_mtime_ns] for name, stat in facts.items()},
             "versions": self.versions(),
         }
@@ -179,6 +176,21 @@ class Setup:
                 found[name] = "not installed"
         return found
 
+    def rope(self) -> dict[str, Any] | None:
+        """The RoPE settings that it runs with, as far as they are known without loading it."""
+        if self.library is None:
+            return None
+        arguments = self.backend_arguments()
+        written = arguments.get("hf_overrides", arguments)
+        asked = written.get("rope_parameters") if isinstance(written, Mapping) else None
+        shipped = ModelPositions.of_checkpoint(self.target, self.arguments.get("revision")).rope
+        return dict(asked or shipped)
+
+    def stated_limit(self) -> int | None:
+        """The most tokens of a text, where the user has set them."""
+        given = (self.arguments.get(key) for key in ("max_length", "max_model_len"))
+        return next((int(each) for each in given if each is not None), None)
+
     def key(self, ids: list[int]) -> str:
         """Name of a reading of these tokens by this setup."""
         text = json.dumps([self.identity(), ids], sort_keys=True)
@@ -188,7 +200,7 @@ class Setup:
 def _kind_of(target: str) -> str:
     if target.startswith(("http://", "https://")):
         return SERVER
-    return {".gguf": GGUF, ".json": SAVED}.get(Path(target).suffix, DEFAULT_KIND)
+    return SAVED if target.endswith(".npz") else DEFAULT_KIND
 
 
 def _split(text: str) -> Iterator[str]:

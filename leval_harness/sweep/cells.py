@@ -198,10 +198,10 @@ def _yardstick(
         )
     lengths: list[Any] = [*listed(given.get("context_length") or request.context_length)]
     shortest, longest = min(lengths), max(lengths)
-    if isinstance(shortest, int) and shortest <= scored_from(trained):
+    if isinstance(shortest, int) and shortest <= (start := scored_from(trained, longest)):
         raise ConfigError(
-            f"context_length: {shortest} is not above {scored_from(trained)}, a quarter of the "
-            f"window of {trained} tokens, from which on texts are scored; give longer texts"
+            f"context_length: {shortest} is not above {start}, from which position on texts of "
+            f"{longest} tokens are scored; give lengths that are more alike"
         )
     read = "full" if longest <= trained else "windows"
     metadata = {"context_length": [request.context_length], **request.task.metadata, READS: read}

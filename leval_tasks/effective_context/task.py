@@ -114,7 +114,9 @@ class EffectiveContextTask(PerplexityTask):
     @property
     def _start(self) -> int:
         """Tokens of a text before the first that is scored, BOS not counted."""
-        return document_tokens(scored_from(self.settings.window), bool(self.settings.bos))
+        given: EffectiveContextSettings = self.settings
+        start = scored_from(given.window or 0, (given.context_length or (0,))[-1])
+        return document_tokens(start, bool(given.bos))
 
     def _describe(self, doc: Mapping[str, Any], totals: list[SumOfLogprobs]) -> list[Described]:
         """The blocks of a text beside the answer to its first window."""
@@ -188,9 +190,9 @@ def complete_settings(
             "window: the checkpoint names no trained length; give window, the tokens of a window "
             "that it reads well"
         )
-    start = scored_from(window)
+    start = scored_from(window, lengths[-1])
     if not start < lengths[0]:
-        allowed = f"above {start}, a quarter of the window of {window} tokens"
+        allowed = f"above {start}, from which position on texts are scored"
         raise SettingError(not_allowed("context_length", lengths[0], allowed))
     longest = lengths[-1]
     if given.reads == WINDOWS:

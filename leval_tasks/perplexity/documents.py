@@ -9,14 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict
 
-from leval_tasks.data import (
-    numbered_rows,
-    read_bytes,
-    resolve_source,
-    why_hub_is_unreachable,
-)
+from leval_tasks.data import numbered_rows, read_bytes, resolve_source, why_hub_is_unreachable
 from leval_tasks.errors import DataError
 from leval_tasks.metadata import PerplexitySettings, TextSettings
 from leval_tasks.repetition import without_repeats
@@ -48,7 +43,7 @@ class Text:
     @property
     def sha256(self) -> str:
         """Hex digest of the UTF-8 bytes."""
-        return hashlib.sha256(self.text.encode("utf-8")).hexdigest()
+        return sha256_of(self.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +66,6 @@ class TokenizedText:
         return self.text[self.ends[start - 1] if start else 0 : self.ends[end - 1]]
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """Documents of a run and how many were left out, by reason."""
-
-    documents: list[TokenizedText]
-    left_out: dict[str, int]
-
-
 class TextRow(BaseModel):
     """A line of a JSON-lines file of texts; further fields are its own."""
 
@@ -86,11 +73,10 @@ class TextRow(BaseModel):
 
     text: str
 
-    @field_validator("text")
-    @classmethod
-    def _whole_characters(cls, value: str) -> str:
-        value.encode("utf-8")  # half a character is no text
-        return value
+
+def sha256_of(text: str) -> str:
+    """Hex digest of the UTF-8 bytes."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def read_corpus(corpus: str, data_dir: str | None) -> tuple[list[Text], dict[str, Any]]:
@@ -107,12 +93,18 @@ def read_corpus(corpus: str, data_dir: str | None) -> tuple[list[Text], dict[str
     """
     one_of("corpus", corpus, CORPORA)
     source = resolve_source({"data_dir": data_dir})
-    if source.kind == "sample":
+    if source.folder is None:
+        return _from_hub(corpus)
+    name, path = f"{corpus}.jsonl", corpus_file(corpus, source.folder)
+    if path is None:
         raise DataError(
-            f"data_dir 'sample' has no {corpus}: the bundled sample is for closed-ended tasks; "
-            "ppl_pydocs needs no data"
+            f"{name} is neither in {source.path} nor in its subfolder corpora; data_dir must hold "
+            'it, one JSON object with a "text" field a line (ppl_pydocs needs no data)'
         )
-    return _local(corpus, Path(source.path)) if source.folder else _hub(corpus)
+    content = read_bytes(path)
+    rows = numbered_rows(content, str(path), TextRow)
+    texts = [Text(f"{corpus}-{number - 1}", row.text) for number, row in rows]
+    return texts, _about("data_dir", str(path), name, hashlib.sha256(content).hexdigest())
 
 
 def corpus_file(corpus: str, folder: Path) -> Path | None:
@@ -121,59 +113,44 @@ def corpus_file(corpus: str, folder: Path) -> Path | None:
     return next((p for p in (folder / name, folder / "corpora" / name) if p.is_file()), None)
 
 
-def _local(corpus: str, folder: Path) -> tuple[list[Text], dict[str, Any]]:
-    name, path = f"{corpus}.jsonl", corpus_file(corpus, folder)
-    if path is None:
-        raise DataError(
-            f"{name} is neither in {folder} nor in {folder / 'corpora'}; data_dir must hold it, "
-            'one JSON object with a "text" field a line'
-        )
-    content = read_bytes(path)
-    rows = numbered_rows(content, str(path), TextRow)
-    return [Text(f"{corpus}-{number - 1}", row.text) for number, row in rows], {
-        "source": "data_dir",
-        "path": str(path),
-        "sample": False,
-        "files": {name: hashlib.sha256(content).hexdigest()},
-    }
-
-
-def _hub(corpus: str) -> tuple[list[Text], dict[str, Any]]:
-    if corpus not in HUB:
-        raise DataError(
-            f"{corpus} has no hub source that loads without a dataset script; "
-            f'put {corpus}.jsonl (one JSON object with "text" a line) into a folder and give it: '
-            '--metadata \'{"data_dir": "FOLDER"}\''
-        )
+def _from_hub(corpus: str) -> tuple[list[Text], dict[str, Any]]:
     from datasets import load_dataset
     from huggingface_hub import constants
 
-    path, split, column = HUB[corpus]
+    path, split, column = HUB.get(corpus, ("", "", ""))
+    reason = "no data set there loads without a script"
     try:
-        if not constants.HF_HUB_OFFLINE and (reason := why_hub_is_unreachable()):
-            raise OSError(f"{reason}; HF_HUB_OFFLINE=1 reads what was fetched before")
-        rows = load_dataset(path, split=split)[column]
+        if path and not constants.HF_HUB_OFFLINE and (unreachable := why_hub_is_unreachable()):
+            reason, path = f"{unreachable}; HF_HUB_OFFLINE=1 reads what was fetched before", ""
+        rows = load_dataset(path, split=split)[column] if path else []
     except Exception as error:  # noqa: BLE001 - of whatever library it asks
+        reason, path = str(error), ""
+    if not path:
         raise DataError(
-            f"{corpus} could not be read from the hub ({path}: {error}); give a folder with "
-            f'{corpus}.jsonl instead: --metadata \'{{"data_dir": "FOLDER"}}\''
-        ) from None
+            f"{corpus} cannot be read from the hub ({reason}); put {corpus}.jsonl, one JSON object "
+            'with "text" a line, into a folder and give it: --metadata \'{"data_dir": "FOLDER"}\''
+        )
     texts = [Text(f"{corpus}-{number}", text) for number, text in enumerate(rows)]
-    digest = hashlib.sha256("\0".join(t.text for t in texts).encode("utf-8")).hexdigest()
-    return texts, {
-        "source": "hub",
-        "path": path,
-        "sample": False,
-        "files": {f"{split}.{column}": digest},
-    }
+    digest = sha256_of("\0".join(each.text for each in texts))
+    return texts, _about("hub", path, f"{split}.{column}", digest)
 
 
-def draw(texts: Iterable[Text], encode: Encode, settings: TextSettings) -> Drawn:
+def _about(source: str, path: str, file: str, digest: str) -> dict[str, Any]:
+    """What goes into the results about the data."""
+    return {"source": source, "path": path, "sample": False, "files": {file: digest}}
+
+
+def draw(
+    texts: Iterable[Text], encode: Encode, settings: TextSettings
+) -> tuple[list[TokenizedText], dict[str, int]]:
     """Draw `num_docs` of the documents that are long enough, in the order of the source.
 
     Empty texts and second copies are left out first. The rest is visited in one seeded order until
     enough are found, which draws uniformly from the long enough ones without tokenising all; short
     ones count as left out as far as visited.
+
+    Returns:
+        The documents, and how many were left out, by reason.
 
     Raises:
         DataError: no document is long enough.
@@ -189,8 +166,8 @@ def draw(texts: Iterable[Text], encode: Encode, settings: TextSettings) -> Drawn
     candidates = list(usable.values())
     order = list(range(len(candidates)))
     random.Random(settings.seed).shuffle(order)
-    least, chosen = settings.min_tokens or 1, dict[int, TokenizedText]()
-    longest = 0
+    least, longest = settings.min_tokens or 1, 0
+    chosen: dict[int, TokenizedText] = {}
     for index in order:
         if len(chosen) == settings.num_docs:
             break
@@ -208,18 +185,16 @@ def draw(texts: Iterable[Text], encode: Encode, settings: TextSettings) -> Drawn
             f"context (or min_tokens) needs; the longest has {longest}. Take a shorter "
             "context_length or other documents"
         )
-    if any(left_out.values()):
+    if any(left_out.values()) or len(chosen) < settings.num_docs:
         logger.warning(
-            "left out: %d empty, %d duplicate, %d shorter than %d tokens; %d documents remain",
+            "left out: %d empty, %d duplicate, %d shorter than %d tokens; %d documents remain of "
+            "num_docs=%d",
             *left_out.values(),
             least,
             len(chosen),
+            settings.num_docs,
         )
-    if len(chosen) < settings.num_docs:
-        logger.warning(
-            "num_docs=%d, but only %d documents can be used", settings.num_docs, len(chosen)
-        )
-    return Drawn([chosen[index] for index in sorted(chosen)], left_out)
+    return [chosen[index] for index in sorted(chosen)], left_out
 
 
 def language_reference(topics: Mapping[str, str] | None = None) -> tuple[str, str]:
@@ -234,22 +209,19 @@ def language_reference(topics: Mapping[str, str] | None = None) -> tuple[str, st
         topics = shipped
     paragraphs = (each for name in sorted(topics) for each in topics[name].split("\n\n"))
     text = "\n\n".join(each.strip("\n") for each in without_repeats(paragraphs))
-    return text, hashlib.sha256(text.encode("utf-8")).hexdigest()
+    return text, sha256_of(text)
 
 
-def equal_cuts(n: int, size: int) -> list[tuple[int, int]]:
-    """Bounds of as many pieces of `size` tokens as `n` tokens hold; what remains is left out."""
-    return [(start, start + size) for start in range(0, n - size + 1, size)]
-
-
-def draw_pydocs(encode: Encode, settings: TextSettings) -> tuple[Drawn, dict[str, Any]]:
+def draw_pydocs(
+    encode: Encode, settings: TextSettings
+) -> tuple[list[TokenizedText], dict[str, int], dict[str, Any]]:
     """Documents of equal token length from the language reference, drawn with the seed.
 
     A document fills one window of the longest context; for sliding windows it is twice as long.
     `max_tokens` sets another size.
 
     Returns:
-        The documents, and where they come from.
+        The documents, how many tokens were left out, and where the text comes from.
 
     Raises:
         DataError: the language reference is shorter than one document.
@@ -265,25 +237,21 @@ def draw_pydocs(encode: Encode, settings: TextSettings) -> tuple[Drawn, dict[str
             f"min_tokens={settings.min_tokens} is more than the {size} tokens of each document of "
             "ppl_pydocs; leave it out, or set max_tokens, which is their size"
         )
-    cuts = equal_cuts(len(tokens), size)
-    if not cuts:
+    starts = range(0, len(tokens) - size + 1, size)
+    if not starts:
         raise DataError(
             f"the language reference has {len(tokens)} tokens, fewer than one document of {size}; "
             "take a shorter context_length, or ppl_pg19"
         )
-    if len(cuts) < settings.num_docs:
-        logger.info("num_docs=%d: the text gives %d documents", settings.num_docs, len(cuts))
-    number = min(settings.num_docs, len(cuts))
+    number = min(settings.num_docs, len(starts))
+    if number < settings.num_docs:
+        logger.info("num_docs=%d: the text gives %d documents", settings.num_docs, number)
     documents = []
-    for start, end in sorted(random.Random(settings.seed).sample(cuts, number)):
-        first = ends[start - 1] if start else 0
+    for start in sorted(random.Random(settings.seed).sample(starts, number)):
+        end, first = start + size, ends[start - 1] if start else 0
         piece, places = text[first : ends[end - 1]], [place - first for place in ends[start:end]]
         documents.append(TokenizedText(f"{PYDOCS}-{start}", piece, tokens[start:end], places))
     version = platform.python_version()
-    return Drawn(documents, {"tokens_after_the_last_cut": len(tokens) - cuts[-1][1]}), {
-        "source": "pydoc_data.topics",
-        "path": f"Python {version}",
-        "sample": False,
-        "python_version": version,
-        "files": {"pydoc_data/topics.py": digest},
-    }
+    about = _about("pydoc_data.topics", f"Python {version}", "pydoc_data/topics.py", digest)
+    left_out = {"tokens_after_the_last_cut": len(tokens) - starts[-1] - size}
+    return documents, left_out, about | {"python_version": version}

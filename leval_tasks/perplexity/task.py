@@ -21,13 +21,7 @@ from leval_tasks.lm_task import PlainTask
 from leval_tasks.metadata import PerplexitySettings, TextSettings, read_metadata
 from leval_tasks.metrics import OURS, compose, directions, split
 from leval_tasks.model import find_reader, running_model
-from leval_tasks.perplexity.documents import (
-    PYDOCS,
-    TokenizedText,
-    draw,
-    draw_pydocs,
-    read_corpus,
-)
+from leval_tasks.perplexity.documents import PYDOCS, TokenizedText, draw, draw_pydocs, read_corpus
 from leval_tasks.perplexity.windows import (
     METRICS,
     Window,
@@ -104,20 +98,19 @@ class PerplexityTask(PlainTask):
                 "windows begin without BOS: the first token of each document is not scored"
             )
         if corpus == PYDOCS:
-            drawn, data = draw_pydocs(reader.encode, settings)
+            drawn, left_out, data = draw_pydocs(reader.encode, settings)
         else:
             texts, data = read_corpus(corpus, settings.data_dir)
-            drawn = draw(texts, reader.encode, settings)
+            drawn, left_out = draw(texts, reader.encode, settings)
         self._config.metadata.update(
             data=data,
             settings=settings.recorded(),
-            left_out=drawn.left_out,
-            documents=len(drawn.documents),
+            left_out=left_out,
+            documents=len(drawn),
             tokenizer_name=str(getattr(reader.tokenizer, "name_or_path", "")),
             softmax=reader.softmax,
         )
-        documents = self._cut(drawn.documents, settings)
-        return settings, {document.document_id: document for document in documents}
+        return settings, {each.document_id: each for each in self._cut(drawn, settings)}
 
     def _cut(
         self, documents: Sequence[TokenizedText], settings: TextSettings
@@ -174,31 +167,28 @@ class PerplexityTask(PlainTask):
         scored = list(zip(self.windows(doc), losses, strict=True))
         document = self._documents[doc["document_id"]]
         values: dict[str, list[float]] = {}
-        before, nats, tokens = 0, 0.0, 0.0  # the sums of the context length before this one
-        bands: dict[str, list[float]] = {}
         for length in self.settings.context_length:
-            at_length = [each for each in scored if each[0].context_length == length]
-            windows = [window for window, _ in at_length]
-            pairs = document_pairs(
-                [each for _, each in at_length],
-                [window.scored for window in windows],
-                document.scored_text(windows[0].score_start, windows[-1].end),
-            )
+            windows, nll = zip(*(w for w in scored if w[0].context_length == length), strict=True)
+            text = document.scored_text(windows[0].score_start, windows[-1].end)
+            pairs = document_pairs(nll, [window.scored for window in windows], text)
             values |= {compose(name, length): pair for name, pair in pairs.items()}
-            total, count = pairs["token_perplexity"]
-            bands[compose(BAND, before, length)] = [total - nats, count - tokens]
-            before, nats, tokens = length, total, count
-        if self.settings.mode == "truncate":  # windows that all begin at position 0
-            values |= bands
+        before = [0.0, 0.0]
+        for ends in self._bands():  # windows that all begin at position 0
+            total = values[compose("token_perplexity", ends[1])]
+            values[compose(BAND, *ends)] = [total[0] - before[0], total[1] - before[1]]
+            before = total
         return with_stderr(values)
+
+    def _bands(self) -> list[tuple[int, int]]:
+        """Pairs of neighbouring lengths; none for windows that do not contain each other."""
+        truncated = self.settings.mode == "truncate"
+        return list(itertools.pairwise((0, *self.settings.context_length))) if truncated else []
 
     def metric_names(self) -> list[str]:
         """Every metric of this run, without standard errors."""
         lengths = self.settings.context_length
         names = [compose(name, length) for length in lengths for name in METRICS]
-        if self.settings.mode == "truncate":
-            names += [compose(BAND, *ends) for ends in itertools.pairwise((0, *lengths))]
-        return names
+        return names + [compose(BAND, *ends) for ends in self._bands()]
 
     def aggregation(self) -> dict[str, Any]:
         """One division over all documents a metric, and its standard error."""

@@ -1,24 +1,11 @@
-"""How far two distributions over the next token lie apart, from whole ones or from their tops."""
+"""How far two distributions over the next token lie apart, from their most probable tokens."""
 
 import numpy as np
 import numpy.typing as npt
 
-from leval_tasks.statistics.clustered import Floats
+from leval_tasks.statistics.effective_context import Floats
 
 Ids = npt.NDArray[np.integer]
-
-
-def kl_divergence(a: Floats, b: Floats) -> Floats:
-    """`KL(A || B)` in nats of whole distributions.
-
-    Args:
-        a: log-probabilities `[..., V]`.
-        b: the same; where one has fewer tokens (padding of the vocabulary), those that only the
-            other one has count as impossible.
-    """
-    width = min(a.shape[-1], b.shape[-1])
-    a, b = (np.asarray(each[..., :width], np.float64) for each in (a, b))
-    return np.maximum((np.exp(a) * (a - b)).sum(axis=-1), 0.0)
 
 
 def kl_lower_bound(ids_a: Ids, a: Floats, ids_b: Ids, b: Floats) -> Floats:

@@ -35,7 +35,7 @@ SKIPPED = 30_000  # characters at the beginning of a text, which other reads may
 
 def say(text):
     """Print what happened, with the time."""
-    print(time.strftime("%H:%M:%S"), text, flush=True)  # noqa: T201
+    print(time.strftime("%H:%M:%S"), text, flush=True)
 
 
 def rows(data, corpus):

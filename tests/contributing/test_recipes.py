@@ -50,7 +50,6 @@ with set_current_vllm_config(VllmConfig(device_config=DeviceConfig(device="cpu")
         assert built.cos_sin_cache.shape == (256, 8)
         print(json.dumps(built.cos_sin_cache[1, :4].tolist()))
 """
-REPORT = "import pathlib, leval_harness.cli.results as r; r.write_report(pathlib.Path('OUT'))"
 
 
 @dataclass
@@ -213,19 +212,6 @@ def test_closed_task(copy, model, tmp_path):
     arguments += ["--tasks", "leval_closed_years", "--output_path", tmp_path / "out"]
     assert "|Years" in project.harness("lm-eval", "run", *arguments)
     assert "Years" in project.harness("table", tmp_path / "out")
-
-
-@pytest.mark.long
-def test_table_format(copy):
-    project = copy("A table format")
-    project.follow()
-    results = project.root / "tests" / "golden" / "results" / "sweep"
-    project.places["RESULTS"] = results
-    _, table = project.commands()
-    assert table.startswith("* L-Eval closed-ended")
-    results.rename(project.root / "OUT")
-    assert ".org" in project.run("-c", REPORT)
-    assert (project.root / "OUT" / "table.org").read_text() == table
 
 
 @pytest.mark.long

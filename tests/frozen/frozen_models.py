@@ -3,7 +3,6 @@
 As in `frozen_current.py`. Commands run in processes of their own, on the CPU, in float32.
 """
 
-import base64
 import csv
 import hashlib
 import json
@@ -11,14 +10,14 @@ import os
 import subprocess
 import sys
 import tempfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from golden_access import HERE as GOLDEN
 from golden_access import SAMPLE, TOKENIZER
+
+from leval_harness.parity.saved import SavedReader
 
 Row = dict[str, Any]
 Rows = dict[str, Row]
@@ -170,7 +169,7 @@ def losses_by(backend: str, arguments: str = "") -> Rows:
     setup = f"{backend}:{smollm2()},dtype=float32{arguments}"
     with tempfile.TemporaryDirectory() as folder:
         for name, rope in ROPES.items():
-            file = Path(folder) / f"{name}.json"
+            file = Path(folder) / f"{name}.npz"
             asked = ("--rope-a", rope) if rope else ()
             command("diff", setup, *asked, "--texts", texts(Path(folder)), *READ, "--save", file)
             for text, losses in saved_losses(file):
@@ -180,10 +179,10 @@ def losses_by(backend: str, arguments: str = "") -> Rows:
 
 def saved_losses(file: Path) -> Iterator[tuple[str, list[float]]]:
     """Names of the texts that `diff --save` wrote, and the losses of their tokens."""
-    content = json.loads(file.read_text(encoding="utf-8"))
-    for text, reading in zip(content["texts"], content["readings"], strict=True):
-        data = zlib.decompress(base64.b64decode(reading["logprob"]["zlib_base64"]))
-        yield text["name"], (-np.frombuffer(data, "<f4")).astype(float).round(6).tolist()
+    saved = SavedReader.load(file)
+    for text, row in zip(saved.texts, saved.rows, strict=True):
+        (reading,) = saved.read([row])
+        yield text.name, (-reading.logprob).astype(float).round(6).tolist()
 
 
 ASKED = ("leval_closed_coursera", "leval_closed_quality", "leval_closed_toefl")
@@ -233,11 +232,9 @@ def current_diff() -> Rows:
         found = json.loads(command("diff", setup, setup, *asked, *READ))
     rows: Rows = {"diff": {"verdict": found["verdict"], "exit_code": found["exit_code"]}}
     for length in found["lengths"]:
-        name, equivalence = f"{length['length']} tokens", length["equivalence"]
-        rows[name] = {each: length[each] for each in OF_ALL}
-        rows[name] |= {"texts": length["texts"], "agreement": length["agreement"]["value"]}
-        rows[name] |= {"divergence": length["divergence"]["value"], "onset": equivalence["onset"]}
-        bins = {"whole": equivalence["whole"]}
-        bins |= {f"from {each['start']} on": each for each in equivalence["bins"]}
+        name = f"{length['length']} tokens"
+        rows[name] = {each: length[each] for each in (*OF_ALL, "texts", "agreement", "identical")}
+        rows[name]["divergence"] = length["divergence"]
+        bins = {f"from {each['start']} on": each for each in length["bins"]}
         rows |= {f"{name}, {n}": {k: each[k] for k in OF_BINS} for n, each in bins.items()}
     return rows

@@ -12,6 +12,7 @@ HF, SLOW, LONG, VLLM = (getattr(pytest.mark, name) for name in ("hf", "slow", "l
 HOUR = pytest.mark.timeout(3600)
 # Another processor adds in another order: nats, and nats a token.
 TRAINED = {"relative": 1e-4, "absolute": 1e-6}
+READ = {"relative": 1e-4, "absolute": 2e-4}
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,11 @@ PARTS = (
     Part("posgen_data"),
     Part("posgen_training", **TRAINED, marks=(SLOW,)),
     Part("finetuning", **TRAINED, marks=(HF, SLOW)),
+    Part("token_losses", **READ, marks=(HF, SLOW)),
+    Part("token_losses_in_vllm", **READ, marks=(VLLM, LONG)),
+    Part("answers", marks=(HF, SLOW)),
+    Part("answers_in_vllm", marks=(VLLM, LONG)),
+    Part("diff", **READ, marks=(HF, SLOW)),
 )
 CURRENT = {**vars(frozen_current), **vars(frozen_models)}
 

@@ -12,8 +12,9 @@ from rich.console import Console
 
 from leval_harness.effective import compared_frame
 from leval_harness.format_names import FORMATS
+from leval_harness.formats import draw, latex, render
 from leval_harness.results import load_results
-from leval_harness.tables import BEST, QUIET, SECOND, Table, build_tables, draw, latex, render
+from leval_harness.tables import BEST, QUIET, SECOND, Table, build_tables
 
 EVIL = r"<b>&amp;</b> | *x* _y_ `z` # $1$ \frac{a}{b} % ~ ^ {"
 

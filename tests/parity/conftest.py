@@ -18,13 +18,13 @@ def copying_model() -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def copying_texts(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """A JSONL file of 16 texts of 127 words that no training step has seen."""
+    """A JSONL file of 64 texts of 127 words that no training step has seen."""
     made = runpy.run_path(str(MODELS.with_name("train_tiny.py")))
 
     def write(name: str) -> Path:
         period = {"yarn": 60, "window": 32}[name]
         path = tmp_path_factory.mktemp("texts") / f"{name}.jsonl"
-        rows = made["texts"](16, period, 10**6)[:, 1:] - len(made["SPECIAL"])
+        rows = made["texts"](64, period, 10**6)[:, 1:] - len(made["SPECIAL"])
         texts = [" ".join(f"w{word}" for word in row) for row in rows.tolist()]
         path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
         return path

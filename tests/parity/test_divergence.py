@@ -1,4 +1,4 @@
-"""KL divergence and its lower bound from the most probable tokens."""
+"""A lower bound of the KL divergence from the most probable tokens."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from leval_tasks.statistics.divergence import kl_divergence, kl_lower_bound
+from leval_tasks.statistics.divergence import kl_lower_bound
 
 VOCABULARY = 50
 
@@ -21,26 +21,14 @@ def top(logprob, k):
     return ids, np.take_along_axis(logprob, ids, 1)
 
 
-@given(st.integers(0, 1000))
-def test_the_divergence_is_scipys_relative_entropy(seed):
-    a, b = distributions(seed), distributions(seed + 1)
-    assert kl_divergence(a, b) == pytest.approx(stats.entropy(np.exp(a), np.exp(b), axis=1))
-    assert kl_divergence(a, a) == pytest.approx(0)
-
-
-def test_padding_of_one_vocabulary_counts_as_impossible():
-    a = distributions(0)
-    padded = np.concatenate([a, np.full((len(a), 14), -60.0)], axis=1)
-    assert kl_divergence(a, padded) == pytest.approx(0)
-
-
 @given(st.integers(0, 1000), st.sampled_from([1, 5, 20, VOCABULARY]))
 def test_the_bound_is_never_above_the_divergence_and_grows_with_k(seed, k):
     a, b = distributions(seed), distributions(seed + 1)
     bounds = [kl_lower_bound(*top(a, size), *top(b, size)) for size in (k, VOCABULARY)]
     assert (bounds[0] >= 0).all()
     assert (bounds[0] <= bounds[1] + 1e-9).all()
-    assert bounds[1] == pytest.approx(kl_divergence(a, b), abs=1e-9)
+    whole = stats.entropy(np.exp(a), np.exp(b), axis=1)
+    assert bounds[1] == pytest.approx(whole, abs=1e-9)
 
 
 def test_tokens_that_only_one_top_has_are_one_event():

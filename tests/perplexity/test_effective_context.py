@@ -17,7 +17,7 @@ from leval_tasks.effective_context.task import (
     complete_settings,
     moving_window,
 )
-from leval_tasks.metadata import EffectiveContextSettings, read_metadata
+from leval_tasks.metadata import EffectiveContextSettings, read_metadata, scored_from
 from resonance_vllm.errors import SettingError
 
 TURNS = [200, 240]
@@ -180,6 +180,7 @@ def test_the_window_is_the_trained_length_on_every_backend():
     vllm = LengthLimit("VLLM", 256, "model", after_window=1)  # it generates a token after a prompt
     assert (complete(vllm).context_length, complete(vllm).window) == ((255,), 256)
     assert (moving_window(256, LIMIT), moving_window(256, vllm)) == (256, 255)
+    assert (scored_from(256, 1000), scored_from(256, 100)) == (64, 25)  # within, of the text
     # windows may be shorter than the texts that they move through
     assert complete(context_length=1000, reads="windows").context_length == (1000,)
 
@@ -187,7 +188,7 @@ def test_the_window_is_the_trained_length_on_every_backend():
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        ({"window": 800}, "context_length.*above 200"),
+        ({"context_length": [20, 240]}, "context_length: 20 .*above 24"),
         ({"context_length": [160, 300]}, "context_length"),
         ({"reads": "windows", "window": 400, "context_length": 1000}, "context_length: 400"),
         ({"reads": "some"}, "reads"),

@@ -212,13 +212,6 @@ def test_pydocs_needs_no_data(tiny, evaluate):
     assert set(data) >= {"python_version", "files"}
 
 
-@pytest.mark.parametrize("task", ["ppl_govreport", "ppl_proofpile", "ppl_pg19", "ppl_pydocs"])
-def test_tasks_are_where_lm_eval_looks(task):
-    from lm_eval.tasks import TaskManager
-
-    assert task in TaskManager().all_tasks
-
-
 @pytest.mark.slow
 def test_the_small_real_model_agrees_with_a_plain_loop(smollm2, tmp_path, evaluate):
     from pydoc_data.topics import topics

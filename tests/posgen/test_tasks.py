@@ -13,13 +13,6 @@ from resonance_vllm.errors import SettingError
 VOCABULARY = Vocabulary(tuple(range(17)), 21)
 
 
-def test_tasks_and_group_are_in_the_index():
-    from lm_eval.tasks import TaskManager
-
-    names = {"posgen", "posgen_recursive", "posgen_cot", "posgen_semi_recursive"}
-    assert names <= set(TaskManager().all_tasks)
-
-
 def test_vocabulary_has_the_ids_of_the_authors_code():
     vocabulary = from_tokenizer(build_tokenizer(17))
     assert vocabulary == VOCABULARY

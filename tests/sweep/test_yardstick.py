@@ -84,9 +84,9 @@ def test_texts_of_which_no_token_is_scored_are_refused_before_a_cell_runs():
         "methods": {"plain": None},
         "tasks": [TASK],
     }
-    quarter = parse_config({**content, "context_lengths": [2048]})
-    message = "context_length: 2048 is not above 2048, a quarter of the window of 8192 tokens"
+    uneven = {"context_lengths": [11264], "metadata": {"context_length": [2048, 11264]}}
+    message = "context_length: 2048 is not above 2048, from which position on texts of 11264 tokens"
     with pytest.raises(ConfigError, match=message):
-        plan(quarter, prepare=False)
-    shorter = parse_config({**content, "context_lengths": [2048], "metadata": {"window": 1024}})
-    assert len(plan(shorter, prepare=False)) == 2
+        plan(parse_config(content | uneven), prepare=False)
+    within = parse_config({**content, "context_lengths": [1024]})  # far below the trained length
+    assert len(plan(within, prepare=False)) == 2

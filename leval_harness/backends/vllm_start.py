@@ -1,0 +1,121 @@
+"""How vLLM's engine is started: a cache that fits on a CPU, and the reason where it does not start.
+
+This module imports neither torch nor vLLM before an engine is wanted.
+"""
+
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import psutil
+
+from resonance_vllm.errors import UserError
+
+GIB = 1 << 30
+CPU_CACHE_BYTES = 4 * GIB
+"""Keys and values of 180,000 tokens of SmolLM2-135M, or 32,000 tokens of an 8B model, bfloat16."""
+_SHARE = 0.4  # of the free memory: the weights need the rest
+_SIZED_BY = ("kv_cache_memory_bytes", "gpu_memory_utilization", "num_gpu_blocks_override")
+_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
+
+_EXCEPTION = re.compile(r"(?:^|[\s\]])((?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b: .+)$")
+_POINTERS = ("root cause above", "EngineCore encountered", "EngineCore failed", "EngineDeadError")
+"""What an engine says of an exception that stands further above."""
+
+
+def with_cpu_cache(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of vLLM's engine with a cache size that fits, on a CPU and where none is given.
+
+    vLLM's own default asks for 92 % of all memory, and does not start where less is free.
+    """
+    given = dict(arguments)
+    stated = any(given.get(name) is not None for name in _SIZED_BY)
+    if stated or os.environ.get(_VARIABLE) or not _on_cpu():
+        return given
+    fits = min(CPU_CACHE_BYTES, int(_SHARE * psutil.virtual_memory().available))
+    return {**given, "kv_cache_memory_bytes": fits}
+
+
+def _on_cpu() -> bool:
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.is_cpu())
+
+
+def last_exception(log: str) -> str | None:
+    """The last exception that a log names, in one line, pointers to others left out."""
+    found = (_EXCEPTION.search(line.rstrip()) for line in log.splitlines())
+    lines = [match[1] for match in found if match]
+    causes = [line for line in lines if not any(each in line for each in _POINTERS)]
+    return causes[-1] if causes else None
+
+
+def reason_of(error: BaseException, log: str) -> str:
+    """Why an engine failed: what its log says where the error points to it."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    points = any(each in f"{type(error).__name__} {text}" for each in _POINTERS)
+    return (last_exception(log) if points else None) or text
+
+
+@contextmanager
+def starting() -> Iterator[None]:
+    """Start an engine inside; where it fails, its reason is the message.
+
+    The engine runs in a process of its own, which tells its reason to standard output and error
+    alone. Both still go where they went.
+
+    Raises:
+        UserError: with the last exception of the engine's log.
+    """
+    with _heard() as log:
+        try:
+            yield
+        except RuntimeError as error:
+            raise UserError(f"vLLM does not start: {reason_of(error, log())}") from error
+
+
+@contextmanager
+def _heard() -> Iterator[Callable[[], str]]:
+    """Copy what this process and its children print; gives a function that returns it.
+
+    Children have the copying thread as long as they live: all that they print goes to what was
+    standard error.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    parts: list[bytes] = []
+    reading, writing = os.pipe()
+    before = {number: os.dup(number) for number in (1, 2)}
+    starting_up = threading.Event()
+    starting_up.set()
+
+    def copy() -> None:
+        while part := os.read(reading, 1 << 16):
+            os.write(before[2], part)
+            if starting_up.is_set():
+                parts.append(part)
+
+    thread = threading.Thread(target=copy, daemon=True)
+
+    def give_back() -> None:
+        for number in (1, 2):
+            os.dup2(before[number], number)
+
+    def text() -> str:
+        give_back()
+        thread.join(2)  # it ends when the last child does
+        return b"".join(parts).decode("utf-8", errors="replace")
+
+    for number in (1, 2):
+        os.dup2(writing, number)
+    os.close(writing)
+    thread.start()
+    try:
+        yield text
+    finally:
+        give_back()
+        starting_up.clear()

@@ -1,0 +1,63 @@
+"""Setups that must read alike: does `diff` ever call one worse?
+
+    python reports/diff/null_pairs.py MODEL reports/diff/null_pairs.csv
+
+Forty null pairs: a checkpoint on transformers in float32 and bfloat16, read one text at a time,
+against the same in batches, in chunks, with another number of threads and with another attention,
+on four sets of texts. Texts: the language reference that comes with Python.
+"""
+
+import argparse
+import csv
+import itertools
+import tempfile
+from pathlib import Path
+
+from leval_harness.parity.compare import Options, diff, save_reference
+from leval_tasks.perplexity.documents import language_reference
+
+CHANGES = (
+    "batch_size=4", "prefill_chunk=64", "prefill_chunk=100,batch_size=2", "threads=2",
+    "attn_implementation=eager",
+)  # fmt: skip
+SETS = 4
+FIELDS = ("dtype", "change", "set", "verdict", "identical", "difference", "widest", "agreement")
+
+
+def rows(model, folder):
+    """A row a pair."""
+    text, _ = language_reference()
+    size = len(text) // SETS
+    for dtype, number in itertools.product(("float32", "bfloat16"), range(SETS)):
+        texts, base = folder / f"texts-{number}.txt", folder / f"{dtype}-{number}.npz"
+        texts.write_text(text[number * size : (number + 1) * size])
+        options = Options(texts=str(texts), lengths=(128,), isolated=False)
+        save_reference(f"hf:{model},dtype={dtype},threads=1", base, options)
+        for change in CHANGES:
+            arguments = change if "threads" in change else f"threads=1,{change}"
+            result = diff(str(base), f"hf:{model},dtype={dtype},{arguments}", options)
+            (length,) = result.lengths
+            ends = [abs(end) for each in length.bins for end in (each.low, each.high)]
+            numbers = (length.loss_b - length.loss_a, max(ends, default=0.0), length.agreement)
+            yield (
+                dtype, change, number, result.verdict, length.identical,
+                *(f"{each:.6f}" for each in numbers),
+            )  # fmt: skip
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model")
+    parser.add_argument("csv", type=Path)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, args.csv.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(FIELDS)
+        for row in rows(args.model, Path(folder)):
+            writer.writerow(row)
+            file.flush()
+            print(*row, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""Error rates of the rule on real noise: `python rates.py > rates.md`, half a minute.
+
+The noise of a sample is some texts' differences to the yardstick under YaRN x2, each rotated by a
+random number of blocks, without their mean. "These texts": without each text's own mean, so that
+the truth is that of the drawn texts. "Texts like these": without the mean of all texts.
+"""
+
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from leval_tasks.statistics.effective_context import BLOCK, MARGIN, answer, bin_edges, bins
+
+HERE = Path(__file__).parent
+TRAINED = {"smollm2": 8192, "small": 2048}
+SAMPLES, MOST = 2000, 300
+
+
+def read(name, method):
+    """Sums of the blocks of each text, `[texts, blocks]`, nats."""
+    frame = pd.read_csv(HERE / f"blocks-{name}.csv")
+    frame = frame[frame["tokens"] == BLOCK]
+    wide = frame.pivot_table(index="text", columns="position", values=method)
+    return wide.dropna(axis=1).to_numpy(), wide.columns.to_numpy()
+
+
+def judged(texts, places):
+    """`(no degradation up to, degradation by)` of some texts."""
+    middles = np.tile(places + BLOCK / 2, len(texts))
+    edges = bin_edges(int(places[0]), int(places[-1]) + BLOCK)
+    tokens = np.full(middles.size, float(BLOCK))
+    return answer(bins(middles, texts.ravel(), tokens, edges))
+
+
+def simulated(noise, places, course, count, rng):
+    """Answers where every position's true mean is `course`, nats a token."""
+    for _ in range(SAMPLES):
+        chosen = rng.choice(len(noise), count, replace=False)
+        turned = [np.roll(noise[at], rng.integers(noise.shape[1])) for at in chosen]
+        yield judged(np.array(turned) + BLOCK * course, places)
+
+
+def rates(name):
+    """Lines of the table of one model."""
+    differences, places = read(name, "yarn")
+    own = differences - differences.mean(axis=1, keepdims=True)
+    pool = differences - differences.mean()
+    edges = bin_edges(int(places[0]), int(places[-1]) + BLOCK)
+    last = places >= edges[-2]
+    flat = np.ones(len(places))
+    for count in (1, 2, 3, 4, 8):
+        rng = np.random.default_rng(count)
+        wrong = []
+        for noise in (own, pool):
+            found = list(simulated(noise, places, MARGIN * flat, count, rng))
+            wrong += [np.mean([held is not None for held, _ in found])]
+            wrong += [np.mean([broken is not None for _, broken in found])]
+        right = []
+        for price in (0.02, 0.03):
+            found = list(simulated(own, places, price * flat, count, rng))
+            right.append(np.mean([held == edges[-1] for held, _ in found]))
+        course = np.where(last, 0.12, 0.02)
+        found = list(simulated(own, places, course, count, rng))
+        right.append(np.mean([broken == edges[-1] for _, broken in found]))
+        shares = [f"{100 * each:.1f}%" for each in wrong] + [f"{100 * each:.0f}%" for each in right]
+        yield f"| {name} | {count} | {' | '.join(shares)} |"
+
+
+def drawn(name):
+    """What every choice of some texts says of the reads as they are."""
+    for method in ("rope", "yarn"):
+        differences, places = read(name, method)
+        for count in (1, 2, 3, 4):
+            choices = list(combinations(range(len(differences)), count))
+            rng = np.random.default_rng(0)
+            kept = rng.permutation(len(choices))[:MOST]
+            found = [judged(differences[list(choices[at])], places) for at in kept]
+            counts = pd.Series(found).value_counts(normalize=True).head(3)
+            said = [
+                f"{100 * share:.0f}% up to {held or '-'}, by {broken or '-'}"
+                for (held, broken), share in counts.items()
+            ]
+            yield f"| {name} | {method} | {count} | {'; '.join(said)} |"
+
+
+def main():
+    """Print both tables, and how the texts differ."""
+    names = [name for name in TRAINED if (HERE / f"blocks-{name}.csv").is_file()]
+    shown = [
+        "| model | texts | wrongly held | wrongly broken | held, texts like these | broken, texts "
+        "like these | to the end, price 0.02 | price 0.03 | break found |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+        *(line for name in names for line in rates(name)),
+        "",
+        "| model | method | texts | answers of real draws |",
+        "|---|---|---:|---|",
+        *(line for name in names for line in drawn(name)),
+    ]
+    for name in names:
+        for method in ("rope", "yarn"):
+            differences, places = read(name, method)
+            within = places < TRAINED[name]
+            price = differences[:, within].sum(axis=1) / within.sum() / BLOCK
+            shown.append(
+                f"\n{name}, {method}: {len(price)} texts, price {price.mean():+.4f}, of the texts "
+                f"{price.min():+.4f} to {price.max():+.4f}"
+            )
+    print("\n".join(shown))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""An answer depends on its request alone: not on others, their order, batches or errors."""
+
+import random
+
+import pytest
+import torch
+from lm_eval.api.instance import Instance
+
+from leval_harness.backends.hf import HF
+from leval_harness.backends.hf_long import HFLong
+from resonance_vllm.hf import registration as hf
+
+TRAINED = 64
+COMMON = {"rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": TRAINED}
+LISTS = {"short_factor": [1.0] * 6, "long_factor": [1.0, 1.5, 2.0, 2.5, 3.0, 4.0]}
+METHODS = {
+    "default": {"rope_type": "default", "rope_theta": 1e4},
+    "dynamic": {"rope_type": "dynamic", **COMMON},
+    "resonance_dynamic": {"rope_type": "resonance_dynamic", **COMMON},
+    "longrope": {"rope_type": "longrope", **COMMON, **LISTS},
+    "resonance_longrope": {"rope_type": "resonance_longrope", **COMMON, **LISTS},
+    "yarn": {"rope_type": "yarn", **COMMON},
+    "resonance_yarn": {"rope_type": "resonance_yarn", **COMMON},
+    "self_extend": {"rope_type": "self_extend", **COMMON},
+    "dual_chunk": {"rope_type": "dual_chunk", **COMMON},
+}
+LAYOUTS = {
+    "llama": {},
+    "mistral": {"sliding_window": 48},
+    "qwen2": {"use_sliding_window": True, "sliding_window": 48, "max_window_layers": 1},
+}
+RNG = random.Random(0)
+
+
+def tokens(n):
+    return [4 + RNG.randrange(100) for _ in range(n)]
+
+
+DOCUMENT = tokens(50)
+TEXTS = [tokens(204), tokens(120), tokens(70), tokens(30), tokens(TRAINED)]
+TEXTS += [DOCUMENT + tokens(n) for n in (9, 30, 80, 5)]
+SCORED = 8
+
+
+def model_of(make_model, method, layout):
+    hf.register()
+    rope = METHODS[method]
+    # transformers takes the config's length for the trained one where the base follows the length
+    positions = TRAINED if "dynamic" in method else 4 * TRAINED
+    return make_model(layout, rope_parameters=dict(rope), max_position_embeddings=positions,
+                      **LAYOUTS[layout])  # fmt: skip
+
+
+def scores(lm, texts):
+    asked = [(("", str(len(text))), text[:-SCORED], text[-SCORED:]) for text in texts]
+    return [float(total) for total, _ in lm._loglikelihood_tokens(asked, disable_tqdm=True)]
+
+
+def answers(lm, texts):
+    given = {"until": ["w999"], "max_gen_toks": 6, "do_sample": False}
+    prompts = [" ".join(f"w{token - 4}" for token in text) for text in texts]
+    asked = [
+        Instance("generate_until", {}, (prompt, dict(given)), 0, ("t", at, 1))
+        for at, prompt in enumerate(prompts)
+    ]
+    return lm.generate_until(asked, disable_tqdm=True)
+
+
+class Broken:
+    def add_partial(self, *_):
+        raise OSError("disk full")
+
+
+CASES = [(method, "llama") for method in METHODS]
+CASES += [(method, layout) for layout in ("mistral", "qwen2") for method in ("dynamic", "longrope")]
+CASES += [("self_extend", "mistral")]
+
+
+@pytest.mark.parametrize("backend", [HF, HFLong])
+@pytest.mark.parametrize(("method", "layout"), CASES)
+def test_an_answer_depends_on_its_request_alone(make_model, tokenizer, method, layout, backend):
+    def fresh(**options):
+        model = model_of(make_model, method, layout)
+        return backend(model, tokenizer=tokenizer, device="cpu", max_length=256, **options)
+
+    expected = [scores(fresh(), [text])[0] for text in TEXTS]
+    said = [answers(fresh(), [text])[0] for text in TEXTS]
+    rng = random.Random(method)
+    for size in (1, 4):
+        lm = fresh(batch_size=size)
+        for turn in range(2):
+            order = list(range(len(TEXTS)))
+            rng.shuffle(order)
+            texts = [TEXTS[at] for at in order]
+            found = scores(lm, texts)
+            assert found == pytest.approx([expected[at] for at in order], abs=2e-4), order
+            assert answers(lm, texts[: 5 + turn]) == [said[at] for at in order[: 5 + turn]], order
+            hook, lm.cache_hook = lm.cache_hook, Broken()
+            for ask in (scores, answers):
+                with pytest.raises(OSError, match="disk full"):
+                    ask(lm, texts)
+            lm.cache_hook = hook
+
+
+@pytest.mark.parametrize("backend", [HF, HFLong])
+def test_equal_texts_that_are_cut_elsewhere_are_two_requests(make_model, tokenizer, backend):
+    """lm-eval's cache of logits takes them for one."""
+    lm = backend(make_model("llama"), tokenizer=tokenizer, device="cpu")
+    text = TEXTS[3]
+    cuts = [(("", str(at)), text[:at], text[at:]) for at in (5, 12, 20)]
+    alone = [lm._loglikelihood_tokens([each], disable_tqdm=True)[0] for each in cuts]
+    together = lm._loglikelihood_tokens(cuts, disable_tqdm=True)
+    assert [value for value, _ in together] == pytest.approx([v for v, _ in alone], abs=1e-4)
+    assert torch.is_grad_enabled()

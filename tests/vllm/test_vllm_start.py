@@ -1,0 +1,61 @@
+"""Engines start on a CPU by default, and say why where they do not."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leval_harness.backends import vllm_start
+from leval_harness.backends.vllm_start import last_exception, reason_of, with_cpu_cache
+from resonance_vllm.errors import UserError
+
+LOG = """\
+INFO 11-26 [core.py:110] Initializing a V1 LLM engine
+(EngineCore pid=9) ERROR 11-26 00:00:00 [core.py:1510] EngineCore failed to start.
+(EngineCore pid=9) ERROR 11-26 00:00:00 [core.py:1510] Traceback (most recent call last):
+(EngineCore pid=9) ERROR 11-26 00:00:00 [core.py:1510] ValueError: To serve at least one request
+(EngineCore pid=9) RuntimeError: Engine core initialization failed. See root cause above.
+"""
+POINTER = RuntimeError("Engine core initialization failed. See root cause above. Failed: {}")
+
+
+def test_the_last_exception_of_a_log_is_the_reason() -> None:
+    assert last_exception(LOG) == "ValueError: To serve at least one request"
+    assert reason_of(POINTER, LOG) == "ValueError: To serve at least one request"
+    assert reason_of(RuntimeError("no\nlog"), LOG) == "no log", "it points to nothing"
+    assert "root cause above" in reason_of(POINTER, "INFO nothing\n")
+
+
+@pytest.mark.parametrize(
+    ("given", "variable", "cpu", "sized"),
+    [
+        ({}, "", True, True),
+        ({}, "", False, False),
+        ({}, "2", True, False),
+        ({"kv_cache_memory_bytes": 7}, "", True, False),
+        ({"gpu_memory_utilization": 0.5}, "", True, False),
+    ],
+)
+def test_a_cache_that_fits_is_passed_where_none_is_given(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], variable: str, cpu: bool, sized: bool
+) -> None:
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", variable)
+    monkeypatch.setattr(vllm_start, "_on_cpu", lambda: cpu)
+    made = with_cpu_cache({"pretrained": "m", **given})
+    assert ("kv_cache_memory_bytes" in made.keys() - given.keys()) is sized
+    assert {key: made[key] for key in given} == given
+    if sized:
+        assert 1 << 28 < made["kv_cache_memory_bytes"] <= 4 << 30
+
+
+@pytest.mark.vllm
+def test_an_engine_starts_by_default_and_says_why_it_does_not(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from leval_harness.backends import backend_class
+
+    monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
+    engine = {"dtype": "float32", "enforce_eager": True, "max_model_len": 64, "max_num_seqs": 2}
+    engine |= {"hf_overrides": {"max_position_embeddings": 64}, "tokenizer": str(tiny_llama)}
+    with pytest.raises(UserError, match=r"^vLLM does not start: \w*Error: .*requested memory"):
+        backend_class("vllm")(str(tiny_llama), kv_cache_memory_bytes=1 << 50, **engine)
