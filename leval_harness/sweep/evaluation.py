@@ -12,7 +12,8 @@ from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
 
-import leval_harness.backends
+from leval_harness import backends
+from leval_harness.backends import registry
 from leval_harness.backends.answer_limits import record_answer_ends
 from leval_harness.cell_record import CellRecord
 from leval_harness.layout import LOSSES_OF
@@ -40,25 +41,19 @@ class LoadedModel:
     """
 
     def __init__(self, cells: Sequence[CellRecord]) -> None:
-        from lm_eval.api.registry import get_model
-
-        leval_harness.backends.register()
         cell = cells[0]
         self.exchanges = any(each.model_args != cell.model_args for each in cells)
+        arguments = as_shipped(cells) if self.exchanges else dict(cell.model_args)
         self.device = cell.device
-        if leval_harness.backends.libraries().get(cell.model.backend) == "transformers":
-            import torch
+        if backends.libraries().get(cell.model.backend) == "transformers" and not self.device:
+            import torch  # lm-eval's own default is a GPU
 
-            from resonance_vllm.hf import registration as hf
-
-            hf.register()
-            if not self.device:  # lm-eval's own default is a GPU
-                others = "mps" if torch.backends.mps.is_available() else "cpu"
-                self.device = "cuda" if torch.cuda.is_available() else others
+            others = "mps" if torch.backends.mps.is_available() else "cpu"
+            self.device = "cuda" if torch.cuda.is_available() else others
         options = {"batch_size": cell.batch_size, "max_batch_size": None, "device": self.device}
         started = time.monotonic()
-        arguments = as_shipped(cells) if self.exchanges else dict(cell.model_args)
-        self.lm = get_model(cell.model.backend).create_from_arg_obj(arguments, options)
+        backend = registry.backend_class(cell.model.backend)
+        self.lm = backend.create_from_arg_obj(arguments, options)
         self.ends = record_answer_ends(self.lm)
         log.info("model ready after %.1f s", time.monotonic() - started)
 
@@ -70,7 +65,12 @@ class LoadedModel:
         """
         if self.exchanges:
             method = cell.method
-            self.lm.set_rope(method.rope_parameters, method.rope_precision, length_of(cell))
+            registry.set_rope(
+                self.lm,
+                method.rope_parameters,
+                precision=method.rope_precision,
+                context_length=length_of(cell),
+            )
 
     def telemetry(self) -> dict[str, Any]:
         """What the backend has counted since it was loaded."""
@@ -91,7 +91,7 @@ def as_shipped(cells: Sequence[CellRecord]) -> dict[str, Any]:
     rope_free = overrides.model_args(
         None,
         ModelPositions.of_checkpoint(cell.model.path, cell.model.revision),
-        library=leval_harness.backends.library_of(cell.model.backend),
+        library=backends.library_of(cell.model.backend),
         model_path=cell.model.path,
         context_length=length_of(cell),
         rope_precision=cell.method.rope_precision,

@@ -25,10 +25,10 @@ from typing import Any
 import psutil
 
 from leval_harness.backends.registry import CannotExchange
+from leval_harness.backends.vllm_start import reason_of
 from leval_harness.cell_record import CellRecord
 from leval_harness.layout import CELL, LOG
 from leval_harness.sweep.claims import beating
-from leval_harness.sweep.engine_log import reason_of
 from leval_harness.sweep.workers import ANEW, DISK_FULL, WorkerRequest, log_since
 from resonance_vllm.errors import UserError
 from resonance_vllm.files import read_object, write_json
@@ -93,9 +93,7 @@ def run(group: Group) -> int:
                 return DISK_FULL
             if not isinstance(error, UserError):  # a message for users needs no traceback
                 log.exception("evaluation failed")
-            printed = Path(group.request.log).read_bytes()
-            reason = str(error) if isinstance(error, UserError) else reason_of(error, printed)
-            group.fail(cell, claim, reason)
+            group.fail(cell, claim, reason := _reason(error, Path(group.request.log)))
             if model is None:  # nor can the others be computed
                 group.place.release(cell.cell_id)
                 for other, its_claim in group:
@@ -106,6 +104,15 @@ def run(group: Group) -> int:
                 return ANEW
         group.place.release(cell.cell_id)
     return 0
+
+
+def _reason(error: Exception, log_file: Path) -> str:
+    """Why an evaluation failed; of an engine, what its log says."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, UserError):
+        return text
+    found = reason_of(error, log_file.read_text(errors="replace"))
+    return f"{type(error).__name__}: {found}" if found == text else found
 
 
 def compute(group: Group, cell: CellRecord, claim: Path, model: Any) -> None:
