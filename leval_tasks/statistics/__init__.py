@@ -5,7 +5,6 @@ chance everywhere here. All functions take numpy arrays; the package imports num
 
 - `clustered`: means and ratios with standard errors and intervals by cluster (CR2).
 - `paired`: two methods on the same questions: differences, sign-flip and McNemar tests, Holm.
-- `skewed_t`: one-sided t tests of a mean over few, skewed units.
 - `effective_context`: up to where a text helps a model, from the gain of each token.
 - `retrieval`: how far a model retrieves: the longest length before a loss, with an interval.
 - `equivalence`: whether two setups lose as many nats on the same tokens; a sequential test.
