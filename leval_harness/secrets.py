@@ -1,4 +1,4 @@
-"""Credentials come from the environment or from `hf auth login`; settings that hold one are refused.
+"""Credentials come from the environment or from `hf auth login`; settings with one are refused.
 
 A credential is recognised by the whole name of its key: `hf_token`, `api_key`, not `max_tokens`.
 """

@@ -27,7 +27,6 @@ from leval_harness.old_results.fields import (
 )
 from leval_harness.old_results.lm_eval import ResultsFile
 from leval_harness.old_results.settings import LENGTHS, settings_of
-from leval_harness.secrets import redact
 from leval_tasks.closed.catalog import TASKS
 
 TELEMETRY = (
@@ -171,7 +170,7 @@ class Run:
             baseline=short_name(cell.baseline or "") or None,
             margin=cell.margin,
             settings=settings_of(cell.identity),
-            command=redact(cell.command)[:LONGEST_NAME],
+            command=cell.command[:LONGEST_NAME],
             created=cell.created[:LONGEST_NAME],
             versions=cell.versions,
             host=cell.host,
@@ -197,7 +196,7 @@ class Run:
             run_id=where.stem,
             folder=where.parent,
             status="done",
-            model=short_name(redact(file.model)),
+            model=short_name(file.model),
             method=short_name(_method_name(rope)) if rope else "as shipped",
             context_length=int(length) if length else None,
             tasks=tuple(name for name in file.results if name not in file.groups),

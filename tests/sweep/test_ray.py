@@ -25,8 +25,7 @@ def test_workers_take_gpus_of_the_cluster(tiny: Path, tmp_path: Path) -> None:
     elsewhere.mkdir()
     config = tmp_path / "sweep.yaml"
     config.write_text(
-        (tiny / "sweep.yaml").read_text().replace(", device: cpu", "")
-        + "name: over_ray\n"
+        (tiny / "sweep.yaml").read_text().replace(", device: cpu", "") + "name: over_ray\n"
     )
     words = ["sweep", str(config), "--executor", "ray", "--out", "results"]
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_ADDRESS": "local"}
