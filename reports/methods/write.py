@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from generated import fill
+from leval_tasks.statistics.skewed_t import MARGIN, SkewedMean
 from methods_data import DATA, TUNED, UNSCALED
 
 from leval_tasks.statistics.effective_context import (
@@ -25,7 +26,6 @@ from leval_tasks.statistics.effective_context import (
     effective_context,
     texts_that_agree,
 )
-from leval_tasks.statistics.skewed_t import MARGIN, SkewedMean
 
 ROOT = Path(__file__).resolve().parents[1]
 REPORT = ROOT / "docs/reports/methods.md"
@@ -223,10 +223,9 @@ WITH_FIGURE = ("16k", "32k")
 
 def figure(name: str) -> Any:
     """Gain by position, frequency methods left and position maps right, RoPE and YaRN in both."""
+    from leval_harness.old_figures.style import RC, method_looks
     from matplotlib import rc_context
     from matplotlib.figure import Figure
-
-    from leval_harness.old_figures.style import RC, method_looks
 
     maps = ("self_extend", "dual_chunk", "rerope", "log_n_yarn")
     methods = read(name)
