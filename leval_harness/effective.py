@@ -12,7 +12,8 @@ for the method. Each token's difference to the yardstick is clipped to ±1 nat; 
 is the difference of these. Up to the trained length the model as shipped is the yardstick. `start`
 and `end` are the positions that it covers, `diff_low` and `diff_high` its interval, `least` and
 `most` the smallest and largest mean of a text, `clusters` the number of texts. `mark` is `*` where
-the interval holds no zero. Intervals hold in nominally 99.5% of samples, those of the bins of one method together.
+the interval holds no zero. Intervals hold in nominally 99.5% of samples, those of the bins of one
+method together.
 """
 
 import json
