@@ -78,7 +78,7 @@ def model(folder: Path) -> Callable[[], object]:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from resonance_vllm.hf import registration as hf
+    from resonance_vllm import hf
 
     checkpoint = tiny_llama(folder / "model")
 
@@ -99,6 +99,7 @@ def load(folder: Path) -> Callable[[], object]:
 def page(folder: Path) -> Callable[[], object]:
     from leval_harness.analysis import analyse
     from leval_harness.old_results import load_results
+
     from leval_harness.page import write_page
 
     analysis = analyse(load_results(RESULTS))
@@ -106,9 +107,8 @@ def page(folder: Path) -> Callable[[], object]:
 
 
 def effective(folder: Path) -> Callable[[], object]:
-    from leval_harness.analysis.effective_context import effective_lines
-
     from leval_harness.analysis import analyse
+    from leval_harness.analysis.effective_context import effective_lines
     from leval_harness.old_results import load_results
 
     analysis = analyse(load_results(EFFECTIVE))

@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -267,8 +268,7 @@ def read_task(run: int, known: dict[str, Any], task: str, file: Plain, path: Pat
     for key, value in values.items():
         name, comma, chosen = key.partition(",")
         if (reason := _no_row(key, value, values)) is not None:
-            asked = about["asked"] if key == "sample_len" else None
-            read.left_out += [(key, value, reason)] if reason and value != asked else []
+            read.left_out += [(key, value, reason)] if reason else []
             continue
         if value == NOT_AVAILABLE and task in FAMILY_OF:
             read.left_out.append((key, value, "not measured in this run"))
@@ -293,6 +293,9 @@ def read_task(run: int, known: dict[str, Any], task: str, file: Plain, path: Pat
         if row["length"] is None or length_of(name) or split(name)[1]:
             row["length"] = length_of(name) or split(name)[1] or about["length"]
         read.scores.append(row)
+    if read.scores:  # they have it as `asked`
+        shown = ("sample_len", about["asked"])
+        read.left_out = [each for each in read.left_out if each[:2] != shown]
     if task not in file.groups and (samples := samples_file(path, task)):
         _read_samples(samples, run, task, known, read)
     return read
@@ -442,7 +445,8 @@ def _read_samples(path: Path, run: int, task: str, known: dict[str, Any], read: 
     """The numbers of each question, into `read`; texts stay in the file."""
     filters = list(dict.fromkeys(row["filter"] for row in read.scores))
     rows: list[tuple[Any, ...]] = []
-    seen: dict[tuple[str, str], int] = {}
+    asked: Counter[str] = Counter()
+    seen: Counter[tuple[str, str]] = Counter()
     unnamed = 0
     try:
         for line in sample_lines(path, prompts=False):
@@ -452,7 +456,8 @@ def _read_samples(path: Path, run: int, task: str, known: dict[str, Any], read: 
                 chosen = filters[0] if len(filters) == 1 else ""
             if chosen and (names := _metrics(line)):
                 question, prompt, document = _asked(line)
-                times = seen[chosen, question] = seen.get((chosen, question), 0) + 1
+                asked[chosen] += 1
+                times = seen[chosen, question] = seen[chosen, question] + 1
                 question = question if times == 1 else f"{question} #{times}"
                 about = (run, task, chosen, question, prompt, document)
                 rows += [(*about, *each) for each in _numbers(line, names)]
@@ -462,6 +467,11 @@ def _read_samples(path: Path, run: int, task: str, known: dict[str, Any], read: 
         for row in read.scores:
             row |= {"status": "malformed", "note": f"{error}"}
         return
+    logged = max(asked.values(), default=0)
+    for row in read.scores if asked else ():
+        if row["asked"] not in (None, logged):
+            said = f"{row['asked']} samples were scored, {logged} are logged"
+            row |= {"status": "malformed", "note": said}
     if unnamed and len(filters) != 1:
         reason = "the samples do not say which filter they are of"
         read.left_out.append((path.name, None, reason))
@@ -519,15 +529,23 @@ def _numbers(line: dict[str, Any], names: list[str]) -> Iterator[tuple[str, floa
         if top < 0 and name in LOG_LIKELIHOODS:
             top = -top
         yield name, top, bottom
+    notes = notes_of(line)
+    yield from ((name, notes[name], 1.0) for name in NOTES if name in notes)
+
+
+def notes_of(line: dict[str, Any]) -> dict[str, float]:
+    """How a question was asked and answered, as far as a sample says: tokens, and 0 or 1.
+
+    A closed-ended task of ours describes its prompt in the document and its answer in
+    `filtered_resps`. What a sweep wrote into the sample itself comes before both.
+    """
     prompt = _object(_object(line.get("doc")).get("prompt"))
     kept = [_finite(prompt.get(name)) for name in ("kept_head", "kept_tail")]
     found = prompt | ({"kept_tokens": sum(k or 0.0 for k in kept)} if None not in kept else {})
-    found |= marks_in(line.get("filtered_resps")) | {n: line[n] for n in NOTES if n in line}
-    for name in NOTES:
-        value = found.get(name)
-        known = float(value) if isinstance(value, bool) else _finite(value)
-        if known is not None:
-            yield name, known, 1.0
+    found |= marks_in(line.get("filtered_resps"))
+    found |= {name: line[name] for name in (*NOTES, "prompt_tokens") if name in line}
+    numbers = {n: float(v) if isinstance(v, bool) else _finite(v) for n, v in found.items()}
+    return {name: each for name, each in numbers.items() if each is not None}
 
 
 LOG_LIKELIHOODS = {"perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte"}

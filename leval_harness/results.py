@@ -488,12 +488,16 @@ def _tasks(at: int, run: Run, left_out: list[LeftOut]) -> Iterator[TaskRead]:
             left_out += [LeftOut(path, task, *each) for each in part.left_out]
             if task in found:
                 left_out.append(LeftOut(path, task, "", None, "replaced by a later file"))
-        found |= {task: part for task, part in parts.items() if part.scores}
+        found |= parts
     if run["status"] == "done" and not found:
-        run |= {"status": "malformed", "note": "no number in the results"}
-    if run["status"] != "done":
+        run |= {"status": "malformed", "note": "no task in the results"}
+    numbers = any(part.scores for part in found.values())
+    status, note = run["status"], run["note"]
+    if status == "done" and not numbers:
+        status, note = "not available", "no number in the results"
+    if status != "done":
         rows = [
-            {"run": at, "task": task, "status": run["status"], "note": run["note"],
+            {"run": at, "task": task, "status": status, "note": note,
              "length": run.get("context_length")}
             for task in run["tasks"] or ("",)
         ]  # fmt: skip

@@ -13,6 +13,7 @@ import pandas as pd
 from leval_harness import effective
 from leval_harness.layout import YARDSTICK
 from leval_harness.names import BESIDE, CLOSED, POSGEN, length_label, task_label
+from leval_harness.retrieval import retrievals
 from leval_harness.token_blocks import YARDSTICKS
 from leval_harness.verdict import main_numbers
 from leval_tasks.metrics import FAMILY_OF, metric_of
@@ -136,7 +137,14 @@ def signed(number: float, size: float) -> str:
 
 
 def _retrieval(scores: pd.DataFrame) -> Iterator[Table]:
-    """RULER's tasks, whose metrics are lengths."""
+    """RULER's tasks, whose metrics are lengths: how far each method retrieves, then the scores."""
+    found = retrievals(scores)
+    if len(found):
+        heads = {"block": "Model", "label": "Method", "above": "Above 85.6%",
+                 "kept": "Within 5 points of the shortest", "questions": "Questions"}  # fmt: skip
+        texts = found[list(heads)].rename(columns=heads).set_index(ROWS[:2]).astype(str)
+        tasks = ", ".join(sorted({task for each in found["tasks"] for task in each}))
+        yield Table.plain("Retrieval length", texts, f"Over {tasks}; at 95%. {READ_MORE}")
     for task, part in scores[_is_length(scores)].groupby("task", sort=False):
         yield by_length(f"{task_label(str(task))} by length, %", part)
 

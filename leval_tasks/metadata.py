@@ -28,9 +28,6 @@ def _number(value: object) -> object:
     return value
 
 
-_MOST = 2**53  # whole numbers above it are not exact as floats
-
-
 def _absent(value: object) -> object:
     return None if value == "" else _number(value)
 
@@ -40,7 +37,7 @@ def _lengths(value: object) -> object:
     if value is None or value == "":
         return None
     lengths = list(value) if isinstance(value, list | tuple) else [_number(value)]
-    whole = [each for each in lengths if type(each) is int and 0 < each <= _MOST]
+    whole = [each for each in lengths if type(each) is int and each > 0]
     if not lengths or whole != lengths or whole != sorted(set(whole)):
         raise ValueError(
             f"{shown(value)} is not allowed; allowed: a positive whole number, or a list of "
@@ -53,9 +50,9 @@ def _folder(value: object) -> object:
     return os.fspath(value) if isinstance(value, os.PathLike) else None if value == "" else value
 
 
-Natural = Annotated[int, BeforeValidator(_number), Field(ge=0, le=_MOST)]
-Count = Annotated[int, BeforeValidator(_number), Field(ge=1, le=_MOST)]
-OptionalCount = Annotated[Annotated[int, Field(ge=1, le=_MOST)] | None, BeforeValidator(_absent)]
+Natural = Annotated[int, BeforeValidator(_number), Field(ge=0)]
+Count = Annotated[int, BeforeValidator(_number), Field(ge=1)]
+OptionalCount = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_absent)]
 Lengths = Annotated[tuple[int, ...] | None, BeforeValidator(_lengths)]
 Folder = Annotated[str | None, BeforeValidator(_folder)]
 WHERE: Any = {"decides_numbers": False}

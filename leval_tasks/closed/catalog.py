@@ -44,7 +44,7 @@ ENTRIES = (
             "(like A or AB) when answering. "
         ),
         rule=SeveralLetters(),
-        references=r"[A-D]{1,4}[.)]?(\s|$)",
+        references=r"[A-D](,? ?[A-D]){0,3}[.)]?(\s|$)",
         in_group=True,
     ),
     ClosedTask(  # sixteen worked examples as the document
@@ -101,7 +101,7 @@ ENTRIES = (
         ),
         form="steps",
         rule=PrintedOutput(),
-        references=r"(?!\([A-D]\) |[A-D]{1,4}$|(?i:true|false) \[fact:)",
+        references=r"(?!\([A-D]\) |[A-D]{1,4}$|(?i:true|false)\s*\[fact:)",
         truncation="left",
         own_clusters=True,
         in_group=True,
@@ -120,7 +120,7 @@ ENTRIES = (
         ),
         second_question=real_world_question,
         rule=TrueTwice(),
-        references=r"(?i:true|false) \[fact:",
+        references=r"(?i:true|false)\s*\[fact:",
         in_group=True,
     ),
     ClosedTask(  # which topic of a long conversation came first, second, third?
@@ -140,7 +140,7 @@ ENTRIES = (
         ),
         form="record",
         rule=TopicName(),
-        references=r"(?!\([A-D]\) |(?i:true|false) \[fact:)\W*\w*[a-z]{2}",
+        references=r"(?!\([A-D]\) |(?i:true|false)\s*\[fact:)\W*\w*[a-z]{2}",
     ),
 )
 

@@ -131,8 +131,10 @@ def compared(key: str, cases: Any, path: Path, opened: bool = False) -> int:
 @pytest.mark.parametrize("opened", [False, True])
 def test_score_and_the_task_agree_on_every_response(tmp_path, opened):
     path = tmp_path / "one.jsonl"
-    counts = [compared(t.key, responses_of(t), path, opened) for t in ENTRIES]
-    assert sum(counts) > 2000
+    some = slice(None, None, 3 if opened else 1)
+    cases = {task.key: list(responses_of(task))[some] for task in ENTRIES}
+    counts = [compared(key, each, path, opened) for key, each in cases.items()]
+    assert sum(counts) > (700 if opened else 2000)
 
 
 @pytest.mark.parametrize("key", OFFICIAL)

@@ -47,4 +47,4 @@ def test_a_broken_anchor_is_found():
     "page", sorted((ROOT / "docs" / "reference").glob("*.md")), ids=lambda page: page.name
 )
 def test_a_reference_page_has_at_most_250_lines(page: Path):
-    assert page.read_text("utf-8").count("\n") <= 250, "move measurements to docs/reports"
+    assert page.read_text("utf-8").count("\n") <= 250, "move measurements to reports"

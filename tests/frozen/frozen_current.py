@@ -205,10 +205,13 @@ NUMBERS = (
     "value", "stderr", "low", "high", "interval", "n", "clusters", "unit", "baseline",
     "difference", "diff_low", "diff_high", "p",
 )  # fmt: skip
-DETAILS = (
-    "filter", "rank", "chance", "cut", "unparsed", "at_limit", "p_holm", "smallest_p", "wins",
-    "ties", "losses", "status", "mark",
-)  # fmt: skip
+DETAILS = {
+    **{name: name for name in ("filter", "rank", "chance", "unparsed", "p_holm", "smallest_p",
+                               "wins", "ties", "losses", "status", "mark")},
+    "cut": "truncated",
+    "at_limit": "reached_limit",
+}  # fmt: skip
+"""Frozen name -> the column that it is now."""
 
 
 def current_compared() -> Rows:
@@ -222,16 +225,14 @@ def current_compared() -> Rows:
 
 
 def frame_of(folder: Path) -> list[Row]:
-    """Rows of `to_pandas`, and what else `table --json` says of each."""
+    """Rows of the compared frame; those of the effective context have a rule of their own."""
     import leval_harness as lh
 
-    frame = lh.load(folder).to_pandas()
+    loaded = lh.load(folder)
+    frame = loaded.to_pandas()[lambda rows: rows["task"] != "effective_context"]
+    names = {**{name: name for name in (*KEYS[:-1], *NUMBERS)}, **DETAILS}
     rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
-    details = json.loads(fine("table", folder, "--json"))
-    return [
-        {**{name: row[name] for name in (*KEYS[:-1], *NUMBERS)}, **{n: more[n] for n in DETAILS}}
-        for row, more in zip(rows, details, strict=True)
-    ]
+    return [{name: row[column] for name, column in names.items()} for row in rows]
 
 
 def unlike(name: str, rows: list[Row], keys: tuple[str, ...]) -> Rows:

@@ -127,11 +127,6 @@ def test_a_document_without_a_result_is_not_evaluated(tiny, data_dir, evaluate, 
     assert found[name] != whole[name]
 
 
-def test_one_document_gives_no_interval(tiny, data_dir, evaluate):
-    results = evaluate("hf-long", tiny, SLIDING | {"data_dir": str(data_dir), "num_docs": 2})
-    assert results["results"]["ppl_govreport"]["token_perplexity@48_stderr,none"] == "N/A"
-
-
 def test_what_is_logged_is_small_and_says_what_was_read(sliding_long, texts):
     metadata = sliding_long["configs"]["ppl_govreport"]["metadata"]
     assert metadata["left_out"] == {"empty": 1, "duplicate": 1, "too_short": 1}
