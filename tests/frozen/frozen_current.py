@@ -326,7 +326,21 @@ def current_published() -> Rows:
     with inside(RESULTS):
         text = fine("table", "sweep", "--format", "md", "--published")
         text += fine("posgen", "table", "posgen_train", "--format", "md")
-    return {name: row for name, row in cells_of("published", text).items() if "†" in name}
+    title, header, rows = "", [""], []
+    for line in text.splitlines():
+        cells = [cell.strip(" *") for cell in line[1:-1].split(" | ")]
+        if line.startswith("### "):
+            title, header = line.removeprefix("### "), []
+        elif line.startswith("| ") and not header:
+            header = cells
+        elif "(published)" in cells[0]:
+            of_table_2 = title.startswith("L-Eval")
+            where = f"Published: {title} (the paper's Table 2)" if of_table_2 else title
+            row = f"*{cells[1]} †*" + (f" at {cells[2]}" if of_table_2 else "")
+            start = 3 if of_table_2 else 2
+            for column, cell in zip(header[start:], cells[start:], strict=True):
+                rows += row_cells((where, cells[0], row), [column], [cell])
+    return unlike("published", rows, ("table", "block", "row", "column"))
 
 
 # ------------------------------------------------------------------ prompts and scores
