@@ -91,7 +91,7 @@ def _effective_tables(compared: pd.DataFrame) -> Iterator[Table]:
             notes = (
                 f"Loss minus the yardstick's (the model as shipped, windows of "
                 f"{first['trained']:,.0f} tokens), nats a token: higher is worse; below "
-                f"{first['margin']:g} counts as none. In brackets: 99% intervals, by position "
+                f"{first['margin']:g} counts as none. In brackets: 99.5% intervals, by position "
                 "together. *: the interval holds no zero",
                 READ_MORE,
             )
