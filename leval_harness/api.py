@@ -16,7 +16,7 @@ from resonance_vllm.errors import UserError, one_of
 if TYPE_CHECKING:
     import pandas as pd
 
-    from leval_harness.results import Results
+    from leval_harness.results import LeftOut, Results
 
 PathLike = str | os.PathLike[str]
 Across = Literal["methods", "models"]
@@ -62,6 +62,11 @@ class Comparison:
     def blocks(self) -> "pd.DataFrame":
         """A row for 64 tokens of a text that was read; see `leval_harness.results.BLOCKS`."""
         return self.results.blocks
+
+    @property
+    def left_out(self) -> "list[LeftOut]":
+        """Files and numbers that were found and are in no frame, each with its reason."""
+        return self.results.left_out
 
     @cached_property
     def compared(self) -> "pd.DataFrame":

@@ -144,12 +144,16 @@ def blocks(scores: pd.DataFrame, across: str) -> pd.Series:
         differs = told.groupby([model, scores["task"]]).transform("nunique") > 1
         of_run = told[differs].groupby(scores["run"]).agg(_joined)
         title += scores["run"].map(lambda run, of=of_run: _appended(of.get(run, "")))
-    title += scores["sample"].eq(True).map({True: _appended(SAMPLE), False: ""})
+    of_sample = scores["sample"].fillna(False).astype(bool)
+    title += of_sample.map({True: _appended(SAMPLE), False: ""})
     title += pd.Series([_appended(_partial(*each)) for each in _limits(scores)], scores.index)
-    first = title[measured].groupby([scores["sweep"], model]).first().rename("first")
-    of_sweep = pd.DataFrame({"sweep": scores["sweep"], "model": model})
-    of_sweep = of_sweep.join(first, on=["sweep", "model"])["first"]
-    return title.where(measured, of_sweep.fillna(title)).str.removeprefix(" · ")
+    places = list(zip(scores["sweep"], model, strict=True))
+    first: dict[tuple[str, str], str] = {}
+    for place, name, is_measured in zip(places, title, measured, strict=True):
+        if is_measured:
+            first.setdefault(place, name)
+    known = pd.Series([first.get(place) for place in places], scores.index, dtype=object)
+    return title.where(measured | known.isna(), known).str.removeprefix(" · ")
 
 
 def _told(name: str, value: object) -> str:

@@ -13,6 +13,7 @@ import pandas as pd
 from leval_harness import effective
 from leval_harness.layout import YARDSTICK
 from leval_harness.names import BESIDE, CLOSED, POSGEN, length_label, task_label
+from leval_harness.retrieval import retrievals
 from leval_harness.token_blocks import YARDSTICKS
 from leval_harness.verdict import main_numbers
 from leval_tasks.metrics import FAMILY_OF, metric_of
@@ -90,7 +91,7 @@ def _effective_tables(compared: pd.DataFrame) -> Iterator[Table]:
             notes = (
                 f"Loss minus the yardstick's (the model as shipped, windows of "
                 f"{first['trained']:,.0f} tokens), nats a token: higher is worse; below "
-                f"{first['margin']:g} counts as none. In brackets: 99% intervals, by position "
+                f"{first['margin']:g} counts as none. In brackets: 99.5% intervals, by position "
                 "together. *: the interval holds no zero",
                 READ_MORE,
             )
@@ -136,7 +137,14 @@ def signed(number: float, size: float) -> str:
 
 
 def _retrieval(scores: pd.DataFrame) -> Iterator[Table]:
-    """RULER's tasks, whose metrics are lengths."""
+    """RULER's tasks, whose metrics are lengths: how far each method retrieves, then the scores."""
+    found = retrievals(scores)
+    if len(found):
+        heads = {"block": "Model", "label": "Method", "above": "Above 85.6%",
+                 "kept": "Within 5 points of the shortest", "questions": "Questions"}  # fmt: skip
+        texts = found[list(heads)].rename(columns=heads).set_index(ROWS[:2]).astype(str)
+        tasks = ", ".join(sorted({task for each in found["tasks"] for task in each}))
+        yield Table.plain("Retrieval length", texts, f"Over {tasks}; at 95%. {READ_MORE}")
     for task, part in scores[_is_length(scores)].groupby("task", sort=False):
         yield by_length(f"{task_label(str(task))} by length, %", part)
 
@@ -184,7 +192,10 @@ def score_table(
             empty = NONE if name == "text" else ""
             frame.insert(len(CLOSED), "Avg.", average[name].reindex(frame.index).fillna(empty))
     for share, head in SHARES.items():
-        by_row = scores.groupby(_rows(scores), sort=False)[share].mean().mul(100)
+        asked = scores["n"].astype(float).where(scores[share].notna())  # a share of the questions
+        sums = pd.DataFrame({"share": scores[share] * asked, "n": asked})
+        sums = sums.groupby(_rows(scores), sort=False).sum(min_count=1)
+        by_row = (sums["share"] / sums["n"]).mul(100)
         if by_row.gt(0).any() or (share == "unparsed" and by_row.notna().any()):
             texts[head] = by_row.map("{:.1f}".format).replace("nan", NONE)
             css[head] = ""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from leval_tasks.metrics import NOT_AVAILABLE
-from leval_tasks.statistics.clustered import clustered_stderr, known_error
+from leval_tasks.statistics.by_document import clustered_stderr, known_error
 
 Pair = Sequence[float]  # (numerator, denominator) of one document
 MIN_CLUSTERS = 3

@@ -4,7 +4,6 @@ Commands are imported only when they are used, so that `--help` costs no torch.
 """
 
 import importlib
-import io
 import sys
 from collections.abc import Sequence
 from typing import NoReturn, cast
@@ -97,13 +96,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     Exit codes: 0 fine, 1 failed, 2 wrong usage, 130 after Ctrl-C. What a user can mend is printed
     without a traceback; set `LEVAL_HARNESS_DEBUG=1` to see where it was raised.
     """
-    from leval_harness.cli.console import exit_code_for, safe_streams
+    from leval_harness.cli.console import exit_code_for
 
-    # The name of a file may not be valid text; printing it must not fail.
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
-    with safe_streams():
-        try:
-            sys.exit(app.main(arguments, standalone_mode=False) or 0)
-        except BaseException as error:  # noqa: BLE001 - the place that turns errors into exit codes
-            sys.exit(exit_code_for(error))
+    try:
+        sys.exit(app.main(arguments, standalone_mode=False) or 0)
+    except BaseException as error:  # noqa: BLE001 - the place that turns errors into exit codes
+        sys.exit(exit_code_for(error))

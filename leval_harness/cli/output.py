@@ -90,10 +90,8 @@ def table_options(command: Command) -> Command:
 
 def write_or_print(text: str, out: Path | None) -> None:
     """Write to a file and report it, or print; pipes and devices are written to directly."""
-    from leval_harness.secrets import redact
     from resonance_vllm.files import write_text
 
-    text = redact(text, names=False)
     if out is None:
         click.echo(text, nl=False)
         return

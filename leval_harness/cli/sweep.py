@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from leval_harness.cli.console import interrupted_by_signals, outlive_readers
+from leval_harness.cli.console import interrupted_by_signals
 from leval_harness.cli.output import FOLDER
 from leval_harness.layout import CELLS, FAILED_CELLS, LOG
 from resonance_vllm.errors import SettingError, printable
@@ -80,7 +80,6 @@ def sweep(
         if dry_run:
             _dry_run(cells, folder, as_json)
             return 0
-        outlive_readers()
         return _run(loaded, cells, folder, executor, ray_address)
 
 

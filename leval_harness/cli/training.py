@@ -227,37 +227,30 @@ def table(
 
     Example: leval-harness posgen table runs/posgen --figure runs/posgen/figure3.svg
     """
-    from leval_harness.analysis.posgen import compare_by_seed
-    from leval_harness.old_results.posgen import read_experiment
-    from leval_harness.old_tables import posgen as tables
-    from leval_harness.old_tables.formats import load_format
+    from leval_harness import posgen_figures as figures
+    from leval_harness import posgen_tables as tables
+    from leval_harness.drawing import write_figure
+    from leval_harness.formats import html, latex, markdown
+    from leval_harness.posgen import by_seed, details, load_posgen
     from leval_tasks.posgen.encodings import parse_pair
 
     if any(pictures.values()) and len(folders) > 1:
         raise click.UsageError("a figure shows one folder; give one")
     pairs = [(parse_pair(method), parse_pair(baseline)) for method, baseline in compared]
-    shown = [parse_pair(text) for text in only]
-    complete = [read_experiment(folder) for folder in folders]
-    experiments = [experiment.only(shown) for experiment in complete]
-    form = load_format(output or "md")
-    compared_by_seed = [
-        tables.seed_table(*compare_by_seed(experiment, pairs)) for experiment in complete if pairs
-    ]
-    if as_json or form.every_number:  # one set of columns
-        if len(compared_by_seed) > 1:
-            raise click.UsageError("--pair with --json or csv is for one folder; give one")
-        numbers = (compared_by_seed or [tables.posgen_details(experiments)])[0]
-        text = records_text(numbers.records()) if as_json else form.text([numbers])
+    complete = load_posgen(*folders)
+    read = complete.only([parse_pair(text) for text in only])
+    if as_json or output in ("csv", "json"):
+        numbers = by_seed(complete, pairs) if pairs else details(read)
+        is_csv = output == "csv" and not as_json
+        plain = numbers.astype(object).where(numbers.notna(), None)
+        text = numbers.to_csv(index=False) if is_csv else records_text(plain.to_dict("records"))
         write_or_print(text, out)
     else:
-        made = [tables.posgen_table(experiments)]
-        made += [each for one in experiments if (each := tables.halves_table(one))]
-        made += [tables.crossed_table(experiment) for experiment in experiments if crossed]
-        made += compared_by_seed
-        write_or_print(form.text(made), out)
-    from leval_harness.drawing import write_figure
-    from leval_harness.old_figures import posgen as figures
-
+        made = [tables.table_1(read), tables.halves_table(read)]
+        made += [tables.crossed_table(read)] if crossed else []
+        made += [tables.seed_table(complete, pairs)] if pairs else []
+        write = {"tex": latex, "html": html}.get(output or "", markdown)
+        write_or_print("\n".join(write(each) for each in made if each is not None), out)
     drawings = {
         "figure": figures.loss_figure,
         "position_figure": figures.position_figure,
@@ -265,7 +258,7 @@ def table(
     }
     for name, draw in drawings.items():
         if target := pictures[name]:
-            write_figure(partial(draw, experiments[0]), target)
+            write_figure(partial(draw, read), target)
             click.echo(f"Written: {printable(str(target))}", err=True)
 
 

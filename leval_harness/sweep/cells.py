@@ -1,5 +1,6 @@
 """From a sweep config to its cells: the record that a worker reads, its id, what it is run with."""
 
+import contextlib
 import hashlib
 import json
 import platform
@@ -33,6 +34,7 @@ from leval_tasks.metadata import EffectiveContextSettings, family_settings, scor
 from resonance_vllm import config as overrides
 from resonance_vllm.config import ModelPositions, hub_commit, length_limit
 from resonance_vllm.core.spec import RopeSpec
+from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.files import user_path
 
 EFFECTIVE_CONTEXT, READS, WINDOW = "effective_context", "reads", "window"
@@ -62,12 +64,14 @@ class PlannedCell:
     Attributes:
         record: content of `cell.json`, except for what is known when it runs.
         group: cells of one group can be served by one loaded model.
+        alone: the same of cells whose model is loaded with their own RoPE settings and length.
         gpus: how many GPUs its model takes where there are any.
         tokens_per_second: prompt speed to estimate with before a cell of its model is done.
     """
 
     record: CellRecord
     group: str
+    alone: str
     gpus: int = 0
     tokens_per_second: float | None = None
 
@@ -257,17 +261,39 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Pla
     }
     return PlannedCell(
         record=record.model_copy(update=found),
-        group=group_key(record),
+        **group_keys(record, spec, files.positions),
         gpus=gpus_of(model),
         tokens_per_second=model.tokens_per_second,
     )
 
 
-def group_key(record: CellRecord) -> str:
-    """What one loaded model is: cells with equal keys share it."""
-    parts = {"args": record.model_args, "backend": record.model.backend}
-    parts |= {name: getattr(record, name) for name in ("batch_size", "device")}
-    text = json.dumps(parts, sort_keys=True)
+def group_keys(
+    record: CellRecord, rope: RopeSpec | None, positions: ModelPositions | None
+) -> dict[str, str]:
+    """`group` and `alone` of a cell: what its loaded model is, with any rotation and with its own.
+
+    A rotation can be exchanged in a loaded model where it is one table that the length does not
+    change. What turns out not to be, when it runs, is found by its worker.
+    """
+    shared: dict[str, Any] = {"model": record.model.model_dump(exclude={"name"})}
+    shared |= {name: getattr(record, name) for name in ("batch_size", "device")}
+    alone = _hash({**shared, "args": record.model_args})
+    library = ROPE_BACKENDS.get(record.model.backend)
+    if library is None or positions is None:
+        return {"group": alone, "alone": alone}
+    methods = [rope.method] if rope else []
+    with contextlib.suppress(RopeConfigError):  # a type of the model's own
+        methods.append(positions.shipped().method)
+    fixed = not any(each.follows_length or each.name == "longrope" for each in methods)
+    if library == "vllm":
+        longest = record.model_args["max_model_len"]
+        fixed &= longest <= length_limit(positions, None, longest)
+    precision = record.method.rope_precision
+    return {"group": _hash({**shared, "precision": precision}) if fixed else alone, "alone": alone}
+
+
+def _hash(content: Mapping[str, Any]) -> str:
+    text = json.dumps(content, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

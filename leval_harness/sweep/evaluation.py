@@ -5,14 +5,15 @@ import logging
 import random
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
 
-import leval_harness.backends
+from leval_harness import backends
+from leval_harness.backends import registry
 from leval_harness.backends.answer_limits import record_answer_ends
 from leval_harness.cell_record import CellRecord
 from leval_harness.layout import LOSSES_OF
@@ -20,6 +21,8 @@ from leval_harness.sweep.answers import Answers
 from leval_harness.sweep.cell_additions import mark_answer_ends, mark_truncated
 from leval_harness.sweep.claims import Folder
 from leval_harness.sweep.task_registry import is_file, own_tasks, task_folders
+from resonance_vllm import config as overrides
+from resonance_vllm.config import ModelPositions
 from resonance_vllm.errors import UserError, one_of
 from resonance_vllm.files import read_object
 
@@ -31,34 +34,70 @@ RESOLVE = "resolve_trust_remote_code"
 
 
 class LoadedModel:
-    """lm-eval's model of a group.
+    """lm-eval's model of a group: loaded once, as shipped where its cells differ in the rotation.
 
     Args:
-        cell: for whose length it is loaded.
+        cells: of the group.
     """
 
-    def __init__(self, cell: CellRecord) -> None:
-        from leval_harness.backends.registry import backend_class
-
+    def __init__(self, cells: Sequence[CellRecord]) -> None:
+        cell = cells[0]
+        self.exchanges = any(each.model_args != cell.model_args for each in cells)
+        arguments = as_shipped(cells) if self.exchanges else dict(cell.model_args)
         self.device = cell.device
-        if leval_harness.backends.libraries().get(cell.model.backend) == "transformers":
-            import torch
+        if backends.libraries().get(cell.model.backend) == "transformers" and not self.device:
+            import torch  # lm-eval's own default is a GPU
 
-            if not self.device:  # lm-eval's own default is a GPU
-                others = "mps" if torch.backends.mps.is_available() else "cpu"
-                self.device = "cuda" if torch.cuda.is_available() else others
+            others = "mps" if torch.backends.mps.is_available() else "cpu"
+            self.device = "cuda" if torch.cuda.is_available() else others
         options = {"batch_size": cell.batch_size, "max_batch_size": None, "device": self.device}
         started = time.monotonic()
-        made = backend_class(cell.model.backend)
-        self.lm = made.create_from_arg_obj(dict(cell.model_args), options)
+        backend = registry.backend_class(cell.model.backend)
+        self.lm = backend.create_from_arg_obj(arguments, options)
         self.ends = record_answer_ends(self.lm)
         log.info("model ready after %.1f s", time.monotonic() - started)
+
+    def turn(self, cell: CellRecord) -> None:
+        """Take the rotation and the length of a cell.
+
+        Raises:
+            CannotExchange: the model has to be loaded anew for them.
+        """
+        if self.exchanges:
+            method = cell.method
+            registry.set_rope(
+                self.lm,
+                method.rope_parameters,
+                precision=method.rope_precision,
+                context_length=length_of(cell),
+            )
 
     def telemetry(self) -> dict[str, Any]:
         """What the backend has counted since it was loaded."""
         counted = dict(self.lm.telemetry()) if hasattr(self.lm, "telemetry") else {}
         precision = getattr(getattr(self.lm, "model", None), "rope_precision_used", None)
         return counted if precision is None else {**counted, "rope_precision": precision}
+
+
+def length_of(cell: CellRecord) -> int:
+    """Longest sequence of a cell in tokens, as its model gets it."""
+    args = cell.model_args
+    return int(args.get("max_length") or args["max_model_len"])
+
+
+def as_shipped(cells: Sequence[CellRecord]) -> dict[str, Any]:
+    """Arguments with which lm-eval loads a checkpoint as shipped, for the longest of some cells."""
+    cell = max(cells, key=length_of)
+    rope_free = overrides.model_args(
+        None,
+        ModelPositions.of_checkpoint(cell.model.path, cell.model.revision),
+        library=backends.library_of(cell.model.backend),
+        model_path=cell.model.path,
+        context_length=length_of(cell),
+        rope_precision=cell.method.rope_precision,
+    )
+    own = {key: value for key, value in cell.model_args.items() if key in ("dtype", "revision")}
+    return {**cell.model.args, **rope_free, **own}
 
 
 def evaluate(model: LoadedModel, cell: CellRecord, folder: Path, place: Folder) -> dict[str, Any]:
@@ -70,6 +109,7 @@ def evaluate(model: LoadedModel, cell: CellRecord, folder: Path, place: Folder) 
     import lm_eval
     from lm_eval.loggers import EvaluationTracker
 
+    model.turn(cell)
     tracker = EvaluationTracker(output_path=str(folder))
     before = model.telemetry()
     with remote_code_as_configured(cell.model_args), Answers(model, cell, place) as answers:

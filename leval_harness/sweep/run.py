@@ -79,7 +79,7 @@ def visible_gpus() -> list[str]:
 def grouped(
     cells: Iterable[PlannedCell], gpus: Sequence[str], apart: Iterable[str] = ()
 ) -> list[Group]:
-    """Cells that one loaded model can serve, together; those of `apart` each alone.
+    """Cells that one loaded model can serve, together; those of `apart` by their own settings.
 
     Args:
         cells: of the sweep.
@@ -88,8 +88,7 @@ def grouped(
     """
     alone, found = set(apart), dict[str, list[PlannedCell]]()
     for cell in cells:
-        key = f"{cell.group}-{cell.id}" if cell.id in alone else cell.group
-        found.setdefault(key, []).append(cell)
+        found.setdefault(cell.alone if cell.id in alone else cell.group, []).append(cell)
     return [
         Group(key, tuple(each), 0 if each[0].gpus == 1 and not gpus else each[0].gpus)
         for key, each in found.items()

@@ -25,10 +25,10 @@ from typing import Any
 import psutil
 
 from leval_harness.backends.registry import CannotExchange
+from leval_harness.backends.vllm_start import reason_of
 from leval_harness.cell_record import CellRecord
 from leval_harness.layout import CELL, LOG
 from leval_harness.sweep.claims import beating
-from leval_harness.sweep.engine_log import reason_of
 from leval_harness.sweep.workers import ANEW, DISK_FULL, WorkerRequest, log_since
 from resonance_vllm.errors import UserError
 from resonance_vllm.files import read_object, write_json
@@ -47,6 +47,7 @@ class Group:
     def __init__(self, request: WorkerRequest) -> None:
         self.request, self.place = request, request.place
         self.records = [CellRecord.model_validate(record) for record in request.records]
+        self.is_mixed = any(r.model_args != self.records[0].model_args for r in self.records)
         self.held = ""
 
     def __iter__(self) -> Iterator[tuple[CellRecord, Path]]:
@@ -56,7 +57,7 @@ class Group:
             yield found
 
     def _next(self) -> tuple[CellRecord, Path] | None:
-        apart = self.place.apart() if len(self.records) > 1 else ()
+        apart = self.place.apart() if self.is_mixed else ()
         for cell in self.records:
             offset = Path(self.request.log).stat().st_size
             about = {"sweep": self.request.sweep, "offset": offset}
@@ -70,10 +71,6 @@ class Group:
         printed = log_since(Path(self.request.log), read_object(claim) or {})
         self.place.write_failure(cell.cell_id, reason, printed)
 
-    def longest(self) -> CellRecord:
-        """The cell for whose length the model is loaded."""
-        return max(self.records, key=lambda cell: cell.context_length or 0)
-
 
 def run(group: Group) -> int:
     """Evaluate the cells of a group until none is left; the exit code."""
@@ -85,7 +82,7 @@ def run(group: Group) -> int:
             with beating(claim):
                 if model is None:
                     log.info("loading for %s", cell.title)
-                    model = LoadedModel(group.longest())
+                    model = LoadedModel(group.records)
                 log.info("evaluating %s", cell.title)
                 compute(group, cell, claim, model)
         except CannotExchange as error:
@@ -96,9 +93,7 @@ def run(group: Group) -> int:
                 return DISK_FULL
             if not isinstance(error, UserError):  # a message for users needs no traceback
                 log.exception("evaluation failed")
-            printed = Path(group.request.log).read_bytes()
-            reason = str(error) if isinstance(error, UserError) else reason_of(error, printed)
-            group.fail(cell, claim, reason)
+            group.fail(cell, claim, reason := _reason(error, Path(group.request.log)))
             if model is None:  # nor can the others be computed
                 group.place.release(cell.cell_id)
                 for other, its_claim in group:
@@ -109,6 +104,15 @@ def run(group: Group) -> int:
                 return ANEW
         group.place.release(cell.cell_id)
     return 0
+
+
+def _reason(error: Exception, log_file: Path) -> str:
+    """Why an evaluation failed; of an engine, what its log says."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, UserError):
+        return text
+    found = reason_of(error, log_file.read_text(errors="replace"))
+    return f"{type(error).__name__}: {found}" if found == text else found
 
 
 def compute(group: Group, cell: CellRecord, claim: Path, model: Any) -> None:

@@ -16,7 +16,7 @@ import psutil
 
 from leval_harness.sweep import SweepError
 from leval_harness.sweep.claims import HERE, Folder
-from leval_harness.sweep.engine_log import last_line
+from resonance_vllm.errors import printable
 
 ANEW, DISK_FULL = 70, 74
 """Exit codes of a worker: its cell has failed and the next needs a new process; no room on disk."""
@@ -198,6 +198,14 @@ def log_since(log: Path, claim: Mapping[str, Any]) -> bytes:
         handle.seek(int(claim.get("offset", 0)))
         return handle.read()
     return b""
+
+
+def last_line(log: bytes) -> str:
+    """The last line of a log, fit for a terminal; a bar counts as its last state."""
+    text = log[-64 * 1024 :].decode("utf-8", errors="replace")
+    states = (line.rstrip().split("\r")[-1].strip() for line in text.split("\n"))
+    lines = [state for state in states if state]
+    return printable(lines[-1][:500]) if lines else "no output"
 
 
 def oom_kills() -> int:

@@ -77,6 +77,8 @@ def known_error(totals: npt.ArrayLike, sizes: npt.ArrayLike) -> float:
 
     That is so for fewer than two documents, and where all of them are equal.
     """
+    if np.size(totals) < 2:
+        return math.nan
     ratio, error, _ = (float(each) for each in linearised_ratio(totals, sizes))
     return math.nan if shows_no_spread(error, ratio) else error
 
@@ -125,7 +127,7 @@ def logit_interval(mean: npt.ArrayLike, half: npt.ArrayLike) -> tuple[Floats, Fl
 
     A mean near 0 or 1 of a few documents is skewed: at 85% of 7 documents whose questions are
     correlated at 0.2 the symmetric interval covers 88%, this one 95%
-    (`benchmarks/statistics_simulation.py`).
+    (`reports/statistics/simulation.py`).
     """
     mean = np.asarray(mean, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -223,10 +223,9 @@ WITH_FIGURE = ("16k", "32k")
 
 def figure(name: str) -> Any:
     """Gain by position, frequency methods left and position maps right, RoPE and YaRN in both."""
+    from leval_harness.old_figures.style import RC, method_looks
     from matplotlib import rc_context
     from matplotlib.figure import Figure
-
-    from leval_harness.old_figures.style import RC, method_looks
 
     maps = ("self_extend", "dual_chunk", "rerope", "log_n_yarn")
     methods = read(name)

@@ -3,6 +3,8 @@
     python benchmarks/posgen_report.py collect SETTING RUNS
     python benchmarks/posgen_report.py write
 
+It ran as benchmarks/posgen_report.py at commit bae8158, whose readers of results it uses.
+
 `collect` reads a folder of `leval-harness posgen train` and keeps a row a model and test in
 docs/reports/data/posgen/models.csv, in the place of earlier ones of SETTING; of some models
 positions.csv keeps the accuracy at each position. The rows of controls.csv come from
@@ -18,8 +20,6 @@ from pathlib import Path
 
 import numpy as np
 from generated import fill
-from posgen_controls import OTHER_BASE, OWN, read_rows
-
 from leval_harness.analysis.posgen import compare_by_seed
 from leval_harness.old_figures import posgen as figures
 from leval_harness.old_figures.style import write_figure
@@ -35,8 +35,10 @@ from leval_harness.old_tables import posgen as tables
 from leval_harness.old_tables.formats import load_format
 from leval_harness.old_tables.model import Table
 from leval_harness.old_tables.published import published_of
-from leval_tasks.posgen.encodings import ENCODINGS, Pair, parse_pair
 from leval_tasks.statistics.paired import Difference, compare_scores, holm
+from posgen_controls import OTHER_BASE, OWN, read_rows
+
+from leval_tasks.posgen.encodings import ENCODINGS, Pair, parse_pair
 
 ROOT = Path(__file__).resolve().parents[1]
 REPORT = ROOT / "docs/reports/posgen.md"

@@ -1,11 +1,9 @@
 """Where commands write: a file whole, a pipe or device as it is."""
 
-import io
 import json
 import os
 import shutil
 import stat
-import sys
 import threading
 from pathlib import Path
 
@@ -30,18 +28,6 @@ def test_a_pipe_stays_a_pipe(tmp_path):
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
-def test_a_name_that_is_no_text_is_said_with_its_bytes(tmp_path, monkeypatch):
-    """Everything was written, and then to say where failed."""
-    stream = io.TextIOWrapper(io.BytesIO(), "utf-8", "strict")
-    monkeypatch.setattr(sys, "stdout", stream)
-    results = Path(__file__).parents[1] / "golden" / "results" / "sweep"
-    with pytest.raises(SystemExit) as end:
-        main(["page", str(results), "--out", f"{tmp_path}/\udcff"])
-    assert not end.value.code
-    stream.flush()
-    assert rb"/\udcff/index.html" in stream.buffer.getvalue()
-
-
 @pytest.mark.parametrize("changed", [{"max_position_embeddings": "long"}, {"hidden_size": 24}])
 def test_a_folder_that_is_no_model_is_said_by_finetune(changed, tmp_path, save_llama, capsys):
     """Errors of transformers are of many kinds, which were tracebacks."""
@@ -58,30 +44,6 @@ def test_a_folder_that_is_no_model_is_said_by_finetune(changed, tmp_path, save_l
     said = capsys.readouterr().err
     assert end.value.code in (1, 2)
     assert "transformers cannot" in said.splitlines()[-1]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        ["score", "--task", "gsm", "PLACE.jsonl"],
-        ["rope", "--method", "yarn", "--factor", "2", "--plot", "PLACE.svg"],
-        ["page", "golden", "--out", "PLACE"],
-        ["table", "golden", "--out", "PLACE.md"],
-    ],
-    ids=lambda line: line[0],
-)
-def test_a_name_does_not_steer_the_terminal(line, tmp_path, capsys):
-    """C1 control characters, as the 8-bit form of an escape sequence's beginning."""
-    place, golden = f"{tmp_path}/\x9b31m", Path(__file__).parents[1] / "golden"
-    record = '{"query": "q", "llama_pred": "The answer is 7.", "gt": "7"}'
-    Path(f"{place}.jsonl").write_text(record + "\n", encoding="utf-8")
-    line = [each.replace("PLACE", place) for each in line]
-    line = [str(golden / "results" / "sweep") if each == "golden" else each for each in line]
-    with pytest.raises(SystemExit):
-        main(line)
-    said = capsys.readouterr()
-    assert "\\x9b31m" in said.out + said.err
-    assert "\x9b" not in said.out + said.err
 
 
 def test_a_training_says_its_steps_beside_its_json(monkeypatch, capsys):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leval_tasks.statistics.clustered import clustered_stderr
+from leval_tasks.statistics.by_document import clustered_stderr
 
 
 def known(error):

@@ -11,7 +11,7 @@ from lm_eval.api.model import LM
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.tasks import TaskManager
 
-from leval_harness.old_results.sample_lines import Sample
+from leval_harness.lm_eval_samples import notes_of
 from leval_tasks import data
 from leval_tasks.closed.catalog import task_named
 from leval_tasks.closed.definition import SCORES
@@ -117,7 +117,7 @@ def test_group_over_the_sample(evaluate):
         assert figures == {*SCORES, *task_named(task).rule.parts}, "lm-eval's table shows scores"
         assert row["exact_match,none"] == 1.0, task
         assert row["exact_match_strict,none"] == 1.0
-        logged = [Sample(sample).notes for sample in results["samples"][task]]
+        logged = [notes_of(sample) for sample in results["samples"][task]]
         assert all(each["right"] == 1.0 for each in logged)
         assert not any(each["unparsed"] + each["truncated"] + each["wrong"] for each in logged)
         assert row["exact_match_stderr,none"] == "N/A"  # all alike: unknown, not zero
@@ -217,7 +217,7 @@ def test_cut_documents_are_told_and_share_their_prefix(evaluate, smollm2):
     tokenizer = AutoTokenizer.from_pretrained(smollm2)
     samples = results["samples"]["leval_closed_quality"]
     for item, prompt in zip(samples, model.prompts, strict=True):
-        notes = Sample(item).notes
+        notes = notes_of(item)
         assert notes["truncated"] == 1.0
         assert notes["kept_tokens"] < notes["document_tokens"]
         assert notes["prompt_tokens"] == len(tokenizer(prompt)["input_ids"]) <= 1500 - 64
@@ -250,7 +250,7 @@ def test_skip_leaves_documents_out_of_the_denominator(evaluate, tmp_path):
     assert [s["doc"]["document_id"] for s in samples] == ["0", "0", "2", "2"]
     assert results["configs"]["leval_closed_toefl"]["metadata"]["skipped_documents"] == 1
     assert results["n-samples"]["leval_closed_toefl"]["effective"] == 4
-    assert not any(Sample(each).notes["truncated"] for each in samples)
+    assert not any(notes_of(each)["truncated"] for each in samples)
     with pytest.raises(ContextLengthError, match="every document is longer"):
         evaluate(["leval_closed_toefl"], Reader(gold), context_length=250, **settings)
 
@@ -276,7 +276,7 @@ def test_thinking_is_removed_and_recorded(evaluate):
         score = results["results"]["leval_closed_toefl"]["exact_match,none"]
         assert (score == 1.0) == (expected == 1.0)
         samples = results["samples"]["leval_closed_toefl"]
-        assert {Sample(each).notes["thinking_removed"] for each in samples} == {expected}
+        assert {notes_of(each)["thinking_removed"] for each in samples} == {expected}
 
 
 def test_thinking_cut_before_its_end_is_counted(evaluate):
@@ -290,7 +290,7 @@ def test_thinking_cut_before_its_end_is_counted(evaluate):
 
     result = evaluate(["leval_closed_toefl"], Thinker(thinks), chat=True)
     samples = result["samples"]["leval_closed_toefl"]
-    unfinished = [Sample(each).notes["thinking_unfinished"] for each in samples]
+    unfinished = [notes_of(each)["thinking_unfinished"] for each in samples]
     assert unfinished == [each["doc"]["question_id"] % 2 for each in samples]
     assert [each["exact_match"] for each in samples] == [1 - each for each in unfinished]
     described = result["configs"]["leval_closed_toefl"]["metadata"]["prompt"]
@@ -299,7 +299,7 @@ def test_thinking_cut_before_its_end_is_counted(evaluate):
         ["leval_closed_toefl"], Thinker(thinks), chat=True, think_end_token="</think>"
     )  # by the backend: an answer without a mark says nothing then
     samples = removed["samples"]["leval_closed_toefl"]
-    assert not any(Sample(each).notes["thinking_unfinished"] for each in samples)
+    assert not any(notes_of(each)["thinking_unfinished"] for each in samples)
 
 
 def test_topic_retrieval_has_three_positions(evaluate, real_data):
@@ -360,8 +360,7 @@ def test_two_lengths_of_answers_are_refused(evaluate):
 def test_answers_alone_are_kept_and_no_score_is_made_of_them(evaluate, tmp_path):
     from lm_eval.loggers import EvaluationTracker
 
-    from leval_harness.old_results.load import load_results
-    from leval_harness.old_results.verify import verify
+    from leval_harness.results import load_results
 
     tracker = EvaluationTracker(output_path=str(tmp_path))
     options = {"predict_only": True, "evaluation_tracker": tracker}
@@ -371,10 +370,9 @@ def test_answers_alone_are_kept_and_no_score_is_made_of_them(evaluate, tmp_path)
     tracker.save_results_samples(
         task_name="leval_closed_toefl", samples=samples["leval_closed_toefl"]
     )
-    loaded = load_results(tmp_path)
-    assert [score.value for score in loaded.scores] == [None]
-    outcome = verify(loaded)
-    assert (outcome.differences, outcome.not_recomputed) == ([], [])
+    scores = load_results(tmp_path).scores
+    assert scores["status"].tolist() == ["unscored"]
+    assert scores["value"].isna().all()
 
 
 def task(name: str = "leval_closed_toefl", **metadata: Any) -> LEvalClosedTask:

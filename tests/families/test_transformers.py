@@ -39,6 +39,7 @@ NAMES = [
     for name, method in METHODS.items()
     for resonance in (False, True)
     if not issubclass(method, MappedMethod)
+    if resonance or not method.stock  # the library's own: frozen, and exchanged below
 ]
 EXCHANGED = ("yarn", "resonance_yarn", "linear", "default")
 

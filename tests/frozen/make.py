@@ -1,6 +1,8 @@
-"""Makes frozen numbers: `python tests/frozen/make.py PART…` writes each part beside this file.
+"""Makes frozen numbers, or prints what differs from them.
 
-A part is made once, by the product whose numbers it keeps; README.md says by which.
+`python tests/frozen/make.py PART…` writes each part beside this file; a part is made once, by the
+product whose numbers it keeps (README.md says by which). With `--compare` nothing is written, and
+every difference is printed, those that README.md allows too.
 """
 
 import os
@@ -14,14 +16,21 @@ import frozen_current
 import frozen_models
 import frozen_numbers
 
+CURRENT = {**vars(frozen_current), **vars(frozen_models)}
+
 
 def main() -> None:
     """Entry point."""
-    for part in sys.argv[1:]:
-        rows = {**vars(frozen_current), **vars(frozen_models)}[f"current_{part}"]()
+    parts = [each for each in sys.argv[1:] if each != "--compare"]
+    for part in parts:
+        rows = CURRENT[f"current_{part}"]()
+        if "--compare" in sys.argv:
+            found = [*frozen_numbers.differences(part, rows), ""]
+            sys.stdout.write("\n".join(found) + f"{part}: {len(found) - 1} differences\n")
+            continue
         frozen_numbers.write(part, rows)
-        file = frozen_numbers.file_of(part)
-        sys.stdout.write(f"{part}: {len(rows)} rows, {file.stat().st_size:,} bytes\n")
+        size = frozen_numbers.file_of(part).stat().st_size
+        sys.stdout.write(f"{part}: {len(rows)} rows, {size:,} bytes\n")
 
 
 if __name__ == "__main__":

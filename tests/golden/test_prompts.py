@@ -15,7 +15,7 @@ from lm_eval.api.model import LM
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.tasks import TaskManager
 
-from leval_harness.old_results.sample_lines import Sample
+from leval_harness.lm_eval_samples import notes_of
 from leval_tasks.closed.definition import MARKS
 
 CHAT = {"plain": False, "chat": True}
@@ -134,7 +134,7 @@ def test_every_result(golden):
         results = evaluated(setting, "plain")
         for task, found in {**results["results"], **results["groups"]}.items():
             figures = [found.get(f"{name},none", "-") for name in FIGURES]
-            notes = [Sample(sample).notes for sample in results["samples"].get(task, [])]
+            notes = [notes_of(sample) for sample in results["samples"].get(task, [])]
             figures += [fmean(each[name] for each in notes) for name in NOTED if notes]
             texts = (each if isinstance(each, str) else f"{each:.6g}" for each in figures)
             rows.append([setting, task.removeprefix("leval_closed_"), *texts])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-for name in ("fixture_results", "browser", "plain_output", "block_frames"):
+for name in ("fixture_results", "browser", "block_frames"):
     spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None

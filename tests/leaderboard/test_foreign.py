@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from leval_harness.analysis import analyse
 from leval_harness.cli.main import app
-from leval_harness.old_results import load_results
-from leval_harness.old_tables import build_tables, details_table, render
+from leval_harness.compared import compare
+from leval_harness.results import load_results
 
 FOREIGN = Path(__file__).parent / "foreign"
 FOLDERS = sorted(path.name for path in FOREIGN.iterdir() if path.is_dir())
@@ -64,65 +63,44 @@ def test_each_layout_says_where_it_is_from():
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_every_number_is_there_in_its_own_unit_and_direction(name):
-    results = load_results(FOREIGN / name)
-    found = {
-        (score.task, score.metric, score.chosen, score.value): score
-        for score in results.scores
-        if score.finished
-    }
+    compared = compare(load_results(FOREIGN / name))
+    keys = ["task", "name", "filter", "value"]
+    found = compared[compared["value"].notna()].set_index(keys)
     expected = list(stated(FOREIGN / name))
-    assert set(expected) == set(found)
+    assert set(expected) == set(found.index)
+    assert found["status"].eq("done").all()
     for task, metric, chosen, value in expected:
-        score, (times, higher) = found[task, metric, chosen, value], known_of(task, metric)
-        assert score.percent == times
-        assert score.higher_is_better is higher
+        rows, (times, higher) = found.loc[[(task, metric, chosen, value)]], known_of(task, metric)
+        assert (rows["unit"] == "share").tolist() == [times == 100] * len(rows)
+        said = rows["higher_is_better"].astype(object)
+        assert said.where(said.notna(), None).tolist() == [higher] * len(rows)
 
 
-@pytest.mark.parametrize("name", FOLDERS)
-def test_tables_hold_every_number_or_name_what_is_left_out(name):
-    analysis = analyse(load_results(FOREIGN / name))
-    tables = build_tables(analysis)
-    shown = {
-        (cell.entry.task, cell.entry.score.metric, cell.entry.score.chosen)
-        for table in tables
-        for block in table.blocks
-        for row in block.rows
-        for cell in row.cells
-        if cell.entry
-    }
-    notes = " ".join(note for table in tables for note in table.notes)
-    for entry in analysis.entries:
-        score = entry.score
-        if (score.task, score.metric, score.chosen) not in shown:
-            assert score.group in notes, f"{score.task}, {score.metric} is dropped without a word"
-    long = render([details_table(analysis)], "csv")
-    for task, metric, *_ in stated(FOREIGN / name):
-        assert f",{task},{metric}," in long
+def test_groups_stand_beside_their_tasks():
+    scores = load_results(FOREIGN / "nested_groups").scores
+    groups = scores.groupby("task")["group"].first()
+    assert groups["mmlu"]
+    assert not groups["arc_easy"]
+    assert groups.any()
 
 
 def test_what_is_no_number_is_named():
-    tables = build_tables(analyse(load_results(FOREIGN / "served_model")))
-    assert tables[-1].title == "Without a number"
-    assert "polymer_tg_prediction" in tables[-1].blocks[0].rows[0].cells[2].text
+    scores = load_results(FOREIGN / "served_model").scores.set_index("task")
+    assert scores.loc["polymer_tg_prediction", "status"] == "not available"
+    assert scores.loc["polymer_tg_prediction", "note"] == "lm-eval wrote inf"
 
 
 def test_partial_runs_are_marked():
     for name in FOLDERS:
-        partial = {score.partial for score in load_results(FOREIGN / name).scores}
+        partial = set(load_results(FOREIGN / name).scores["partial"])
         assert partial == {name in ("percent_and_limit", "chat_template_and_samples")}
 
 
 def test_all_of_them_in_one_table_are_mixed_in_no_block():
-    analysis = analyse(load_results(FOREIGN))
-    assert not analysis.results.warnings
-    for entry in analysis.entries:
-        rivals = [each for each in analysis.entries if each.block == entry.block]
-        assert {each.run.model for each in rivals} == {entry.run.model}
-        assert {each.score.partial for each in rivals} == {entry.score.partial}
+    results = load_results(FOREIGN)
+    compared = compare(results)
+    assert not results.left_out
+    assert (compared.groupby("block")["model"].nunique() == 1).all()
+    assert (compared.groupby("block")["partial"].nunique() == 1).all()
     ran = CliRunner().invoke(app, ["table", str(FOREIGN)])
     assert ran.exit_code == 0, ran.output
-    verified = CliRunner().invoke(app, ["table", str(FOREIGN), "--verify", "--json"])
-    differences = json.loads(verified.stdout)["differences"]
-    # Infinity is no score; of mmlu's groups most tasks were cut away
-    assert [text for text in differences if "mmlu" not in text] == differences[:1]
-    assert "not a finite number" in differences[0]

@@ -209,7 +209,7 @@ DAMAGE = {
     "no method": (lambda f: edit(f / "cell.json", lambda c: c.pop("method")), "'method'"),
     "no results": (lambda f: next(f.glob("results_*")).unlink(), "no results_*.json"),
     "results are cut": (lambda f: next(f.glob("results_*")).write_text('{"re'), "cannot be read"),
-    "results of nothing": (lambda f: next(f.glob("results_*")).write_text("{}"), "no number"),
+    "results of nothing": (lambda f: next(f.glob("results_*")).write_text("{}"), "no task"),
     "other samples": (damage_samples, "the samples give 0"),
     "a sample is missing": (lose_a_sample, "3 samples were scored, 2 are logged"),
     "samples are cut": (cut_short, "line 3 is no JSON"),

@@ -1,19 +1,14 @@
-"""Retrieval: counts at growing lengths against exact tails, and needles in prompts."""
+"""Retrieval: counts at growing lengths against exact tails, and what is said of them."""
 
-import json
-from pathlib import Path
-
-import fixture_results as make
 import numpy as np
 import pytest
+from lm_eval_output import mean_of, sample, write
 from scipy import stats
 
-from leval_harness.analysis import analyse
-from leval_harness.analysis.retrieval import retrieval_text, retrievals
-from leval_harness.old_results import load_results
-from leval_harness.old_results.sample_lines import of_first_filter
-from leval_harness.old_tables import build_tables
-from leval_harness.old_tables.formats import render
+from leval_harness.compared import compare
+from leval_harness.results import load_results
+from leval_harness.retrieval import length_text, retrievals
+from leval_harness.tables import build_tables
 from leval_tasks.statistics.retrieval import Retrieved, length_above, length_by, length_kept
 
 LENGTHS = (4096, 8192, 12288)
@@ -36,8 +31,8 @@ def counts(*right: float, asked: int = 100) -> list[Retrieved]:
 )
 def test_what_is_said_of_counts(right, asked, above, kept):
     found = counts(*right, asked=asked)
-    assert retrieval_text(length_above(found)) == above
-    assert retrieval_text(length_kept(found)) == kept
+    assert length_text(length_above(found)) == above
+    assert length_text(length_kept(found)) == kept
 
 
 @pytest.mark.parametrize(
@@ -56,7 +51,7 @@ def test_what_is_said_of_counts(right, asked, above, kept):
 def test_what_is_said_of_p_at_growing_lengths(p, low, high, text):
     found = length_by(p, [1 - each for each in p], ASKED)
     assert (found.low, found.high, found.longest) == (low, high, 12288)
-    assert retrieval_text(found) == text
+    assert length_text(found) == text
 
 
 @pytest.mark.parametrize("right", range(80, 101))
@@ -83,62 +78,38 @@ def test_the_interval_holds_the_true_length_in_nineteen_of_twenty_samples(rates,
     assert (missed / 2000 <= 0.06).all()
 
 
-def probe(at: int, length: int, depth: float, right: bool) -> dict:
-    needle = str(1000 + at)
-    filler = "The grass is green. " * 50
-    cut = int(depth * len(filler))
-    prompt = f"{filler[:cut]}{needle}{filler[cut:]}"
-    answer = f": {needle}" if right else ": none"
-    return {
-        "doc_id": at,
-        "doc": {"index": at, "input": prompt, "outputs": [needle], "max_length": length},
-        "target": needle,
-        "arguments": {},
-        "resps": [[answer]],
-        "filtered_resps": [answer],
-        "filter": "none",
-        "metrics": [str(length)],
-        "prompt_hash": f"{at}-{length}",
-        "target_hash": needle,
-        str(length): float(right),
-    }
-
-
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """At 12K only the last half of each prompt is read."""
+def folder(tmp_path_factory):
+    """Two tasks; at 12K half of the questions are answered, and one task was not asked."""
     folder = tmp_path_factory.mktemp("ruler")
     for length in LENGTHS:
-        rows = [
-            probe(at, length, at % 10 / 10 + 0.05, length < 12288 or at % 10 >= 5)
-            for at in range(100)
-        ]
-        tasks = {"niah_single_1": rows}
-        make.write_cell(
-            folder, f"c{length}", tasks, method="none", context_length=length, limit=100
-        )
+        for task in ("niah_single_1", "ruler_vt")[: 1 + (length < 12288)]:
+            rows = [
+                sample(at, float(length < 12288 or at % 10 >= 5), str(length)) for at in range(100)
+            ]
+            write(folder / task, mean_of(rows, str(length)), task, rows, max_length=length,
+                  stamp=f"2026-01-01T00-00-00.{length}")  # fmt: skip
     return folder
 
 
-def test_needles_are_found_in_prompts(folder):
-    path = next((folder / "c12288").glob("samples_*"))
-    needles = [needle for sample in of_first_filter(path) for needle in sample.needles]
-    assert len(needles) == 100
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    for (part, is_found), row in zip(needles, rows, strict=True):
-        assert part == row["doc"]["index"] % 10
-        assert is_found == row["12288"]
+def test_the_length_is_over_the_tasks_that_all_lengths_have(folder):
+    compared = compare(load_results(folder))
+    (found,) = retrievals(compared).to_dict("records")
+    assert found["tasks"] == ("niah_single_1",)
+    assert found["lengths"] == LENGTHS
+    assert found["questions"] == 300
+    assert (found["above"], found["kept"]) == ("8K, not 12K", "8K, not 12K")
 
 
-def test_retrieval_stands_on_top_with_depth_against_length(folder):
-    analysis = analyse(load_results(folder))
-    (found,) = retrievals(analysis)
-    assert found.probes == 300
-    assert (retrieval_text(found.above), retrieval_text(found.kept)) == (
-        "8K, not 12K",
-        "8K, not 12K",
-    )
-    cells = {(length, part): right / asked for length, part, right, asked in found.depths}
-    assert len(cells) == 30
-    assert all(share == (length < 12288 or part >= 5) for (length, part), share in cells.items())
-    assert "| none | 8K, not 12K | 8K, not 12K | 300 |" in render(build_tables(analysis), "md")
+def test_the_table_of_lengths_stands_before_the_scores(folder):
+    tables = build_tables(compare(load_results(folder)))
+    titles = [table.title for table in tables]
+    assert titles[0] == "Retrieval length"
+    assert tables[0].texts.to_numpy().tolist() == [["8K, not 12K", "8K, not 12K", "300"]]
+
+
+def test_real_runs_have_too_few_questions_to_tell(real_runs):
+    found = retrievals(compare(load_results(real_runs)))
+    assert found["label"].tolist() == ["rope", "yarn"]
+    assert set(found["above"]) == {"cannot tell"}
+    assert set(found["kept"]) == {"–"}

@@ -2,28 +2,24 @@
 
 import itertools
 import math
-from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import linalg, stats
 from scripts import script
 
-from leval_tasks.statistics.clustered import (
-    clopper_pearson,
-    estimate_mean,
-    estimate_ratio,
-    linearised_ratio,
-    sums_by_cluster,
-)
-from leval_tasks.statistics.paired import (
+from leval_tasks.statistics.by_document import (
     FLIPS,
-    compare_perplexities,
-    compare_scores,
+    clopper_pearson,
+    clustered_stderr,
     holm,
-    mcnemar_exact,
+    known_error,
+    linearised_ratio,
+    logit_interval,
+    ratios,
     sign_flip_p,
     smallest_p,
 )
@@ -51,87 +47,53 @@ def test_clustered_error_is_bell_and_mccaffreys(sizes):
     rng = np.random.default_rng(len(sizes))
     clusters = np.repeat(np.arange(len(sizes)), sizes)
     values = rng.random(clusters.size)
-    found = estimate_mean(values, clusters)
     stderr, df = bell_mccaffrey(values, clusters)
-    assert found.stderr == pytest.approx(stderr)
-    totals = sums_by_cluster(clusters, values, np.ones(values.size))[1:]
-    assert linearised_ratio(*totals)[2] == pytest.approx(df)
+    found = linearised_ratio(np.bincount(clusters, values), np.bincount(clusters))
+    assert found == pytest.approx((values.mean(), stderr, df))
+    assert clustered_stderr(zip(clusters, values, strict=True)) == pytest.approx(stderr)
     # on the logit scale, by the delta method
-    logit = np.log(found.value / (1 - found.value))
-    half = stats.t.ppf(0.975, df) * stderr / (found.value * (1 - found.value))
-    ends = [1 / (1 + np.exp(-end)) for end in (logit - half, logit + half)]
-    assert (found.low, found.high) == pytest.approx(tuple(ends))
-    wide = estimate_mean(10 * values, clusters)  # no shares: symmetric
-    expected = stats.t.ppf(0.975, df) * 10 * stderr
-    assert (wide.high - wide.value, wide.value - wide.low) == pytest.approx((expected, expected))
+    mean, half = values.mean(), stats.t.ppf(0.975, df) * stderr
+    logit, width = np.log(mean / (1 - mean)), half / (mean * (1 - mean))
+    ends = [1 / (1 + np.exp(-end)) for end in (logit - width, logit + width)]
+    assert logit_interval(mean, half) == pytest.approx(tuple(ends))
 
 
 def test_equal_clusters_give_the_standard_error_of_their_means_and_g_minus_1():
-    values = np.array([1.0, 0, 1, 1, 0, 0, 1, 0, 0, 1, 1, 1])
-    found = estimate_mean(values, np.repeat(np.arange(4), 3))
-    means = values.reshape(4, 3).mean(axis=1)
-    assert found.stderr == pytest.approx(means.std(ddof=1) / 2)
-    assert linearised_ratio(3 * means, np.full(4, 3.0))[2] == pytest.approx(3)
+    means = np.array([2 / 3, 1 / 3, 1 / 3, 1.0])
+    _, stderr, df = linearised_ratio(3 * means, np.full(4, 3.0))
+    assert stderr == pytest.approx(means.std(ddof=1) / 2)
+    assert df == pytest.approx(3)
 
 
-def test_single_questions_get_the_exact_interval():
-    values = np.array([1.0] * 3 + [0.0] * 87)
-    found = estimate_mean(values, np.arange(90))
-    exact = stats.binomtest(3, 90).proportion_ci(0.95, method="exact")
-    assert (found.low, found.high) == pytest.approx((exact.low, exact.high))
-    assert found.method == "exact"
-
-
-def test_all_wrong_is_not_certainty():
-    found = estimate_mean(np.zeros(64), np.repeat(np.arange(8), 8))
-    assert found.low == 0
-    assert found.high == pytest.approx(1 - 0.025 ** (1 / 8))
+def test_many_ratios_at_once_are_those_of_each_in_any_order_of_rows():
+    rng = np.random.default_rng(4)
+    rows = [
+        {"run": run, "name": name, "num": rng.random(), "den": float(rng.integers(1, 9))}
+        for run in range(5) for name in ("x", "y") for _ in range(1 + 2 * run)
+    ]  # fmt: skip
+    found = ratios(pd.DataFrame(rows).sample(frac=1, random_state=2), ["run", "name"])
+    for (run, name), row in found.iterrows():
+        own = [(r["num"], r["den"]) for r in rows if (r["run"], r["name"]) == (run, name)]
+        expected = [float(each) for each in linearised_ratio(*np.array(own).T)]
+        assert row[["ratio", "error", "df"]].tolist() == pytest.approx(expected, nan_ok=True)
+        assert row["clusters"] == len(own)
 
 
 ALIKE = {
-    "two questions": ([0.2] * 2, [0, 1]),
-    "twenty questions, which rounding tells apart": ([0.1] * 20, range(20)),
-    "one right of four in each document": ([1, 0, 0, 0] * 3, np.repeat(range(3), 4)),
-    "marks beyond 1": ([7.3] * 6, [0, 0, 1, 1, 2, 2]),
+    "two questions": [0.2] * 2,
+    "twenty questions, which rounding tells apart": [0.1] * 20,
+    "marks beyond 1": [7.3] * 6,
+    "one document": [0.4],
 }
 
 
 @pytest.mark.parametrize("what", ALIKE)
 def test_documents_that_score_alike_are_not_certainty(what):
-    values, clusters = (np.array(each) for each in ALIKE[what])
-    scores = values.astype(float)
-    found = estimate_mean(scores, clusters)
-    assert (found.value, found.method) == (pytest.approx(scores.mean()), "none")
-    assert found.stderr is found.low is found.high is None
-    for shift in (0.0, 0.4):
-        told = compare_scores(scores + shift, scores, clusters)
-        assert told.difference == pytest.approx(shift)
-        assert told.low is told.high is told.detectable is None
-        assert not told.beside_zero
-    sizes = np.arange(5.0, 11.0)
-    ratio = estimate_ratio(0.3 * sizes, sizes)
-    assert ratio.value == pytest.approx(np.exp(0.3))
-    assert ratio.stderr is ratio.low is ratio.high is None
-    nats = compare_perplexities(2.3 * sizes, 2.0 * sizes, sizes)
-    assert nats.low is nats.high is nats.detectable is None
-
-
-def test_one_document_gives_no_interval():
-    found = estimate_mean(np.array([1.0, 0, 1]), np.zeros(3, dtype=int))
-    assert found.value == pytest.approx(2 / 3)
-    assert (found.stderr, found.low, found.high) == (None, None, None)
-
-
-def test_two_documents_that_differ_have_a_wide_interval():
-    found = estimate_mean(np.array([1.0, 0, 0, 1, 1, 0.5]), np.array([0, 0, 0, 1, 1, 1]))
-    assert (found.clusters, found.method) == (2, "clustered")
-    assert found.high - found.low > 0.9
-
-
-@pytest.mark.parametrize("values", [[], [0.5, math.nan], [math.inf]])
-def test_values_that_are_no_scores_are_refused(values):
-    with pytest.raises(ValueError, match="values"):
-        estimate_mean(np.array(values), np.arange(len(values)))
+    values = np.array(ALIKE[what])
+    sizes = np.arange(1.0, 1 + values.size)
+    assert math.isnan(known_error(values * sizes, sizes))
+    frame = pd.DataFrame({"at": 0, "num": values * sizes, "den": sizes})
+    assert ratios(frame, ["at"])["error"].isna().all()
 
 
 @given(st.integers(1, 60).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
@@ -139,12 +101,6 @@ def test_clopper_pearson_is_scipys(counts):
     k, n = counts
     exact = stats.binomtest(k, n).proportion_ci(0.95, method="exact")
     assert clopper_pearson(k, n) == pytest.approx((exact.low, exact.high))
-
-
-@given(st.integers(0, 40), st.integers(0, 40))
-def test_mcnemar_is_a_binomial_test(wins, losses):
-    expected = stats.binomtest(wins, wins + losses).pvalue if wins + losses else 1.0
-    assert float(mcnemar_exact(wins, losses)) == pytest.approx(expected)
 
 
 @given(st.lists(st.integers(-5, 5), min_size=1, max_size=9))
@@ -185,50 +141,11 @@ def test_smallest_p_is_reached_by_unanimous_documents(groups, expected):
 
 
 def test_holm_example():
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    with_gap = holm([0.04, math.nan, 0.02])
-    assert with_gap[[0, 2]] == pytest.approx([0.04, 0.04])
+    found = holm(pd.Series([0.01, 0.04, 0.03, 0.005]))
+    assert found.tolist() == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    with_gap = holm(pd.Series([0.04, math.nan, 0.02]))
+    assert with_gap[[0, 2]].tolist() == pytest.approx([0.04, 0.04])
     assert math.isnan(with_gap[1])
-
-
-def test_comparison_counts_and_picks_mcnemar_for_single_questions():
-    method = np.array([1.0, 1, 1, 1, 1, 1, 0, 0])
-    baseline = np.array([0.0, 0, 0, 0, 0, 0, 0, 1])
-    found = compare_scores(method, baseline, np.arange(8))
-    assert (found.wins, found.ties, found.losses) == (6, 1, 1)
-    assert found.p == pytest.approx(stats.binomtest(1, 7).pvalue)
-    assert found.difference == pytest.approx(5 / 8)
-    grouped = compare_scores(method, baseline, np.repeat([0, 1], 4))
-    assert (grouped.p, grouped.smallest_p) == (0.5, 0.5)
-    many = compare_scores(np.tile(method, 4), np.tile(baseline, 4), np.arange(32))
-    assert many.p == pytest.approx(stats.binomtest(4, 28).pvalue)  # by formula, not by flips
-    assert many.smallest_p == 2.0**-31
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [
-        (0.1, 0.2, True),
-        (-0.2, -0.1, True),
-        (-0.1, 0.2, False),
-        (0.0, 0.2, False),
-        (None, None, False),
-    ],
-)
-def test_an_interval_beside_zero_lies_on_one_side_of_it(low, high, expected):
-    scores = np.array([1.0, 0, 1, 0])
-    found = compare_scores(scores, 1 - scores, np.arange(4))
-    assert replace(found, low=low, high=high).beside_zero == expected
-
-
-def test_the_detectable_difference_is_that_of_a_t_test_of_80_percent_power():
-    d = np.array([1.0, 1, 1, 1, 1, 0, 0, -1])
-    error = d.std(ddof=1) / math.sqrt(8)
-    expected = (stats.t.ppf(0.975, 7) + stats.t.ppf(0.8, 7)) * error
-    found = compare_scores(d, np.zeros(8), np.arange(8))
-    assert found.detectable == pytest.approx(expected)
-    one_document = compare_scores(d, np.zeros(8), np.zeros(8, dtype=int))
-    assert one_document.detectable is None
 
 
 def test_detectable_difference_is_found_with_80_percent():
@@ -244,41 +161,18 @@ def test_detectable_difference_is_found_with_80_percent():
     assert found == pytest.approx(0.8, abs=0.03)
 
 
-def test_perplexity_is_a_ratio_with_the_delta_method():
+def test_a_ratio_of_sums_agrees_with_the_jackknife():
     nats, tokens = np.array([260.0, 500, 270, 640]), np.array([100.0, 200, 100, 250])
-    found = estimate_ratio(nats, tokens)
-    assert found.value == pytest.approx(math.exp(nats.sum() / tokens.sum()))
-    moved = [math.exp(np.delete(nats, at).sum() / np.delete(tokens, at).sum()) for at in range(4)]
+    ratio, stderr, _ = linearised_ratio(nats, tokens)
+    assert ratio == pytest.approx(nats.sum() / tokens.sum())
+    moved = [np.delete(nats, at).sum() / np.delete(tokens, at).sum() for at in range(4)]
     jackknife = math.sqrt(3 / 4 * sum((m - np.mean(moved)) ** 2 for m in moved))
-    assert found.stderr == pytest.approx(jackknife, rel=0.15)
-    assert found.low < found.value < found.high
-
-
-def test_two_documents_give_no_interval_and_no_standard_error():
-    found = estimate_ratio(np.array([260.0, 500]), np.array([100.0, 200]))
-    assert (found.low, found.stderr) == (None, None)
-    assert found.method == "none"
-
-
-@pytest.mark.parametrize(
-    ("nats", "tokens"), [([], []), ([math.nan], [1]), ([1.0], [0]), ([1.0], [-1]), ([5000.0], [1])]
-)
-def test_perplexities_that_cannot_be_are_refused(nats, tokens):
-    with pytest.raises(ValueError, match=r"totals|sizes"):
-        estimate_ratio(np.array(nats), np.array(tokens))
-
-
-def test_lower_perplexity_wins():
-    sizes = np.full(8, 100.0)
-    found = compare_perplexities(np.arange(8) + 250.0, np.arange(8) + 260.0, sizes)
-    assert (found.wins, found.losses) == (8, 0)
-    assert found.difference == pytest.approx(-0.1)
-    assert found.p == 2 / 2**8
+    assert stderr == pytest.approx(jackknife, rel=0.15)
 
 
 def test_coverage_and_false_positives_by_simulation():
-    """A small version of `benchmarks/statistics_simulation.py`, whose table is in the docs."""
-    simulation = script("benchmarks/statistics_simulation.py")
+    """A small version of `reports/statistics/simulation.py`, whose table is in the docs."""
+    simulation = script("reports/statistics/simulation.py")
     clustered, single = simulation.simulate(1500, groups=(7, 15), correlations=(0.0, 0.2))
     for row in clustered:
         assert 0.925 < row["coverage"] < 0.975, row

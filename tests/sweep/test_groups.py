@@ -72,6 +72,45 @@ def test_more_gpus_than_there_are_is_one_sentence(
     check_gpus(groups, 16)
 
 
+METHODS = {
+    "shipped": None,
+    "rope": {"rope_type": "default"},
+    "yarn": {"rope_type": "yarn", "factor": 4},
+    "resonance_yarn": {"rope_type": "resonance_yarn", "factor": 4},
+    "dynamic": {"rope_type": "dynamic", "factor": 4},
+}
+
+
+@pytest.mark.parametrize("backend", ["hf", "vllm"])
+def test_methods_lengths_and_tasks_share_a_load_where_rotations_are_exchanged(
+    planned: Callable[..., list[PlannedCell]], backend: str
+) -> None:
+    """What depends on the length is loaded with its own settings."""
+    cells = planned(
+        {"backend": backend},
+        methods=METHODS,
+        context_lengths=[4096, 8192],
+        tasks=["leval_closed_gsm", "leval_closed_codeu"],
+    )
+    shared, *others = sorted(grouped(cells, []), key=lambda group: -len(group.cells))
+    methods = [name for name in METHODS if name != "dynamic"]
+    assert len(shared.cells) == len(methods) * 2 * 2
+    assert {cell.record.method.name for cell in shared.cells} == set(methods)
+    assert {len(group.cells) for group in others} == {2}, "two tasks"
+    assert {group.cells[0].record.method.name for group in others} == {"dynamic"}
+
+
+def test_models_that_differ_in_what_is_loaded_share_nothing(
+    planned: Callable[..., list[PlannedCell]],
+) -> None:
+    changes: list[dict[str, Any]] = [
+        {}, {"dtype": "float32"}, {"batch_size": 2}, {"args": {"attn_implementation": "eager"}},
+    ]  # fmt: skip
+    keys = {planned({"backend": "hf", **each})[0].group for each in changes}
+    keys.add(planned({"backend": "hf"}, rope_precision="model")[0].group)
+    assert len(keys) == len(changes) + 1
+
+
 def test_what_was_found_apart_is_a_group_of_its_own(
     planned: Callable[..., list[PlannedCell]],
 ) -> None:

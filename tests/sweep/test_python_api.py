@@ -21,6 +21,7 @@ config, out = yaml.safe_load(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
 config.update(json.loads(sys.argv[3]))
 try:
     frame = lh.run(config, overrides=json.loads(sys.argv[4]), out=out).to_pandas()
+    frame = frame[["method", "metric", "length", "value"]]
 except UserError as error:
     sys.exit(str(error))
 done = {str(path): path.stat().st_mtime_ns for path in out.rglob("cell.json")}

@@ -15,8 +15,8 @@ from leval_harness.sweep.cells import plan
 from leval_harness.sweep.claims import CellState, Folder
 from leval_harness.sweep.config import SweepConfig, parse_config
 from leval_harness.sweep.config_files import SHIPPED, shipped_sweeps
-from leval_harness.sweep.engine_log import last_line, reason_of
 from leval_harness.sweep.progress import Progress, duration
+from leval_harness.sweep.workers import last_line
 from resonance_vllm.errors import SettingError
 
 LLAMA = {
@@ -167,20 +167,7 @@ def test_durations_as_people_say_them(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-ENGINE = b"""\
-INFO 11-26 [core.py:97] Initializing a V1 LLM engine
-(EngineCore_DP0 pid=7) ERROR 11-26 [core.py:842] Traceback (most recent call last):
-(EngineCore_DP0 pid=7) ERROR 11-26 [core.py:842] ValueError: Available memory on node 0 is less
-Traceback (most recent call last):
-RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}
-"""
-
-
-def test_the_last_exception_of_an_engine_is_the_reason() -> None:
-    failed = RuntimeError("Engine core initialization failed. See root cause above.")
-    assert reason_of(failed, ENGINE) == "ValueError: Available memory on node 0 is less"
-    assert reason_of(failed, b"nothing") == f"RuntimeError: {failed}"
-    assert reason_of(KeyError("x"), ENGINE) == "KeyError: 'x'"
+def test_the_last_line_of_a_log_is_its_last_state() -> None:
     assert last_line(b"one\n 10%|#   |\r 20%|##  |\n\n") == "20%|##  |"
     assert last_line(b"") == "no output"
 

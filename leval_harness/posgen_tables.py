@@ -1,0 +1,145 @@
+"""PosGen's tables as texts: the paper's Table 1 beside ours, crossed tests, pairs and halves."""
+
+from collections.abc import Sequence
+from typing import Any, get_args
+
+import pandas as pd
+
+from leval_harness.posgen import (
+    COMPARED,
+    HALVES,
+    LEARNED,
+    PUBLISHED_MODULUS,
+    SUBTASKS,
+    PosGen,
+    by_seed,
+    halves,
+    modulus_of,
+    places,
+    printed,
+    title,
+)
+from leval_harness.tables import BEST, NONE, QUIET, SECOND, Table
+from leval_tasks.posgen.encodings import PUBLISHED, Pair, Reading, published_pairs
+
+
+def table_1(read: PosGen) -> Table:
+    """Encodings down, sub-tasks across: accuracy past the training length, and within it."""
+    found = places(read)
+    some = found["learned"].lt(found["seeds"]) & found["learned"].gt(0)
+    of = " (" + found["learned"].astype(str) + " of " + found["seeds"].astype(str) + " learned)"
+    mark = of.where(some, "").mask(found["learned"] == 0, " (not learned)")
+    spread = found["deviation"].map(" ± {:.2f}".format).where(found["deviation"].notna(), "")
+    found["text"] = found["past"].map("{:.2f}".format) + spread + mark
+    found["css"] = found["rank"].map({1: BEST, 2: SECOND}).fillna("")
+    found["ID"] = found["inside"].map("{:.2f}".format)
+    found["Model"] = [f"{name}: {_model(read.settings[name])}" for name in found["experiment"]]
+    found["Encoding"] = [title(*pair) for pair in found[["trained", "tested"]].to_numpy()]
+    rows = ["Model", "Encoding"]
+    texts = found.groupby(rows, sort=False)["seeds"].agg(_range).rename("Seeds").to_frame()
+    css = pd.DataFrame("", texts.index, ["Seeds"])
+    for subtask, name in SUBTASKS.items():
+        own = found[found["subtask"] == subtask].set_index(rows)
+        texts[name], texts[f"{name} ID"] = own["text"], own["ID"]
+        css[name], css[f"{name} ID"] = own["css"], ""
+    texts, css = texts.fillna(NONE), css.fillna("")
+    for name, numbers in printed().items():
+        cells = [
+            each for mean, variance in numbers for each in (f"{mean:.2f} ± {variance:.2f}", "")
+        ]
+        at = (f"2 layers, width 512, modulus {PUBLISHED_MODULUS} (published)", name)
+        texts.loc[at, :], css.loc[at, :] = ["5", *cells], QUIET
+    notes = (
+        "Accuracy on tokens past the training length, %, mean ± standard deviation over the seeds "
+        f"that learned (at least {LEARNED:g}% within it); ID: on tokens within it",
+        "Published: arXiv 2403.00071v2, Table 1, ± variance; not run here, not ranked. "
+        + " ".join(_distances(read, found)),
+        "Made by: " + "; ".join(sorted(read.tests["command"].dropna().unique())),
+    )
+    return Table("PosGen, out-of-distribution accuracy, %", texts, css, notes)
+
+
+def _range(counts: pd.Series) -> str:
+    return " to ".join(dict.fromkeys((f"{counts.min()}", f"{counts.max()}")))
+
+
+def _model(settings: dict[str, Any]) -> str:
+    """What was trained, in words."""
+    shape, data = settings.get("architecture"), settings.get("data")
+    if not isinstance(shape, dict) or not isinstance(data, dict):
+        return "settings unknown"
+    taught = f"{data.get('train', 10_000):,} sequences, {settings.get('epochs')} epochs"
+    if settings.get("labels") == "rule":
+        taught = "fresh numbers labelled by the rule"
+    kind, layers, width = (shape.get(name) for name in ("kind", "layers", "hidden"))
+    return f"{kind}, {layers} layers, width {width}, modulus {modulus_of(settings)}, {taught}"
+
+
+def _distances(read: PosGen, found: pd.DataFrame) -> list[str]:
+    """How far each experiment of the paper's modulus is from the published numbers, a sentence."""
+    sentences = []
+    for name, part in found.groupby("experiment", sort=False):
+        pairs = [Pair(*each) for each in part[["trained", "tested"]].to_numpy()]
+        for reading in get_args(Reading):
+            wanted = set(published_pairs(reading).values())
+            rows = part[[pair in wanted for pair in pairs]]
+            crossed = any(pair.trained != pair.tested for pair in pairs)
+            known = modulus_of(read.settings[name]) == PUBLISHED_MODULUS and len(rows)
+            if known and (crossed or reading == "text"):
+                gap = (rows["past"] - rows["published"]).abs().mean()
+                how = f" (reading: {reading})" if crossed else ""
+                many = f"{len(rows)} of {len(SUBTASKS) * len(PUBLISHED)} cells"
+                sentences.append(f"{name}{how}: {gap:.1f} points from it, mean over {many}.")
+    return sentences
+
+
+def crossed_table(read: PosGen) -> Table:
+    """Trained with down, tested with across: mean past the trained length, for each sub-task."""
+    found = places(read)
+    spread = found["deviation"].map(" ± {:.2f}".format).where(found["deviation"].notna(), "")
+    mark = (" (" + found["seeds"].astype(str) + ")").mask(found["learned"] == 0, " (not learned)")
+    some = found["learned"].between(1, found["seeds"] - 1)
+    of = " (" + found["learned"].astype(str) + " of " + found["seeds"].astype(str) + " learned)"
+    found["text"] = found["past"].map("{:.2f}".format) + spread + mark.mask(some, of)
+    found["Sub-task"] = found["subtask"].map(SUBTASKS)
+    for name in ("trained", "tested"):
+        found[name] = [title(each, each) for each in found[name]]
+    rows = ["experiment", "Sub-task", "trained"]
+    wide = found.set_index([*rows, "tested"])["text"].unstack("tested", sort=False).fillna(NONE)
+    wide.index.names = ["Experiment", "Sub-task", "Trained with"]
+    note = "Accuracy past the trained length, %, mean ± standard deviation (seeds)"
+    return Table.plain("PosGen: trained with × tested with", wide, note)
+
+
+def seed_table(read: PosGen, pairs: Sequence[tuple[Pair, Pair]]) -> Table:
+    """`by_seed` as texts."""
+    found = by_seed(read, pairs).set_index(["Experiment", "Sub-task", "Method"])
+    texts = found.astype("object").copy()
+    for name in COMPARED[4:9]:
+        style = "{:.2f}" if name.endswith("%") and "9" not in name else "{:+.2f}"
+        texts[name] = found[name].map(style.format).where(found[name].notna(), NONE)
+    for name in ("p", "p (Holm)"):
+        texts[name] = [f"{p:.2g}" if p >= 1e-4 else "<1e-4" for p in found[name]]
+    notes = (
+        "Difference: method minus baseline past the trained length, points, over seeds that both "
+        f"learned (at least {LEARNED:g}% within it); 95% interval: Student's t over seeds",
+        "p: sign flips over seeds, (Holm) corrected within a sub-task; wins and losses: seeds",
+    )
+    return Table.plain("PosGen: compared by seed", texts.astype(str), *notes)
+
+
+def halves_table(read: PosGen) -> Table | None:
+    """`halves` as texts; None where no test has accuracies by position."""
+    found = halves(read)
+    if found.empty:
+        return None
+    texts = found[HALVES].map("{:.2f}".format).reset_index()
+    texts["Encoding"] = [title(*pair) for pair in texts[["trained", "tested"]].to_numpy()]
+    texts = texts.rename(columns={"experiment": "Experiment"}).set_index(["Experiment", "Encoding"])
+    notes = (
+        "First and second of the two numbers that share a far token, %: the second follows from "
+        "near ones alone, the first needs the far one",
+        f"Without the far token {found['Ceiling'].iloc[0]:.1f}% of all numbers are the ceiling; "
+        "all four published values past the trained length lie below theirs (52.9%)",
+    )
+    return Table.plain("PosGen: semi-recursive by halves", texts[HALVES], *notes)

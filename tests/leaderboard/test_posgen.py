@@ -1,0 +1,289 @@
+"""PosGen from results on disk: means, marks, published rows, crossed tests, pairs, figures."""
+
+import csv
+import io
+import json
+import statistics
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from scipy import stats
+
+from leval_harness.cli.console import exit_code_for
+from leval_harness.cli.main import app
+from leval_harness.posgen import (
+    HALVES,
+    TESTS,
+    by_seed,
+    details,
+    halves,
+    load_posgen,
+    places,
+    published_of,
+)
+from leval_harness.posgen_figures import loss_figure, pairs_figure, position_figure
+from leval_harness.posgen_tables import crossed_table, halves_table, table_1
+from leval_harness.results import ResultsError
+from leval_harness.tables import BEST, SECOND
+from leval_tasks.posgen.encodings import Pair
+from resonance_vllm.errors import SettingError
+
+SETTINGS = {"architecture": {"kind": "llama", "layers": 2, "hidden": 128},
+            "data": {"modulus": 7}, "epochs": 11}  # fmt: skip
+ROPE, CODE = Pair("rope", "rope"), Pair("rope", "yarn_code")
+
+
+def write(folder, subtask, trained, seed, past, tested=None, inside=0.99, **more):
+    run = folder / subtask / trained / f"seed-{seed}"
+    file = run / (f"tested/{tested}.json" if tested else "result.json")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    test = {"id_accuracy": inside, "ood_accuracy": past, **more.pop("test", {})}
+    record = {"schema_version": 1, "subtask": subtask, "encoding": trained, "seed": seed,
+              "test": test, "seconds": 90.0, "command": "leval-harness posgen train"}  # fmt: skip
+    record |= {"tested_with": tested, "weights": "w"} if tested else {
+        "files": {"model.safetensors": "w"}}  # fmt: skip
+    file.write_text(json.dumps(record | more))
+    losses = more.get("losses", (2.0, 1.0))
+    lines = [f"{float(e)},{loss}" for e, loss in enumerate(losses, 1)]
+    (run / "metrics.csv").write_text("\n".join(["epoch,validation_loss", *lines]) + "\n")
+    return run
+
+
+@pytest.fixture
+def folder(tmp_path):
+    quick = tmp_path / "quick"
+    for seed, past in enumerate((0.5, 0.7)):
+        write(quick, "cot", "rope", seed, past, losses=(2.0 - seed, 1.0))
+        write(quick, "cot", "resonance", seed, past - 0.1)
+    write(quick, "cot", "yarn", 0, 0.9, inside=0.94)
+    (quick / "settings.json").write_text(json.dumps(SETTINGS))
+    return quick
+
+
+OWN = {0: 0.6, 1: 0.7, 2: 0.9, 3: 0.5}
+SCALED = {0: 0.9, 1: 0.75, 2: 0.95, 3: 0.1}
+
+
+@pytest.fixture
+def crossed(tmp_path):
+    """Seed 3 of RoPE was not learned."""
+    folder = tmp_path / "crossed"
+    for seed in range(4):
+        write(folder, "recursive", "rope", seed, OWN[seed], inside=0.5 if seed == 3 else 0.99)
+        write(folder, "recursive", "rope", seed, SCALED[seed], "yarn_code")
+    write(folder, "recursive", "resonance", 0, 0.4)
+    write(folder, "recursive", "resonance", 0, 0.8, "yarn_code", inside=0.7)
+    return folder
+
+
+def run(*args):
+    return CliRunner().invoke(app, ["posgen", "table", *map(str, args)], standalone_mode=False)
+
+
+def test_a_test_is_a_row(folder):
+    tests = load_posgen(folder).tests
+    assert list(tests) == list(TESTS)
+    assert len(tests) == 5
+    assert tests["learned"].tolist() == [True] * 4 + [False]
+
+
+def test_means_over_seeds_best_and_second_among_what_was_learned(folder):
+    found = places(load_posgen(folder)).set_index("trained")
+    assert found["past"].to_dict() == pytest.approx({"rope": 60, "resonance": 50, "yarn": 90})
+    assert found.loc["rope", "deviation"] == pytest.approx(statistics.stdev([50, 70]))
+    assert found["rank"].fillna(0).to_dict() == {"rope": 1, "resonance": 2, "yarn": 0}
+    table = table_1(load_posgen(folder))
+    texts, css = (each.droplevel("Model") for each in (table.texts, table.css))
+    assert texts["CoT"].tolist()[:3] == ["60.00 ± 14.14", "50.00 ± 14.14", "90.00 (not learned)"]
+    assert css["CoT"].tolist()[:3] == [BEST, SECOND, ""]
+    assert texts["Recursive"].tolist()[:3] == ["–"] * 3
+    assert texts.loc["Resonance YaRN (s=4)", ["Recursive", "CoT"]].tolist() == [
+        "98.30 ± 0.00", "99.58 ± 0.00",
+    ]  # fmt: skip
+    assert table.texts.index[0][0] == (
+        "quick: llama, 2 layers, width 128, modulus 7, 10,000 sequences, 11 epochs"
+    )
+
+
+def test_the_distance_to_what_is_published(folder):
+    assert not any("points from it" in note for note in table_1(load_posgen(folder)).notes)
+    (folder / "settings.json").write_text(json.dumps(SETTINGS | {"data": {"modulus": 17}}))
+    gaps = [abs(60 - 69.56), abs(50 - 75.25), abs(90 - 98.71)]
+    notes = " ".join(table_1(load_posgen(folder)).notes)
+    assert f"quick: {statistics.mean(gaps):.1f} points from it, mean over 3 of 12 cells" in notes
+
+
+def test_every_format(folder, tmp_path):
+    assert "| YaRN | 1 | – | – | 90.00 (not learned) | 94.00 |" in run(folder).stdout
+    assert r"\begin{table}" in run(folder, "--format", "tex").stdout
+    assert "<table" in run(folder, "--format", "html").stdout
+    rows = list(csv.DictReader(io.StringIO(run(folder, "--format", "csv").stdout)))
+    yarn = next(row for row in rows if row["Encoding"] == "yarn")
+    assert (float(yarn["Learned"]), float(yarn["OOD"]), yarn["Deviation"]) == (0, 90, "")
+    assert json.loads(run(folder, "--json").stdout)[0]["Published"] == 69.56
+    assert run(folder, "--out", tmp_path / "table.md").stdout == ""
+    assert "not learned" in (tmp_path / "table.md").read_text()
+    write(tmp_path / "paper", "cot", "rope", 0, 0.8)
+    both = run(folder, tmp_path / "paper").stdout
+    assert "quick: llama" in both
+    assert "paper: settings unknown" in both
+    wrong = run(folder, tmp_path / "paper", "--figure", "x.svg")
+    assert exit_code_for(wrong.exception) == 2
+
+
+def test_crossed_tests_are_rows_and_cells_of_their_own(crossed):
+    read = load_posgen(crossed)
+    table = table_1(read)
+    assert [at[1] for at in table.texts.index[:2]] == ["RoPE", "RoPE → YaRN (code)"]
+    assert any("(reading: code)" in note for note in table.notes)
+    texts = crossed_table(read).texts.droplevel(["Experiment", "Sub-task"])
+    mean = statistics.mean(100 * SCALED[seed] for seed in range(3))
+    assert texts.loc["RoPE", "YaRN (code)"].startswith(f"{mean:.2f} ±")
+    assert texts.loc["RoPE", "YaRN (code)"].endswith("(3 of 4 learned)")
+    assert texts.loc["Resonance RoPE", "YaRN (code)"] == "80.00 (1)", "learned by its own encoding"
+    assert texts.loc["Resonance RoPE", "RoPE"] == "–"
+    assert published_of(CODE, "recursive") == 95.93
+    assert published_of(Pair("rope", "resonance"), "recursive") is None
+
+
+def test_pairs_are_compared_by_seed_where_both_were_learned(crossed):
+    read = load_posgen(crossed)
+    (row,) = by_seed(read, [(CODE, ROPE)]).to_dict("records")
+    gaps = [100 * (SCALED[seed] - OWN[seed]) for seed in range(3)]
+    expected = stats.ttest_1samp(gaps, 0).confidence_interval(0.95)
+    assert row["Seeds"] == 3
+    assert row["Difference"] == pytest.approx(statistics.mean(gaps))
+    assert (row["95% low"], row["95% high"]) == pytest.approx((expected.low, expected.high))
+    assert row["p"] == 0.25, "2 of 8 sign patterns are as far from 0"
+    assert (row["Wins"], row["Losses"]) == (3, 0)
+    with pytest.raises(ResultsError, match="no two seeds in common"):
+        by_seed(read, [(CODE, Pair("resonance", "yarn_code"))])
+    with pytest.raises(SettingError, match="no test of yarn:yarn; there are: resonance:resonance"):
+        by_seed(read, [(CODE, Pair("yarn", "yarn"))])
+
+
+def test_pairs_on_the_command_line(crossed, tmp_path):
+    shown = run(crossed, "--crossed", "--pair", "rope:yarn_code", "rope", "--only",
+                "rope:yarn_code").stdout  # fmt: skip
+    assert "trained with × tested with" in shown
+    assert "| RoPE → YaRN (code) | RoPE | 3 |" in shown, "compared in full, whatever is shown"
+    assert "Resonance RoPE → YaRN" not in shown
+    (row,) = json.loads(run(crossed, "--json", "--pair", "rope:yarn_code", "rope").stdout)
+    assert (row["Seeds"], row["Wins"]) == (3, 3)
+    assert len(run(crossed, "--format", "csv", "--crossed").stdout.splitlines()) == 1 + 4
+    assert run(crossed, "--pairs-figure", tmp_path / "f.svg").exception is None
+    wrong = run(crossed, "--only", "yarn").exception
+    assert isinstance(wrong, SettingError)
+
+
+def test_a_test_of_other_weights_is_left_out(crossed):
+    file = crossed / "recursive/rope/seed-0/tested/yarn_code.json"
+    file.write_text(file.read_text().replace('"weights": "w"', '"weights": "old"'))
+    tests = load_posgen(crossed).tests
+    assert ((tests["trained"] == "rope") & (tests["tested"] == "yarn_code")).sum() == 3
+
+
+def test_halves_are_of_the_seeds_that_learned(tmp_path):
+    """Numbers 4, 5 share a far token, then 6, 7; a mean with a model at the plateau is of none."""
+    data = {"train_length": 8, "length": 14, "modulus": 5}
+    plateau, whole = [0.0, 1.0] * 2 + [0.0, 0.5] * 3, [1.0] * 4 + [0.2] * 6
+    folder = tmp_path / "far"
+    write(folder, "semi_recursive", "rope", 0, 0.25, inside=0.5, test={"by_position": plateau})
+    (folder / "settings.json").write_text(json.dumps({"data": data}))
+    assert halves(load_posgen(folder))[HALVES].to_numpy().tolist() == [[0, 100, 0, 50]]
+    assert halves(load_posgen(folder))["Ceiling"].item() == pytest.approx(60)
+    write(folder, "semi_recursive", "rope", 1, 0.2, inside=1.0, test={"by_position": whole})
+    read = load_posgen(folder)
+    assert halves(read)[HALVES].to_numpy().tolist() == pytest.approx(np.array([[100, 100, 20, 20]]))
+    assert "60.0%" in halves_table(read).notes[1]
+    assert details(read).loc[0, HALVES].tolist() == pytest.approx([100, 100, 20, 20])
+
+
+def test_figure_3_draws_the_mean_over_seeds(folder, tmp_path):
+    (axes,) = loss_figure(load_posgen(folder)).axes
+    lines = {line.get_label(): line.get_ydata().tolist() for line in axes.get_lines()}
+    assert set(lines) == {"RoPE", "Resonance RoPE", "YaRN"}
+    assert lines["RoPE"] == [1.5, 1.0]
+    assert run(folder, "--figure", tmp_path / "f.svg").exception is None
+    assert (tmp_path / "f.svg").stat().st_size > 1000
+    (folder / "cot/rope/seed-0/metrics.csv").write_text("step,epoch\n1,1\n")
+    with pytest.raises(ResultsError, match=r"metrics\.csv: no validation curve"):
+        loss_figure(load_posgen(folder))
+
+
+def test_position_figure_draws_each_number_after_the_seed(tmp_path):
+    for seed, values in enumerate(([1.0, 0.5, 0.1], [0.5, 0.5, 0.3])):
+        write(tmp_path, "cot", "rope", seed, 0.2, inside=0.7, test={"by_position": values})
+    data = {"near": 2, "train_length": 5, "length": 6}
+    (tmp_path / "settings.json").write_text(json.dumps({"data": data}))
+    (axes,) = position_figure(load_posgen(tmp_path)).axes
+    curve, trained = axes.get_lines()
+    assert curve.get_xdata().tolist() == [3, 4, 5]
+    assert curve.get_ydata().tolist() == pytest.approx([75, 50, 20])
+    assert list(trained.get_xdata()) == [5, 5]
+    assert axes.get_title() == "CoT (not learned)"
+    write(tmp_path, "recursive", "yarn", 0, 0.2, test={"by_position": [1.0, 0.98, 0.8]})
+    (axes,) = position_figure(load_posgen(tmp_path)).axes
+    assert axes.get_title() == "Recursive", "beside it, what was not learned is left out"
+    write(tmp_path, "recursive", "yarn", 1, 0.2)
+    with pytest.raises(ResultsError, match="without accuracies by position"):
+        position_figure(load_posgen(tmp_path))
+
+
+def test_pairs_figure_draws_each_seed_and_what_was_published(crossed):
+    (axes,) = pairs_figure(load_posgen(crossed)).axes
+    dots = [line for line in axes.get_lines() if line.get_marker() == "o"]
+    assert sorted(dots[1].get_xdata()) == pytest.approx([75, 90, 95])
+    crosses = [line for line in axes.get_lines() if line.get_marker() == "x"]
+    assert list(crosses[1].get_xdata()) == pytest.approx([10])
+    diamonds = [line for line in axes.get_lines() if line.get_marker() == "D"]
+    assert 95.93 in [line.get_xdata()[0] for line in diamonds]
+
+
+def test_many_encodings_are_drawn_in_rows_by_what_was_trained_with(tmp_path):
+    pairs = [("rope", None), ("rope", "yarn_code"), ("rope", "resonance_yarn_code"),
+             ("resonance", None), ("resonance", "yarn_code"), ("yarn", None),
+             ("resonance_yarn", None)]  # fmt: skip
+    (tmp_path / "settings.json").write_text('{"data": {"train_length": 8, "length": 14}}')
+    rng, drawn = np.random.default_rng(1), []
+    for trained, tested in pairs:
+        for seed in range(8):
+            shares = [*rng.uniform(0.97, 1, 4), *rng.uniform(0.5, 0.9, 6)]
+            drawn += [shares] if (trained, tested) == ("rope", None) else []
+            write(tmp_path, "recursive", trained, seed, 0.7, tested, test={"by_position": shares})
+    figure = position_figure(load_posgen(tmp_path))
+    curves = [
+        [line for line in axes.get_lines() if not line.get_label().startswith("_")]
+        for axes in figure.axes
+    ]
+    assert [len(each) for each in curves] == [3, 2, 2]
+    (plain,) = (line for line in curves[0] if line.get_label() == "RoPE")
+    values = 100 * np.array(drawn)
+    assert plain.get_ydata() == pytest.approx(values.mean(axis=0))
+    band = figure.axes[0].collections[curves[0].index(plain)].get_paths()[0].vertices
+    low, high = np.percentile(values, [25, 75], axis=0)
+    assert (band[:, 1].min(), band[:, 1].max()) == pytest.approx((low.min(), high.max()))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"test": {}}, "no result of a PosGen run .*id_accuracy"),
+        ({"test": {"id_accuracy": "x", "ood_accuracy": 1}}, "no result of a PosGen run"),
+        ({"seed": "first"}, "no result of a PosGen run"),
+    ],
+)
+def test_damaged_results_are_named(tmp_path, change, message):
+    file = write(tmp_path, "cot", "rope", 0, 0.5) / "result.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    with pytest.raises(ResultsError, match=rf"result\.json: {message}"):
+        load_posgen(tmp_path)
+    file.write_text('{"test":')
+    with pytest.raises(ResultsError, match=r"result\.json: cannot be read"):
+        load_posgen(tmp_path)
+
+
+def test_an_empty_folder_is_an_error(tmp_path):
+    with pytest.raises(ResultsError, match="no finished PosGen run; start one with"):
+        load_posgen(tmp_path)
