@@ -184,8 +184,9 @@ def vllm_report(
     from vllm.engine.arg_utils import EngineArgs
 
     from resonance_vllm import hf
-    from resonance_vllm.vllm import Apart, asked_by, register, rotary_report
+    from resonance_vllm.vllm import Apart, asked_by, register
     from resonance_vllm.vllm_exchange import built_apart
+    from resonance_vllm.vllm_held import rotary_report
 
     register()
     # weights that this device cannot read are not read here
