@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from resonance_vllm.hf import registration as hf
+from resonance_vllm import hf
 
 VARIANTS = {
     "yarn": ("yarn", "model"),

@@ -78,7 +78,7 @@ def model(folder: Path) -> Callable[[], object]:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from resonance_vllm.hf import registration as hf
+    from resonance_vllm import hf
 
     checkpoint = tiny_llama(folder / "model")
 

@@ -10,7 +10,7 @@ Raises:
 """
 
 import leval_harness.backends
-from resonance_vllm.hf.registration import register
+from resonance_vllm.hf import register
 
 register()
 leval_harness.backends.register()

@@ -5,7 +5,6 @@ import importlib.util
 import logging
 import os
 import subprocess
-import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -15,7 +14,6 @@ from typing import Any
 from resonance_vllm.config import (
     ModelPositions,
     fixed_for_vllm,
-    hf_overrides,
     length_limit,
     vllm_hf_overrides,
     vllm_limit,
@@ -24,7 +22,7 @@ from resonance_vllm.core.maps import MappedMethod
 from resonance_vllm.core.spec import LENGTH, RopeSpec
 from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.vectors import rope_vectors
-from resonance_vllm.verifier import NoRope, RotaryReport
+from resonance_vllm.verify import NoRope, RotaryReport
 
 PLUGIN_GROUP = "vllm.general_plugins"
 PLUGIN = "resonance_rope"
@@ -97,9 +95,8 @@ def report(
     Raises:
         RopeConfigError: the settings cannot be written for this model.
     """
-    written = {} if rope is None else hf_overrides(rope, model, context_length)
     looks = {
-        "transformers": lambda: _by_transformers(path, written),
+        "transformers": lambda: _by_transformers(path, rope, context_length),
         "vllm": lambda: _by_vllm(path, model, rope, context_length, vllm_process),
     }
     asked = [library for library in LIBRARIES if library in libraries]
@@ -148,22 +145,12 @@ def length_remark(model: ModelPositions) -> str | None:
     )
 
 
-def _by_transformers(path: str, overrides: dict[str, Any]) -> Sequence[RotaryReport]:
-    from resonance_vllm.hf.build import report_of_checkpoint
-    from resonance_vllm.hf.tiny import NotRunError, forward_problem, run_forward, write_tiny
+def _by_transformers(
+    path: str, rope: RopeSpec | None, length: int | None
+) -> Sequence[RotaryReport]:
+    from resonance_vllm.hf import report_of_checkpoint
 
-    reports = report_of_checkpoint(path, overrides)
-    if overrides:
-        try:
-            with tempfile.TemporaryDirectory() as folder:
-                write_tiny(path, folder)
-                problem = forward_problem(run_forward, folder, overrides)
-        except NotRunError as error:
-            logger.warning("transformers: no forward pass was tried: %s", error)
-        else:
-            if problem is not None:
-                raise NoRope(problem)
-    return reports
+    return report_of_checkpoint(path, rope, length)
 
 
 def _by_vllm(

@@ -125,6 +125,8 @@ def with_rope(config: Any, rope: Mapping[str, Any], limit: int | None = None) ->
     written = _for_transformers(RopeSpec.from_dict(rope), ModelPositions.of_config(config), limit)
     for key, value in written.items():
         setattr(text, key, value)
+    if vars(text).get("head_dim", 0) is None:  # Mixtral: scaled types of transformers multiply it
+        text.head_dim = text.hidden_size // text.num_attention_heads
     return config
 
 
@@ -255,6 +257,9 @@ def model_args(
 ) -> dict[str, Any]:
     """`model_args` for lm-eval; a type that vLLM fixes at one length is logged.
 
+    On transformers `rope_parameters` are the complete settings, `resonance_vllm.hf.load` reads
+    them; on vLLM `hf_overrides` are.
+
     Args:
         rope: complete settings; None runs the checkpoint as it is.
         model: the model's config.
@@ -286,7 +291,7 @@ def model_args(
     args: dict[str, Any] = {"pretrained": model_path}
     if library == "transformers":
         if rope is not None:
-            args |= hf_overrides(rope, model, context_length)
+            args["rope_parameters"] = rope.to_dict()
         return {**args, "max_length": length, "rope_precision": precision}
     if rope is not None:
         fixed = fixed_for_vllm(rope, model, length)

@@ -18,7 +18,7 @@ from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.files import parse_json
 from resonance_vllm.settings import read
 from resonance_vllm.vectors import rope_vectors
-from resonance_vllm.verifier import NoRope
+from resonance_vllm.verify import NoRope
 
 GGUF, MLX = "llama.cpp", "mlx-lm"
 MLX_RULES = "0.32.2"
@@ -63,7 +63,7 @@ def against(path: str, original: str, length: int | None = None) -> list[str]:
         original: checkpoint folder or hub name, as transformers reads it.
         length: as in `held`.
     """
-    from resonance_vllm.hf.build import report_of_checkpoint
+    from resonance_vllm.hf import report_of_checkpoint
 
     ours: Held = {}
     for report in report_of_checkpoint(original):

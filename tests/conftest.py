@@ -149,7 +149,7 @@ def _answers(url: str) -> bool:
 def without_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where vLLM is not installed: a process of it for each question takes half a minute."""
     import resonance_vllm.check
-    from resonance_vllm.verifier import NoRope
+    from resonance_vllm.verify import NoRope
 
     seen = resonance_vllm.check.installed
     monkeypatch.setattr(

@@ -3,6 +3,8 @@
 import logging
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -10,8 +12,9 @@ from lm_eval.models.huggingface import HFLM
 
 from leval_harness.backends.arguments import arguments_of, no_such_argument, refusing_unknown
 from leval_harness.backends.registry import CannotExchange
+from resonance_vllm import hf
 from resonance_vllm.core.spec import METHODS, PREFIX
-from resonance_vllm.hf import registration as hf
+from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.hub import loading
 
 logger = logging.getLogger(__name__)
@@ -26,6 +29,7 @@ class HF(HFLM):
     Args:
         pretrained: as for `hf`.
         device: as for `hf`; by default CUDA if there is one, else the CPU.
+        rope_parameters: complete RoPE settings; None runs the checkpoint as shipped.
         rope_precision: `float32` or `model`, of the rotation; None leaves it as transformers does.
         arguments: those of `hf` and of `from_pretrained`.
 
@@ -35,17 +39,20 @@ class HF(HFLM):
     """
 
     name = "hf"
-    own_arguments: Collection[str] = ("rope_precision",)
+    AUTO_MODEL_CLASS: Any = None
+    own_arguments: Collection[str] = ("rope_parameters", "rope_precision")
 
     def __init__(
         self,
         pretrained: Any,
         *,
         device: str | None = None,
+        rope_parameters: Mapping[str, Any] | None = None,
         rope_precision: str | None = None,
         **arguments: Any,
     ) -> None:
-        hf.register()
+        self._rope, self._precision = rope_parameters, rope_precision or "model"
+        self._limit = arguments.get("max_length")
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         of_hf = arguments_of(HFLM)
         known = [*self.own_arguments, *of_hf]
@@ -55,8 +62,8 @@ class HF(HFLM):
         reading = loading(pretrained) if isinstance(pretrained, str) else nullcontext()
         with reading, refusing_unknown(self.name, arguments, known):
             super().__init__(pretrained, device=device, **arguments)
-        if rope_precision is not None:
-            hf.set_rope_precision(self.model, rope_precision)
+        if not isinstance(pretrained, str):
+            hf.apply_rope(self.model, rope_parameters, self._precision)
         self._asked_for: Any = self.batch_size_per_gpu
         self._one_at_a_time()
 
@@ -73,7 +80,22 @@ class HF(HFLM):
         Raises:
             CannotExchange: the model has to be loaded anew for these settings.
         """
-        raise CannotExchange("the model has to be loaded anew")
+        try:
+            hf.apply_rope(self.model, rope, precision)
+        except RopeConfigError as error:
+            raise CannotExchange(str(error)) from error
+        if context_length is not None:
+            self._max_length = context_length
+        self._one_at_a_time()
+
+    def _create_model(self, pretrained: str, *args: Any, **arguments: Any) -> None:
+        auto_class, load = self.AUTO_MODEL_CLASS, partial(hf.load, precision=self._precision)
+        given = {"rope": self._rope, "limit": self._limit, "auto_class": auto_class}
+        self.AUTO_MODEL_CLASS = SimpleNamespace(from_pretrained=partial(load, **given))
+        try:
+            super()._create_model(pretrained, *args, **arguments)
+        finally:
+            self.AUTO_MODEL_CLASS = auto_class
 
     def _one_at_a_time(self) -> None:
         """Where the rotation follows the length, rows of a batch would change each other."""

@@ -12,7 +12,7 @@ from leval_harness.cell_record import CellRecord
 from leval_harness.layout import FEATURES, SCHEMA_VERSION
 from leval_tasks.closed.definition import marks_in
 from leval_tasks.closed.thinking import THINKING, opens_thinking, thinking_unfinished
-from resonance_vllm.config import ModelPositions, hf_overrides
+from resonance_vllm.config import ModelPositions
 from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.files import write_json
 from resonance_vllm.positions import windowed
@@ -124,8 +124,7 @@ def write_features(cell: CellRecord, folder: Path) -> None:
         model = ModelPositions.of_checkpoint(cell.model.path)
         parameters = cell.method.rope_parameters
         rope = model.shipped() if parameters is None else RopeSpec.from_dict(parameters)
-        overrides = {} if parameters is None else hf_overrides(rope, model)
-        dim = _rotated_dimensions(rope, cell.model.path, overrides)
+        dim = _rotated_dimensions(rope, cell.model.path, shipped=parameters is None)
         original = rope.method.trained_length or model.original_length
         content = features(rope, dim, original, cell.context_length)
         write_json(folder / FEATURES, {"schema_version": SCHEMA_VERSION, **content})
@@ -167,7 +166,7 @@ def features(rope: RopeSpec, dim: int, original: int, context_length: int | None
     }
 
 
-def _rotated_dimensions(rope: RopeSpec, path: str, overrides: dict[str, Any]) -> int:
+def _rotated_dimensions(rope: RopeSpec, path: str, *, shipped: bool) -> int:
     """Rotated dimensions of a head, as transformers builds the model.
 
     Raises:
@@ -175,9 +174,9 @@ def _rotated_dimensions(rope: RopeSpec, path: str, overrides: dict[str, Any]) ->
     """
     from resonance_vllm.core import frequencies
     from resonance_vllm.errors import RopeConfigError
-    from resonance_vllm.hf.build import report_of_checkpoint
+    from resonance_vllm.hf import report_of_checkpoint
 
-    modules = report_of_checkpoint(path, overrides)
+    modules = report_of_checkpoint(path, None if shipped else rope)
     module = next((each for each in modules if not windowed(each.layer_type)), modules[0])
     dim = 2 * len(module.inv_freq)
     expected = frequencies.inv_freq(rope, dim).tolist()

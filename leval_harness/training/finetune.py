@@ -31,7 +31,7 @@ from leval_tasks.perplexity.documents import Text
 from resonance_vllm.config import ModelPositions, hf_overrides, length_limit, loading
 from resonance_vllm.errors import SettingError, UserError
 from resonance_vllm.files import hashes, write_text
-from resonance_vllm.hf.registration import register
+from resonance_vllm.hf import register
 
 logger = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from leval_tasks.posgen.sequences import position_ranges
 from resonance_vllm.config import loading
 from resonance_vllm.errors import SettingError, UserError, one_of
 from resonance_vllm.files import altered, hashes, read_object, write_text
-from resonance_vllm.hf.registration import register
+from resonance_vllm.hf import register
 from resonance_vllm.settings import read
 
 logger = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from leval_tasks.metadata import PosGenSettings
 from leval_tasks.posgen.sequences import splits
 from leval_tasks.posgen.vocabulary import PREFIX, build_tokenizer, special_id, vocabulary_size
 from resonance_vllm.config import ModelPositions, hf_overrides
-from resonance_vllm.hf.registration import register
+from resonance_vllm.hf import register
 
 WEIGHTS = "model.safetensors"
 

@@ -23,8 +23,8 @@ from leval_harness.backends.counters import Counters
 from leval_harness.backends.forward import Head
 from leval_harness.backends.reading import Reader
 from resonance_vllm import config as settings
+from resonance_vllm import hf
 from resonance_vllm.config import ModelPositions
-from resonance_vllm.hf import registration as hf
 
 METHODS = ("default", "self_extend", "dual_chunk")
 STEPS = 8

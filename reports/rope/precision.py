@@ -13,8 +13,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from resonance_vllm import config as settings
+from resonance_vllm import hf
 from resonance_vllm.config import ModelPositions
-from resonance_vllm.hf import registration as hf
 
 METHODS = ("yarn", "resonance_yarn")
 PRECISIONS = ((torch.float32, "model"), (torch.bfloat16, "model"), (torch.bfloat16, "float32"))

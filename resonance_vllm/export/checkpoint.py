@@ -19,7 +19,7 @@ from resonance_vllm.core.spec import RopeRequest, RopeSpec
 from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.files import parse_json, write_text
 from resonance_vllm.positions import model_keys
-from resonance_vllm.verifier import RotaryReport
+from resonance_vllm.verify import RotaryReport
 
 # Files that hold weights: linked where the file system can, never rewritten.
 WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")

@@ -20,11 +20,9 @@ from resonance_vllm.config import loading
 from resonance_vllm.core import frequencies
 from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.hf.build import model_class, on_meta, report_of_checkpoint
-from resonance_vllm.hf.float32 import rotations
-from resonance_vllm.hf.model import layer_types, rotary_report
+from resonance_vllm.hf import apply_rope, layer_types, on_meta, register, report_of_checkpoint
 from resonance_vllm.positions import text_config
-from resonance_vllm.verifier import NoRope, RotaryReport, differences
+from resonance_vllm.verify import NoRope, RotaryReport, differences
 
 # Relative, of float32 frequencies that transformers takes from factors.
 SAME = 1e-5
@@ -45,7 +43,7 @@ def requested_rotation(
         UserError: transformers cannot build the model.
     """
     with loading(str(checkpoint)):
-        one, *others = report_of_checkpoint(str(checkpoint), overrides)
+        one, *others = report_of_checkpoint(str(checkpoint), rope)
     if any(each.layer_type is not None for each in (one, *others)):
         raise RopeConfigError(
             f"{one.module}: has several RoPEs by layer type; allowed: models with one, because "
@@ -73,6 +71,7 @@ def compare(
     Other numbers that model code takes from RoPE settings (a softmax scale) have to be the same,
     too, as with the request.
     """
+    register()
     requested = on_meta(AutoConfig.from_pretrained(checkpoint, **overrides))
     try:
         found = on_meta(AutoConfig.from_pretrained(exported))
@@ -82,7 +81,7 @@ def compare(
             f"rope_type: {reason[:280]}; allowed: families whose code reads longrope from "
             "config.json"
         ) from error
-    for held in rotary_report(found):
+    for held in apply_rope(found):
         _refuse_other(f"{held.module} of {type(found).__name__}", held, one, SAME)
     wanted = dict(_numbers(requested))
     for place, value in _numbers(found):
@@ -131,9 +130,9 @@ def _numbers(model: nn.Module) -> Iterator[tuple[tuple[str, str], float]]:
 def _refuse_neighbours(checkpoint: Path) -> None:
     """Refuse a family that turns dimensions (2i, 2i+1): each of its rotations is tried."""
     config, _ = text_config(AutoConfig.from_pretrained(checkpoint))
-    family = model_class(config)
-    for name, function in rotations(sys.modules[family.__module__]):
-        if turns_neighbours(function):
+    family = type(on_meta(config)).__module__
+    for name, function in list(vars(sys.modules[family]).items()):
+        if name.startswith("apply_rotary") and turns_neighbours(function):
             raise RopeConfigError(
                 f"model_type: {config.model_type!r} turns neighbouring dimensions ({name} of "
                 "transformers); allowed: families that turn the halves of a head, as vLLM's "

@@ -5,7 +5,6 @@ model class may hang. So `report_of_checkpoint` builds in a child process with a
 """
 
 import contextlib
-import functools
 import gc
 import inspect
 import json
@@ -19,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from resonance_vllm.verifier import NoRope, RotaryReport
+from resonance_vllm.verify import NoRope, RotaryReport
 
 TIMEOUT = 300.0
 """Seconds; importing vLLM is most of what a look takes."""
@@ -106,30 +105,15 @@ def _main() -> None:
     from vllm.model_executor.model_loader import utils  # noqa: F401 - while there is no job yet
 
     task = json.load(sys.stdin)
-    with tempfile.TemporaryDirectory() as folder:
-        # Before vLLM builds a model: for a family without code of its own it changes transformers'
-        # class, which cannot be built outside of vLLM any more.
-        small = [_small(job, Path(folder, str(number))) for number, job in enumerate(task["jobs"])]
-        for job, tried in zip(task["jobs"], small, strict=True):
-            try:
-                answer = _answer(job, tried)
-            except Exception as error:  # noqa: BLE001 - any error of vLLM is the reason
-                answer = {"refused": _reason(error)}
-            with Path(task["answers"]).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(answer) + "\n")
-
-
-def _small(job: dict[str, Any], folder: Path) -> dict[str, str]:
-    """Nothing where a job runs no model, the folder of a small one, or why there is none."""
-    from resonance_vllm.hf.tiny import NotRunError, write_tiny
-
-    if not job.get("run"):
-        return {}
-    try:
-        write_tiny(job["model"], str(folder))
-    except NotRunError as error:
-        return {"not_run": str(error)}
-    return {"folder": str(folder)}
+    for job in task["jobs"]:
+        try:
+            answer: dict[str, Any] = {
+                "held": _held(job["model"], job.get("hf_overrides"), job.get("max_model_len"))
+            }
+        except Exception as error:  # noqa: BLE001 - any error of vLLM is the reason
+            answer = {"refused": _reason(error)}
+        with Path(task["answers"]).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(answer) + "\n")
 
 
 def _reason(error: Exception) -> str:
@@ -139,22 +123,6 @@ def _reason(error: Exception) -> str:
         text = text.split("Value error, ", 1)[1].rsplit(" [type=", 1)[0]
     first = text.splitlines()[0] if text else ""
     return first if first and isinstance(error, ValueError) else f"{type(error).__name__}: {first}"
-
-
-def _answer(job: dict[str, Any], small: dict[str, str]) -> dict[str, Any]:
-    """What vLLM holds, and whether a small model runs."""
-    from resonance_vllm.hf.tiny import NotRunError, forward_problem
-
-    overrides, length = job.get("hf_overrides"), job.get("max_model_len")
-    held = _held(job["model"], overrides, length)
-    if "folder" not in small:
-        return {"held": held, **small}
-    try:
-        forward = functools.partial(_run_forward, max_model_len=length)
-        problem = forward_problem(forward, small["folder"], overrides or {})
-    except NotRunError as error:
-        return {"held": held, "not_run": str(error)}
-    return {"held": held} if problem is None else {"refused": problem}
 
 
 def _held(model: str, hf_overrides: Any, max_model_len: int | None) -> list[dict[str, Any]]:
@@ -193,34 +161,6 @@ def _engine(model: str, hf_overrides: Any, max_model_len: int | None) -> Any:
     with set_current_vllm_config(engine):
         _one_process()
     return engine
-
-
-def _run_forward(folder: str, overrides: Mapping[str, Any], max_model_len: int | None) -> None:
-    """Build a small checkpoint with overrides by vLLM and run it, its attention without a cache.
-
-    That is how vLLM measures the memory of a model before there is a cache.
-    """
-    import torch
-    from vllm.config import set_current_vllm_config
-    from vllm.forward_context import set_forward_context
-    from vllm.model_executor.model_loader import utils
-    from vllm.utils.torch_utils import set_default_torch_dtype
-
-    from resonance_vllm.hf.tiny import TOKENS
-
-    engine = _engine(folder, overrides, max_model_len)
-    with set_current_vllm_config(engine):
-        config = engine.model_config
-        with set_default_torch_dtype(config.dtype), torch.device("cpu"):
-            model = utils.initialize_model(vllm_config=engine)
-            for weight in model.parameters():
-                weight.data.zero_()
-            utils.process_weights_after_loading(model, config, torch.device("cpu"))
-        positions = torch.arange(TOKENS)
-        if engine.model_config.uses_mrope:
-            positions = positions.expand(3, -1)
-        with torch.inference_mode(), set_forward_context(None, engine, num_tokens=TOKENS):
-            model(input_ids=torch.arange(1, TOKENS + 1), positions=positions)
 
 
 def _inspect_here() -> None:

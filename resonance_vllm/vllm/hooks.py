@@ -14,7 +14,7 @@ from resonance_vllm.config import COMPARED, ModelPositions, length_limit
 from resonance_vllm.core.spec import METHODS, RopeSpec
 from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.positions import by_layer, of_present_layers
-from resonance_vllm.verifier import NoRope
+from resonance_vllm.verify import NoRope
 from resonance_vllm.vllm import request
 from resonance_vllm.vllm.request import logger
 
@@ -237,14 +237,12 @@ def _check_model(config: Any) -> None:
     Raises:
         NoRope: our types would do nothing on it.
     """
-    from resonance_vllm.hf.model import has_no_rope
-
     try:
         fresh: Any = type(config)()
     except Exception:  # noqa: BLE001 - many config classes need arguments
         fresh = config
     keys = ("rope_parameters", "rope_theta", "rope_scaling")
-    if has_no_rope(config) or not any(hasattr(fresh, key) for key in keys):
+    if getattr(config, "alibi", False) or not any(hasattr(fresh, key) for key in keys):
         raise NoRope(
             f"model_type: {config.model_type!r} has no RoPE, so rope_parameters would change "
             "nothing; allowed: models with rotary position embeddings"

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from resonance_vllm import hf
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.hf import model as hf_model
-from resonance_vllm.hf.rotary import verify_given
 from resonance_vllm.positions import by_layer_type, windowed
-from resonance_vllm.verifier import NoRope, Request, RotaryReport, Turns, differences, refusal
+from resonance_vllm.verifier import Request
+from resonance_vllm.verify import NoRope, RotaryReport, Turns, differences, refusal
 from resonance_vllm.vllm.request import AXES
 from resonance_vllm.vllm.rotary import TableRotation, held_turns, table_of, tolerance
 
@@ -33,7 +33,13 @@ def rotary_report(model: nn.Module, config: Any) -> list[RotaryReport]:
         model: as vLLM built it in this process.
         config: that of the language model, which its model need not keep in vLLM.
     """
-    of_transformers = hf_model.rotary_report(_language_model(model)[1])
+    language = _language_model(model)[1]
+    of_transformers = [
+        RotaryReport(name, kind, tuple(held.inv_freq.tolist()), held.attention_factor)
+        for name, module in language.named_modules()
+        for kind in hf.layer_types(module)
+        for held in [hf.held_turns(module, kind)]
+    ]
     if of_transformers:
         return of_transformers
     paths: dict[int, list[str]] = {}
@@ -44,10 +50,16 @@ def rotary_report(model: nn.Module, config: Any) -> list[RotaryReport]:
     several = len(modules) > 1 or by_layer_type(getattr(config, "rope_parameters", None) or {})
     result = []
     for key, module in modules.items():
-        found = getattr(module, "resonance", None) or held_turns(module)
+        given = getattr(module, "resonance", None)
+        turns = held_turns(module) if given is None else given.turns
         kinds = dict.fromkeys(_layer_type_of(path, config) for path in paths[key])
         shown = kinds if several else [None]
-        result += [RotaryReport.of(paths[key][0], kind, found) for kind in shown]
+        exact = given is not None and given.exact_phase
+        inv_freq = tuple(turns.inv_freq.tolist())
+        result += [
+            RotaryReport(paths[key][0], kind, inv_freq, turns.attention_factor, exact)
+            for kind in shown
+        ]
     return result
 
 
@@ -68,13 +80,12 @@ def verify_requests(
         NoRope: no module has a rotation.
         RopeConfigError: a module turns by something else.
     """
-    verify_given(model)  # where vLLM runs transformers' modules
     own = any(request.own for request in requests.values())
     reached = 0
     for name, module in rotary_modules(model):
         layer_type = _layer_type_of(name, config)
         request = requests.get(layer_type, requests.get(None))
-        if hf_model.layer_types(module):  # transformers' own, verified when it was built
+        if hf.layer_types(module):  # transformers' own, verified when it was built
             reached += 1
         elif own:
             reached += _verify_own(module, name, layer_type, requests)

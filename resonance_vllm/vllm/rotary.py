@@ -18,7 +18,8 @@ from vllm.model_executor.layers import rotary_embedding
 from resonance_vllm.core.frequencies import base_frequencies, rotation
 from resonance_vllm.core.phase import cos_sin_table
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.verifier import CLOSE, RequestedRotation, Turns, differences, refusal
+from resonance_vllm.verifier import RequestedRotation
+from resonance_vllm.verify import CLOSE, Turns, differences, refusal
 
 ROWS_FOR_A_LOOK = 4096
 """Rows of the tables from which only frequencies are read; no head has that many features."""

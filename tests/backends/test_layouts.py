@@ -10,12 +10,12 @@ from typing import Any
 import families_models
 import pytest
 import torch
+from families_models import model_of
 from families_record import folders
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
 from leval_harness.backends.hf_long import HFLong
-from resonance_vllm.hf.tiny import model_of
 
 VOCAB, WINDOW = 120, 16
 MAMBA = {

@@ -8,13 +8,13 @@ from lm_eval.models.huggingface import HFLM
 from naive_maps import MAPS, settings, text, tiny
 
 from leval_harness.backends.hf_long import HFLong
-from resonance_vllm.hf import parts
+from resonance_vllm import hf_maps
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(parts, "_QUERIES", 8)
-    monkeypatch.setattr(parts, "_UNMASKED", 2)
+    monkeypatch.setattr(hf_maps, "_QUERIES", 8)
+    monkeypatch.setattr(hf_maps, "_UNMASKED", 2)
 
 
 def logprobs(model, tokens, name, first, window=None):

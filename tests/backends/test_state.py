@@ -8,7 +8,7 @@ from lm_eval.api.instance import Instance
 
 from leval_harness.backends.hf import HF
 from leval_harness.backends.hf_long import HFLong
-from resonance_vllm.hf import registration as hf
+from resonance_vllm import hf
 
 TRAINED = 64
 COMMON = {"rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": TRAINED}

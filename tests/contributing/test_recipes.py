@@ -24,7 +24,7 @@ HALVED = [1.0, 0.1, 0.01 / 4, 0.001 / 4]
 RESONANT = [2 * math.pi / round(2 * math.pi / frequency) for frequency in HALVED]
 LLAMA = """
 import json
-from resonance_vllm.hf import registration as hf
+from resonance_vllm import hf
 from transformers import LlamaConfig, LlamaForCausalLM
 hf.register()
 rope = {"rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}

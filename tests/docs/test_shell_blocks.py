@@ -90,4 +90,4 @@ def test_the_site_builds_strictly(tmp_path: Path):
     assert "WARNING" not in done.stderr
     assert (tmp_path / "site" / "tutorial" / "index.html").is_file()
     api = (tmp_path / "site" / "api" / "rope" / "index.html").read_text("utf-8")
-    assert "resonance_vllm.hf.registration.register" in api
+    assert "resonance_vllm.hf.apply_rope" in api

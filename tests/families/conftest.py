@@ -35,6 +35,6 @@ def for_pictures() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def registered() -> None:
     """Our rope types in transformers, as every command of ours has them."""
-    from resonance_vllm.hf import registration as hf
+    from resonance_vllm import hf
 
     hf.register()

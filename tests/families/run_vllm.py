@@ -24,9 +24,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 
 import torch
 from families_models import asked, config_of, output
-
-from resonance_vllm.hf import registration as hf
 from resonance_vllm.hf.tiny import model_of
+
+from resonance_vllm import hf
 
 ORIGINAL, FACTOR, LENGTH = 64, 4.0, 200
 SERVED = ORIGINAL * int(FACTOR)

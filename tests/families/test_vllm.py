@@ -101,7 +101,7 @@ def looked_at(*, every):
 
 def held(answer):
     """What vLLM has built; None where it refuses."""
-    from resonance_vllm.verifier import RotaryReport
+    from resonance_vllm.verify import RotaryReport
 
     return [RotaryReport(**one) for one in answer["held"]] if "held" in answer else None
 

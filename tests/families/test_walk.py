@@ -10,10 +10,9 @@ import re
 import pytest
 import transformers
 from families_compare import IDS, SHIPPED, check, refusal
-from families_models import config_of, global_rotations, output
+from families_models import config_of, global_rotations, model_of, output
 
-from resonance_vllm.hf.build import on_meta
-from resonance_vllm.hf.tiny import model_of
+from resonance_vllm.hf import on_meta
 
 pytestmark = [pytest.mark.hf, pytest.mark.long]
 

@@ -16,7 +16,7 @@ from resonance_vllm.check import about_vllm, report
 from resonance_vllm.config import ModelPositions
 from resonance_vllm.core.spec import METHODS, RopeSpec
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.verifier import NoRope, RotaryReport
+from resonance_vllm.verify import NoRope, RotaryReport
 
 FAMILIES = Path(__file__).parents[1] / "families" / "configs"
 NAMES = sorted(folder.name for folder in FAMILIES.iterdir() if (folder / "config.json").is_file())

@@ -19,10 +19,10 @@ RESONANCE = RopeRequest.parse("resonance")
 
 def stock_rotary(folder):
     """Rotary modules of the text that a family's own code builds on the CPU, by name."""
+    from resonance_vllm.hf.model import rotary_modules
     from transformers import AutoConfig
 
-    from resonance_vllm.hf.build import on_meta
-    from resonance_vllm.hf.model import rotary_modules
+    from resonance_vllm.hf import on_meta
 
     model = on_meta(AutoConfig.from_pretrained(folder))
     with torch.device("cpu"):
@@ -78,10 +78,10 @@ def test_what_the_target_would_not_read_is_refused(tmp_path, model_type, keys, w
 
 
 def test_neighbours_are_seen_in_a_function_that_was_given_float32():
+    from resonance_vllm.hf.float32 import _MARK, _rotation
     from transformers.models.glm4 import modeling_glm4
 
     from resonance_vllm.export.comparison import turns_neighbours
-    from resonance_vllm.hf.float32 import _MARK, _rotation
 
     own = modeling_glm4.apply_rotary_pos_emb
     plain = own.__wrapped__ if hasattr(own, _MARK) else own
@@ -92,7 +92,7 @@ def test_neighbours_are_seen_in_a_function_that_was_given_float32():
 def test_a_softmax_scale_that_follows_the_type_is_not_lost(tmp_path):
     """DeepSeek scales its softmax by `mscale` of yarn, which longrope has not."""
     from resonance_vllm.export.comparison import compare
-    from resonance_vllm.verifier import RotaryReport
+    from resonance_vllm.verify import RotaryReport
 
     folder = next(each for each in FOLDERS if each.name == "deepseek_v3")
     exported = tmp_path / "exported"
@@ -136,7 +136,7 @@ def test_the_installed_vllm_is_asked(tmp_path, caplog):
 
 
 def test_another_rotation_in_vllm_is_a_refusal(tmp_path, monkeypatch):
-    from resonance_vllm.verifier import RotaryReport
+    from resonance_vllm.verify import RotaryReport
 
     folder = next(each for each in FOLDERS if each.name == "qwen3_8b")
     other = RotaryReport("model.layers.0.self_attn.rotary_emb", None, (1.0,) * 64, 1.0, False)

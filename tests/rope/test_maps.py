@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from naive_maps import BASE, MAPS, MOVING, settings, text, tiny
 from transformers import AutoConfig
 
+from resonance_vllm import hf, hf_maps
 from resonance_vllm.core.maps import MappedMethod
 from resonance_vllm.core.spec import METHODS, RopeRequest, RopeSpec
 from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.export.checkpoint import export_checkpoint
 from resonance_vllm.export.gguf import export_gguf
-from resonance_vllm.hf import parts
-from resonance_vllm.hf.position_map import SUPPORTED
 from resonance_vllm.vllm import request as vllm_request
 
 PLAIN_ROPE = {"rope_type": "default", "rope_theta": BASE}
@@ -28,8 +27,8 @@ CHUNKS = ((0, 17), (17, 40), (40, 41), (41, 42), (42, 61))
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     """Blocks and slices that a text of 61 tokens has several of."""
-    monkeypatch.setattr(parts, "_QUERIES", 8)
-    monkeypatch.setattr(parts, "_UNMASKED", 2)
+    monkeypatch.setattr(hf_maps, "_QUERIES", 8)
+    monkeypatch.setattr(hf_maps, "_UNMASKED", 2)
 
 
 def in_chunks(model, tokens, chunks=CHUNKS):
@@ -133,17 +132,13 @@ def test_padded_rows_generate_what_each_does_alone(name):
 
 @torch.no_grad()
 def test_saved_copied_and_cast_models_keep_the_map(tmp_path):
-    from transformers import AutoModelForCausalLM
-
     model, tokens = tiny("llama", settings("self_extend")), torch.tensor([text()])
     expected = model(tokens).logits
     model.save_pretrained(tmp_path)
-    reloaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    reloaded = hf.load(tmp_path, dtype=torch.float32)
     assert reloaded(tokens).logits.equal(expected)
     assert copy.deepcopy(model)(tokens).logits.equal(expected)
-    half = AutoModelForCausalLM.from_pretrained(
-        tmp_path, dtype=torch.bfloat16, rope_precision="float32"
-    )
+    half = hf.load(tmp_path, precision="float32", dtype=torch.bfloat16)
     difference = half(tokens).logits.double().log_softmax(-1) - expected.double().log_softmax(-1)
     assert float(difference.abs().mean()) < 0.1
 
@@ -239,7 +234,7 @@ def of_family(family, rope):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("family", SUPPORTED)
+@pytest.mark.parametrize("family", hf_maps.SUPPORTED)
 def test_every_supported_family_is_turned_by_its_own_rotation(family):
     """With a window over the whole text it is plain RoPE, and all of it is our turning."""
     tokens = text()

@@ -7,21 +7,22 @@ import pytest
 import torch
 from families_models import (
     answers,
+    applied,
     asked,
     config_of,
     global_rotations,
+    model_of,
     output,
     shipped_of,
 )
 from families_record import RIGHT, folders, read
 
-from resonance_vllm.config import ModelPositions, hf_overrides
+from resonance_vllm.config import ModelPositions
 from resonance_vllm.core.method import plain_frequencies
 from resonance_vllm.core.spec import LENGTH as L
 from resonance_vllm.core.spec import METHODS, STOCK_TYPES, RopeRequest
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.hf.build import report_of_checkpoint
-from resonance_vllm.hf.tiny import model_of
+from resonance_vllm.hf import report_of_checkpoint
 
 LENGTH, FACTOR = 1024, 4.0
 IDS = torch.randint(5, 100, (1, 40), generator=torch.Generator().manual_seed(1))
@@ -35,7 +36,7 @@ def refusal(folder):
     try:
         model = ModelPositions.of_checkpoint(str(folder))
         spec = model.complete(RopeRequest.parse("resonance"))
-        report_of_checkpoint(str(folder), hf_overrides(spec, model))
+        report_of_checkpoint(str(folder), spec)
     except RopeConfigError as error:
         return str(error)
     return None
@@ -165,7 +166,7 @@ def check(folder, name, *, resonance, loose=1.0):
     settings = settings_of(folder, name)
     own = {**settings, "rope_type": name_of(settings["rope_type"], resonance=resonance)}
     try:
-        ours = model_of(asked(config_of(folder), own))
+        ours = applied(asked(config_of(folder), own))
     except (KeyError, RuntimeError):
         # Loud, where the library has the type and cannot run it either.
         assert name in STOCK_TYPES

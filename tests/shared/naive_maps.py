@@ -41,18 +41,21 @@ def tiny(family, rope, **more):
     """A random model of two layers with grouped heads, float32."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from resonance_vllm.hf import registration
+    from resonance_vllm import hf
 
-    registration.register()
+    hf.register()
     sizes = {
         "vocab_size": 120, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
         "max_position_embeddings": 3 * TRAINED, "initializer_range": 0.3,
         "pad_token_id": 3, "bos_token_id": 1, "eos_token_id": None,
     }  # fmt: skip
-    config = AutoConfig.for_model(family, **{**sizes, "rope_parameters": rope, **more})
+    config = AutoConfig.for_model(family, **{**sizes, **more})
+    config.rope_parameters = rope  # Phi 3's class lets no other type pass
     torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(config).eval()
+    model = AutoModelForCausalLM.from_config(config).eval()
+    hf.apply_rope(model)
+    return model
 
 
 def text(length=LENGTH, seed=0):

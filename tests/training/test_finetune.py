@@ -14,7 +14,7 @@ from leval_harness.training.finetune_settings import FineTuneSettings, preset, p
 from leval_harness.training.text import prepare_text
 from leval_tasks.posgen.vocabulary import build_tokenizer
 from resonance_vllm.errors import RopeConfigError, SettingError, UserError
-from resonance_vllm.hf.registration import register
+from resonance_vllm.hf import register
 
 pytestmark = pytest.mark.hf
 

@@ -26,7 +26,7 @@ def saved(folder: Path, name: str) -> dict[str, Any]:
     """A family's config as transformers saves it with settings of ours in it."""
     from transformers import AutoConfig
 
-    from resonance_vllm.hf import registration as hf
+    from resonance_vllm import hf
 
     hf.register()
     model = ModelPositions.of_checkpoint(str(CONFIGS / name))

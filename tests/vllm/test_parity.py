@@ -95,7 +95,7 @@ def load_hf(path: Path, rope: dict[str, Any], length: int) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from resonance_vllm.hf import registration as hf
+    from resonance_vllm import hf
 
     hf.register()
     positions = ModelPositions.of_checkpoint(str(path))
@@ -297,7 +297,7 @@ def test_finetuned_checkpoint_loads_as_it_is(finetuned: Path) -> None:
     from transformers import AutoModelForCausalLM
     from vllm import LLM
 
-    from resonance_vllm.hf import registration as hf
+    from resonance_vllm import hf
 
     hf.register()
     engine = LLM(

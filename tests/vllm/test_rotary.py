@@ -323,7 +323,7 @@ def test_positions_of_several_axes_turn_the_features_of_their_axis(rope_type: st
 
 def test_vllms_own_yarn_on_several_axes_takes_four_times_the_trained_length() -> None:
     """docs/reports/vllm.md has the numbers. Our types take the length itself; vLLM's is refused."""
-    from resonance_vllm.verifier import differences
+    from resonance_vllm.verify import differences
     from resonance_vllm.vllm.rotary import held_turns
 
     keys = {"rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 32768}

@@ -1,0 +1,448 @@
+"""Position maps in transformers: an attention function of ours, which knows the map of a layer.
+
+Model code rotates queries and keys to where the map keeps keys, and caches them. The attention
+function turns them on, by the family's own rotation, for the parts that stand elsewhere.
+
+Queries are divided into blocks. For a block, each part of the keys is a slice of the cache of which
+all queries see the middle and some see the ends: only the ends need a mask. The plan of slices and
+masks is the same for all layers of a forward pass. The parts of one softmax are joined as in online
+softmax (Milakov and Gimelshein 2018): each comes with the logarithm of its normaliser.
+"""
+
+import sys
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface, flash_attention_mask
+
+from resonance_vllm.core import phase
+from resonance_vllm.core.maps import MappedMethod, Part, Positions
+from resonance_vllm.errors import RopeConfigError
+from resonance_vllm.hf_hooks import RopeHook, Turning
+
+NAME = "resonance_position_map"
+ATTRIBUTE = "position_map"
+"""Attribute of attention modules: the `Moved` of the layer."""
+ROTATE = "apply_rotary_pos_emb"
+
+SUPPORTED = (
+    "ernie4_5", "gemma", "gemma3_text", "glm", "glm4", "granite", "llama", "mistral", "mixtral",
+    "olmo2", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss", "starcoder2",
+)  # fmt: skip
+"""Model types of the text model whose answers equal the definition (tests/rope/test_maps.py)."""
+# Options of other attention functions that change the result.
+_UNSUPPORTED = ("softcap", "position_bias", "head_mask", "sinks", "s_aux")
+_PLAIN: tuple[Part, ...] = (Part(),)
+_BEFORE = "_attention_before_map"
+"""Attribute of a model: the attention function that it had before a map."""
+_QUERIES = 512  # of a block
+_UNMASKED = 128  # keys from which on the middle of a slice gets a call without a mask
+_SCORES_AT_ONCE = 1 << 26
+
+Made = TypeVar("Made")
+CosSin = tuple[Tensor, Tensor]
+Partial = tuple[Tensor, Tensor]
+"""Output `[batch, heads, n, dim]`, and `log(sum(exp(scores)))` `[batch, heads, n]`, float32."""
+
+
+def join(first: Partial, second: Partial) -> Partial:
+    """Attention over two disjoint sets of keys, from the attention over each; in float32.
+
+    The weight of the second set in the joint softmax is `exp(b) / (exp(a) + exp(b))` with the
+    logarithms `a` and `b` of the two normalisers.
+    """
+    (out, norm), (other, other_norm) = first, second
+    weight = torch.sigmoid(other_norm - norm).unsqueeze(-1)
+    joined = torch.lerp(out.to(norm.dtype), other.to(norm.dtype), weight)
+    return joined, torch.logaddexp(norm, other_norm)
+
+
+def partial_attention(
+    query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None, causal: bool
+) -> Partial:
+    """Softmax attention and the logarithm of its normaliser, by the fastest exact kernel.
+
+    Args:
+        query: `[batch, heads, n, head_dim]`.
+        key: `[batch, heads, m, head_dim]`.
+        value: Like `key`; its head dimension may be another.
+        scale: Factor of the scores.
+        mask: Additive, broadcast to `[batch, heads, n, m]`; no row may be masked completely.
+        causal: Query `i` sees keys up to `i`; needs `n == m` and no mask.
+    """
+    kind = query.device.type
+    width = value.shape[-1]
+    if width != query.shape[-1]:  # the kernels need equal sizes; zeros change no score
+        size = max(width, query.shape[-1])
+        query, key, value = (pad(each, (0, size - each.shape[-1])) for each in (query, key, value))
+        out, norm = partial_attention(query, key, value, scale, mask, causal)
+        return out[..., :width], norm
+    if kind == "cpu":
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            query, key, value, 0.0, causal, attn_mask=mask, scale=scale
+        )
+    if kind == "cuda" and mask is None and query.dtype in (torch.float16, torch.bfloat16):
+        return torch.ops.aten._scaled_dot_product_flash_attention(
+            query, key, value, 0.0, causal, scale=scale
+        )[:2]
+    return plain_attention(query, key, value, scale, mask, causal)
+
+
+def plain_attention(
+    query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None, causal: bool
+) -> Partial:
+    """`partial_attention` in plain float32 tensor operations, a block of queries at a time."""
+    n, m = query.shape[2], key.shape[2]
+    block = max(1, _SCORES_AT_ONCE // (query.shape[0] * query.shape[1] * m))
+    outs, norms = [], []
+    for first in range(0, n, block):
+        part = query[:, :, first : first + block].float()
+        scores = part @ key.float().transpose(-1, -2) * scale
+        if mask is not None:
+            scores = scores + (mask if mask.shape[2] == 1 else mask[:, :, first : first + block])
+        if causal:
+            rows = torch.arange(first, first + part.shape[2], device=query.device)
+            future = torch.arange(m, device=query.device) > rows[:, None]
+            scores = scores.masked_fill(future, float("-inf"))
+        norms.append(scores.logsumexp(-1))
+        outs.append((scores - norms[-1].unsqueeze(-1)).exp() @ value.float())
+    return torch.cat(outs, 2).to(query.dtype), torch.cat(norms, 2)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The keys of a cache, which end with those of the queries.
+
+    Attributes:
+        key: `[rows, kv_heads, m, head_dim]`.
+        value: like `key`.
+        first: position of each row's first key; negative where padding comes first.
+        pads: keys at the beginning of each row that are padding.
+    """
+
+    key: Tensor
+    value: Tensor
+    first: tuple[int, ...]
+    pads: tuple[int, ...]
+
+    @property
+    def case(self) -> Hashable:
+        """What the plan of a forward pass depends on."""
+        return self.first, self.pads, self.key.shape[2], self.key.dtype, self.key.device
+
+    def positions(self, low: int, high: int) -> Tensor:
+        """Positions of the keys `[low, high)`, `[rows, high - low]`; 0 for padding before all."""
+        places = torch.arange(low, high, device="cpu")
+        return (torch.tensor(self.first, device="cpu")[:, None] + places).clamp(min=0)
+
+
+class Pass:
+    """One forward pass: where its queries stand, and what its layers have in common.
+
+    Args:
+        position_ids: `[rows, n]`, or `[axes, rows, n]` with equal axes; a row's last one counts,
+            because padding may have any.
+    """
+
+    def __init__(self, position_ids: Tensor) -> None:
+        n = position_ids.shape[-1]
+        last = position_ids.reshape(-1, *position_ids.shape[-2:])[0, :, -1:].cpu()
+        self.at = last - (n - 1) + torch.arange(n, device="cpu")
+        self._made: dict[Hashable, Any] = {}
+
+    def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """What the first layer with this key made."""
+        if key not in self._made:
+            self._made[key] = make()
+        made: Made = self._made[key]
+        return made
+
+
+class Slice(NamedTuple):
+    """Keys `[start, end)` for the queries `[first, last)` of a block; a mask where some differ."""
+
+    block: int
+    first: int
+    last: int
+    start: int
+    end: int
+    mask: Tensor | None
+
+
+def attend(
+    now: Pass,
+    query: Tensor,
+    keys: Keys,
+    parts: Sequence[Part],
+    moved: "Moved | None",
+    *,
+    scale: float,
+    lowest: Positions | None,
+) -> Tensor:
+    """Attention of queries `[rows, heads, n, head_dim]` over all parts of the keys, float32.
+
+    Args:
+        now: the forward pass.
+        query: rotated as the cached keys are.
+        keys: of the cache.
+        parts: of the position map.
+        moved: how queries and keys are turned on; None where no part needs it.
+        scale: factor of the scores.
+        lowest: position of the first key that a query in a window sees; None is 0.
+    """
+    at = now.at.clamp(min=0).expand(query.shape[0], -1)
+    blocks: dict[int, list[Partial]] = {}
+    for number, part in enumerate(parts):
+        case = (number, keys.case, lowest is None)
+        plan = now.once(case, partial(_plan, at, keys, part, lowest))
+        if not plan:
+            continue
+        low, high = min(each.start for each in plan), max(each.end for each in plan)
+        turned, key = query, keys.key[:, :, low:high]
+        if moved is not None:
+            where = keys.positions(low, high)
+            turned = moved.turned(query, at, part.query, ("query", number))
+            key = moved.turned(key, where, part.key, ("key", *case))
+        for each in plan:
+            own = turned[:, :, each.first : each.last]
+            seen = key[:, :, each.start - low : each.end - low]
+            values = keys.value[:, :, each.start : each.end]
+            done = _grouped(own, seen, values, scale, each.mask)
+            blocks.setdefault(each.block, []).append(done)
+    return torch.cat([reduce(join, blocks[number])[0] for number in sorted(blocks)], 2)
+
+
+def _plan(at: Tensor, keys: Keys, part: Part, lowest: Positions | None) -> list[Slice]:
+    """The slices of the keys that queries at `[rows, n]` see of a part."""
+    m = keys.key.shape[2]
+    first, pads = (torch.tensor(each)[:, None] for each in (keys.first, keys.pads))
+    low = torch.zeros_like(at) if part.first is None else part.first(at)
+    high = at + 1 if part.end is None else torch.minimum(part.end(at), at + 1)
+    if lowest is not None:
+        low = torch.maximum(low, lowest(at))
+    low = torch.maximum((low - first).clamp(0, m), pads)
+    high = torch.maximum((high - first).clamp(0, m), low)
+    slices = []
+    for number, begin in enumerate(range(0, low.shape[1], _QUERIES)):
+        lows, highs = (each[:, begin : begin + _QUERIES] for each in (low, high))
+        seeing = lows < highs
+        if not seeing.any():
+            continue
+        start, end = int(lows[seeing].min()), int(highs[seeing].max())
+        inner, outer = int(lows.max()), int(highs.min())
+        cuts = [start, end]
+        if outer - inner >= _UNMASKED or (inner, outer) == (start, end):
+            cuts = [start, inner, outer, end]
+        for left, right in pairwise(cuts):
+            if left < right:
+                mask = None
+                if not (inner <= left and right <= outer):
+                    mask = _mask(lows, highs, left, right, keys.key)
+                slices.append(Slice(number, begin, begin + lows.shape[1], left, right, mask))
+    return slices
+
+
+def _mask(lows: Tensor, highs: Tensor, left: int, right: int, like: Tensor) -> Tensor:
+    """An additive mask `[rows, 1, queries, right - left]` in the dtype of the keys.
+
+    It hides by a number so low that nothing is left beside a key that is seen; with minus infinity
+    a query that sees none of these keys would get no number.
+    """
+    places = torch.arange(left, right, device="cpu")
+    hidden = (places < lows[..., None]) | (places >= highs[..., None])
+    mask = torch.zeros(hidden.shape, dtype=like.dtype)
+    return mask.masked_fill_(hidden, torch.finfo(like.dtype).min)[:, None].to(like.device)
+
+
+def _grouped(
+    query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None
+) -> Partial:
+    """Attention where several query heads have one key head: their queries side by side."""
+    rows, heads, n, dim = query.shape
+    groups = heads // key.shape[1]
+    folded = query.reshape(rows, key.shape[1], groups * n, dim)
+    if mask is not None:
+        mask = mask.repeat(1, 1, groups, 1)
+    out, norm = partial_attention(folded, key, value, scale, mask, causal=False)
+    return out.reshape(rows, heads, n, -1), norm.reshape(rows, heads, n)
+
+
+class Moved(RopeHook):
+    """Before a rotary module with a map: it turns keys to where the map keeps them.
+
+    Args:
+        hook: behind the same module.
+        source: name of the module with the family's rotation.
+        config: of the language model.
+    """
+
+    def __init__(self, hook: Turning, source: str, config: Any) -> None:
+        assert isinstance(hook.method, MappedMethod)
+        self.method, self.hook, self.source, self.config = hook.method, hook, source, config
+        self.now: Pass | None = None
+
+    def __call__(self, module: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The arguments with other positions; those of the forward pass are noted.
+
+        Raises:
+            RopeConfigError: the model runs with an attention function that knows no maps.
+        """
+        given = dict(zip(("x", "position_ids", "layer_type"), args, strict=False)) | kwargs
+        if given.get("layer_type") != self.hook.kind:
+            return args, kwargs
+        used = self.config._attn_implementation
+        if used != NAME:
+            raise RopeConfigError(
+                f"attn_implementation: {used!r} would meet keys at their own positions; rope_type "
+                f"{self.method.name!r} needs {NAME!r}"
+            )
+        self.now = Pass(given["position_ids"])
+        return (), given | {"position_ids": self.method.kept_at(given["position_ids"])}
+
+    @property
+    def passing(self) -> Pass:
+        """The current forward pass."""
+        if self.now is None:
+            raise RopeConfigError("position map: attention ran before the rotary module")
+        return self.now
+
+    def first(self, length: int, rows: int) -> tuple[int, ...]:
+        """Position of each row's first key, where `length` keys end with those of the queries."""
+        last = self.passing.at[:, -1].expand(rows)
+        return tuple((last - (length - 1)).tolist())
+
+    def turned(
+        self, states: Tensor, at: Tensor, wanted: Positions | None, case: Hashable
+    ) -> Tensor:
+        """Queries or keys of positions `at`, turned on to where a part wants them.
+
+        By the family's own rotation, in float32 or wider.
+        """
+
+        def make() -> CosSin | None:
+            by = (at if wanted is None else wanted(at)) - self.method.kept_at(at)
+            return self._cos_sin(by, states) if by.any() else None
+
+        cos_sin = self.passing.once((case, states.device), make)
+        if cos_sin is None:
+            return states
+        wide = states.to(cos_sin[0].dtype)
+        rotate = getattr(sys.modules[self.source], ROTATE)
+        result: Tensor = rotate(wide, wide[:, :0], *cos_sin)[0]
+        return result.to(states.dtype)
+
+    def _cos_sin(self, by: Tensor, like: Tensor) -> CosSin:
+        """For distances `[rows, n]`, in the family's layout, without the attention factor."""
+        angles = phase.angles(by, self.hook.rotation.to("cpu"))[..., self.hook.places.to("cpu")]
+        wide = torch.promote_types(like.dtype, torch.float32)
+        return angles.cos().to(like.device, wide), angles.sin().to(like.device, wide)
+
+
+def install(model: Any, rotary: Any, hook: Turning) -> None:
+    """Let a rotary module, and the attention layers that it is for, follow a position map.
+
+    Raises:
+        RopeConfigError: the family is not supported.
+    """
+    config = rotary.config
+    if config.model_type not in SUPPORTED or not hasattr(model, "set_attn_implementation"):
+        raise RopeConfigError(
+            f"rope_type: {hook.method.name!r} moves the positions of keys, which was not "
+            f"compared with its definition on model_type {config.model_type!r}; allowed: "
+            f"{', '.join(SUPPORTED)}"
+        )
+    kinds: Any = getattr(config, "layer_types", None)
+    layers = [
+        module
+        for module in model.modules()
+        if hasattr(module, "is_causal") and getattr(module, "layer_idx", None) is not None
+        if hook.kind is None or kinds[module.layer_idx] == hook.kind
+    ]
+    moved = Moved(hook, type(layers[0]).__module__, config)
+    for layer in layers:
+        setattr(layer, ATTRIBUTE, moved)
+    rotary.register_forward_pre_hook(moved, with_kwargs=True)
+    AttentionInterface.register(NAME, position_map_attention)
+    AttentionMaskInterface.register(NAME, flash_attention_mask)
+    vars(model).setdefault(_BEFORE, config._attn_implementation)
+    model.set_attn_implementation(NAME)
+
+
+def remove(model: Any) -> None:
+    """Give a model's layers the attention function that they had before a map."""
+    for module in model.modules():
+        vars(module).pop(ATTRIBUTE, None)
+    before = vars(model).pop(_BEFORE, None)
+    if before is not None:
+        model.set_attn_implementation(before)
+
+
+def position_map_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attention function in transformers' interface, for inference.
+
+    `query` is `[rows, heads, n, head_dim]`, `key` and `value` `[rows, kv_heads, m, head_dim]`, the
+    last `n` of them new; `attention_mask` `[rows, m]` is True where there is no padding.
+
+    Returns:
+        `[rows, n, heads, head_dim]` in the query's dtype, and None for the weights.
+
+    Raises:
+        RopeConfigError: the model or its cache needs what parts of a softmax cannot express.
+    """
+    _refuse_options(module, query, dropout, kwargs)
+    rows, m = len(query), key.shape[2]
+    pads = (0,) * rows
+    if attention_mask is not None:
+        if attention_mask.shape != (rows, m):
+            raise RopeConfigError(
+                f"position map: a mask {list(attention_mask.shape)} for {m} keys of {rows} rows; "
+                "allowed: a growing cache, and a mask of padding"
+            )
+        pads = tuple((attention_mask.long().cumsum(-1) == 0).sum(-1).tolist())
+    moved: Moved | None = getattr(module, ATTRIBUTE, None)
+    lowest = None if sliding_window is None else lambda at: at - sliding_window + 1
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if moved is None:  # a layer with a rotation of its own, where distances alone count
+        at = torch.arange(m - query.shape[2], m, device="cpu")[None]
+        now, parts, first = Pass(at), _PLAIN, (0,) * rows
+    else:
+        now, parts, first = moved.passing, moved.method.parts(), moved.first(m, rows)
+        if sliding_window is None and first != tuple(-pad for pad in pads):
+            raise RopeConfigError(
+                f"position map: {m} keys, the first at {list(first)}, with padding {list(pads)}; "
+                "allowed: a growing cache of sequences that start at position 0"
+            )
+    keys = Keys(key, value, first, pads)
+    out = attend(now, query, keys, parts, moved, scale=scale, lowest=lowest)
+    return out.to(query.dtype).transpose(1, 2).contiguous(), None
+
+
+def _refuse_options(module: nn.Module, query: Tensor, dropout: float, options: Any) -> None:
+    """Raise RopeConfigError for what changes attention in a way that the parts do not know."""
+    foreign = [name for name in _UNSUPPORTED if options.get(name) is not None]
+    if foreign or dropout:
+        raise RopeConfigError(
+            f"position map: {type(module).__name__} needs {', '.join(foreign) or 'dropout'}; "
+            "allowed: plain softmax attention"
+        )
+    if torch.is_grad_enabled() and query.requires_grad:
+        raise RopeConfigError(
+            "position map: no gradients; allowed: inference under torch.no_grad()"
+        )

@@ -1,0 +1,123 @@
+"""The one comparison of what a rotary module turns by with what was asked, for both libraries.
+
+The same rules count for stock types and for ours: frequencies, number of features, attention
+factor. Torch is imported where it is needed.
+"""
+
+import contextlib
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from resonance_vllm.core.method import Method, Tensor
+from resonance_vllm.core.spec import RopeSpec
+from resonance_vllm.errors import RopeConfigError
+
+CLOSE = 1e-4
+"""Relative tolerance: far above float32's rounding, far below what tells two methods apart."""
+
+
+class NoRope(RopeConfigError):  # noqa: N818 - it describes a model
+    """A model without RoPE, or one that its library refuses; the message is the reason."""
+
+
+class Turns(NamedTuple):
+    """What a module turns by: radians a token `[features]`, and what cos and sin are scaled by."""
+
+    inv_freq: Tensor
+    attention_factor: float
+
+    def __str__(self) -> str:
+        """For a message."""
+        found, scale = self
+        span = f"{found.max():.4g} to {found.min():.4g}"
+        return f"{len(found)} frequencies from {span} radians a token, attention factor {scale:.4g}"
+
+
+@dataclass(frozen=True)
+class RotaryReport:
+    """The rotation of one module, for one layer type where it has several.
+
+    Attributes:
+        module: its name in the model, `model.rotary_emb`.
+        layer_type: as transformers names it; None where the module has one rotation.
+        inv_freq: radians a token as the module holds them, one a feature; 0 where one stands still.
+        attention_factor: what cos and sin are multiplied by.
+        exact_phase: whether the angle is taken from `position mod period`.
+    """
+
+    module: str
+    layer_type: str | None
+    inv_freq: tuple[float, ...]
+    attention_factor: float
+    exact_phase: bool = False
+
+    @property
+    def turns(self) -> Turns:
+        """Frequencies, float64, and attention factor."""
+        import torch
+
+        return Turns(torch.tensor(self.inv_freq, dtype=torch.float64), self.attention_factor)
+
+
+def differences(
+    held: Turns,
+    requested: Method | Turns,
+    *,
+    length: int | None = None,
+    features: int | None = None,
+    close: float = CLOSE,
+) -> list[str]:
+    """How a rotation differs from a method's formula, or from certain frequencies.
+
+    With a formula the order of features does not matter, because some families have their own, and
+    features that stand still are left out.
+
+    Args:
+        held: what a module turns by.
+        requested: a method without Resonance, or frequencies in the module's order.
+        length: of the sequence in tokens, for the formula; None is up to the trained one.
+        features: the number that turns in the model as shipped; None where that is unknown.
+        close: relative tolerance.
+
+    Returns:
+        Clauses of a sentence; none where they are the same.
+    """
+    wrong = []
+    found = held.inv_freq.detach().cpu().double()
+    if isinstance(requested, Turns):
+        expected, scale = requested.inv_freq.detach().cpu().double(), requested.attention_factor
+        features = len(expected) if features is None else features
+        turning = expected >= 0
+    else:
+        found, scale = found.sort().values, requested.scale()
+        turning, expected = found > 0, found
+        with contextlib.suppress(RopeConfigError):  # divisors for another number of features
+            expected = requested.frequencies(2 * len(found), length).sort().values
+    if features is not None and len(found) != features:
+        wrong.append(f"{len(found)} features turn, and {features} as it is shipped")
+    if len(found) == len(expected):
+        apart = ~((found - expected).abs() <= close * expected) & turning
+        if apart.any():
+            wrong.append(f"{int(apart.sum())} of {len(found)} frequencies differ")
+    if not math.isclose(held.attention_factor, scale, rel_tol=close):
+        wrong.append(f"the attention factor is {held.attention_factor:.6g}, not {scale:.6g}")
+    return wrong
+
+
+def refusal(
+    spec: RopeSpec, where: str, wrong: list[str], held: object, allowed: str
+) -> RopeConfigError:
+    """The error for a module that does not turn as requested.
+
+    Args:
+        spec: the request.
+        where: the module and its class.
+        wrong: `differences`.
+        held: what it turns by.
+        allowed: what can be done instead.
+    """
+    return RopeConfigError(
+        f"rope_type: {spec.rope_type!r} is not what {where} turns by: {'; '.join(wrong)}; it holds "
+        f"{held}; allowed: {allowed}"
+    )
