@@ -119,7 +119,7 @@ def with_rope(config: Any, rope: Mapping[str, Any], limit: int | None = None) ->
         The config.
 
     Raises:
-        RopeConfigError: the settings are wrong, or a library would leave some of them out.
+        RopeConfigError: the settings are wrong.
     """
     text, _ = text_config(config)
     written = _for_transformers(RopeSpec.from_dict(rope), ModelPositions.of_config(config), limit)
@@ -166,6 +166,7 @@ def vllm_hf_overrides(
     of the served length. `max_position_embeddings` is written so that vLLM derives the limit of
     `length_limit`. Without a `max_model_len` in tokens the limit of the settings counts.
     """
+    rope.refuse_unknown()
     fixed = fixed_for_vllm(rope, model, max_model_len)
     limit = length_limit(model, fixed, max_model_len)
     original = fixed.method.trained_length or limit
@@ -203,7 +204,6 @@ def _written(
     original: int,
 ) -> dict[str, Any]:
     """Settings and the lengths that belong to them, under the keys that the model's config has."""
-    rope.refuse_unknown()
     result: dict[str, Any] = {"rope_parameters": _parameters(rope, model, form)}
     if model.max_position_embeddings is not None:
         result["max_position_embeddings"] = positions

@@ -48,6 +48,8 @@ logger = logging.getLogger(__name__)
 _FOLLOWED = "families whose model code follows rope_parameters"
 _WRITTEN = ("rope_parameters", "max_position_embeddings", LENGTH, "head_dim")
 """Attributes of a config that settings change."""
+_OF_LOADING = ("dtype", "torch_dtype", "quantization_config")
+"""Attributes of a config that `from_pretrained` takes itself."""
 _LOADED = "_rope_loaded"
 """Attribute of a model: its configs, and what they held of `_WRITTEN` when it was loaded."""
 # What model code raises on settings that it does not know, and past the trained length.
@@ -79,7 +81,7 @@ def load(
         precision: as for `apply_rope`.
         limit: longest sequence in tokens, written into the config beside the settings.
         auto_class: of transformers.
-        arguments: of its `from_pretrained`.
+        arguments: of its `from_pretrained`, and attributes of the config.
 
     Raises:
         RopeConfigError: the model does not turn as asked.
@@ -89,6 +91,8 @@ def load(
     config = arguments.pop("config", None) or AutoConfig.from_pretrained(
         path, **{key: arguments[key] for key in hub if key in arguments}
     )
+    for key in [key for key in arguments if key in vars(config) and key not in _OF_LOADING]:
+        setattr(config, key, arguments.pop(key))
     shipped, spec = copy.deepcopy(config), _spec(rope)
     if spec is not None:
         with_rope(config, spec.to_dict(), limit)
@@ -460,8 +464,13 @@ def _asked(text: Any, *, every: bool) -> dict[str | None, bool]:
     return {
         kind: False
         for kind, rope in of_present_layers(text).items()
-        if not windowed(kind) and (every or rope.get("rope_type") in OWN_TYPES)
+        if not windowed(kind) and (every or _is_ours(rope))
     }
+
+
+def _is_ours(rope: Mapping[str, Any]) -> bool:
+    """Whether a dictionary has a type of ours, or a ramp that transformers does not know."""
+    return rope.get("rope_type") in OWN_TYPES or rope.get("ramp", "dimension") != "dimension"
 
 
 def _as_asked(
@@ -474,7 +483,6 @@ def _as_asked(
     """
     cls, config = type(module), module.config
     spec, rotation, scale = rotation_of(config, kind)
-    spec.refuse_unknown()
     features = _features_as_shipped(module, kind, shipped)
     built = _built(cls, config)
     wrong = _failing(built, kind, spec)

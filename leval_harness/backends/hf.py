@@ -1,5 +1,6 @@
 """lm-eval's transformers backend, with RoPE settings that can be exchanged in the loaded model."""
 
+import copy
 import logging
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -18,6 +19,9 @@ from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.hub import loading
 
 logger = logging.getLogger(__name__)
+
+_OF_LOADING = {"dtype", "quantization_config"}
+"""Arguments of `from_pretrained` that a config has as well."""
 
 
 class HF(HFLM):
@@ -89,13 +93,28 @@ class HF(HFLM):
         self._one_at_a_time()
 
     def _create_model(self, pretrained: str, *args: Any, **arguments: Any) -> None:
-        auto_class, load = self.AUTO_MODEL_CLASS, partial(hf.load, precision=self._precision)
-        given = {"rope": self._rope, "limit": self._limit, "auto_class": auto_class}
-        self.AUTO_MODEL_CLASS = SimpleNamespace(from_pretrained=partial(load, **given))
+        auto_class = self.AUTO_MODEL_CLASS
+        loader = partial(self._load, auto_class)
+        self.AUTO_MODEL_CLASS = SimpleNamespace(from_pretrained=loader)
         try:
             super()._create_model(pretrained, *args, **arguments)
         finally:
             self.AUTO_MODEL_CLASS = auto_class
+
+    def _load(self, auto_class: Any, path: str, **arguments: Any) -> Any:
+        """The model; arguments that are settings of its config go there, as transformers does."""
+        config = copy.deepcopy(self.config)
+        for name in vars(config).keys() & arguments.keys() - _OF_LOADING:
+            setattr(config, name, arguments.pop(name))
+        return hf.load(
+            path,
+            self._rope,
+            precision=self._precision,
+            limit=self._limit,
+            auto_class=auto_class,
+            config=config,
+            **arguments,
+        )
 
     def _one_at_a_time(self) -> None:
         """Where the rotation follows the length, rows of a batch would change each other."""

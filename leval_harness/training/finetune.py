@@ -17,7 +17,6 @@ from pydantic import FiniteFloat
 from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import (
-    AutoModelForCausalLM,
     AutoTokenizer,
     Trainer,
     TrainerCallback,
@@ -28,10 +27,10 @@ from leval_harness.training import trainer as shared
 from leval_harness.training.finetune_settings import FineTuneSettings
 from leval_harness.training.text import Ids, prepare_text
 from leval_tasks.perplexity.documents import Text
-from resonance_vllm.config import ModelPositions, hf_overrides, length_limit, loading
+from resonance_vllm.config import ModelPositions, length_limit, loading
 from resonance_vllm.errors import SettingError, UserError
 from resonance_vllm.files import hashes, write_text
-from resonance_vllm.hf import register
+from resonance_vllm.hf import load
 
 logger = logging.getLogger(__name__)
 
@@ -99,10 +98,8 @@ def load_model(model_path: str, settings: FineTuneSettings) -> Any:
         SettingError: the rope settings do not fit the model, or the sequences are longer than
             they allow.
     """
-    register()
     positions = ModelPositions.of_checkpoint(model_path)
     rope = None if settings.rope is None else positions.complete(settings.rope)
-    overrides = hf_overrides(rope, positions, settings.sequence_length) if rope else {}
     if rope or positions.max_position_embeddings is not None:
         limit = length_limit(positions, rope, settings.sequence_length)
         if settings.sequence_length > limit:
@@ -111,7 +108,7 @@ def load_model(model_path: str, settings: FineTuneSettings) -> Any:
                 f"{settings.rope or positions.rope}; use a larger factor"
             )
     with loading(model_path):
-        model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32, **overrides)
+        model = load(model_path, rope, limit=settings.sequence_length, dtype=torch.float32)
     model.config.use_cache = False
     return model
 

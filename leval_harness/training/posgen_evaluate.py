@@ -28,7 +28,6 @@ from leval_tasks.posgen.sequences import position_ranges
 from resonance_vllm.config import loading
 from resonance_vllm.errors import SettingError, UserError, one_of
 from resonance_vllm.files import altered, hashes, read_object, write_text
-from resonance_vllm.hf import register
 from resonance_vllm.settings import read
 
 logger = logging.getLogger(__name__)
@@ -259,7 +258,6 @@ def evaluate_checkpoint(
         raise SettingError(f"subtask: not in {file}; give one of {', '.join(SUBTASKS)}")
     one_of("subtask", subtask, SUBTASKS)
     usable_device(device)
-    register()
     t5_layer.register()
     name = f"posgen_{subtask}"
     manager = TaskManager(metadata={"pretrained": checkpoint})

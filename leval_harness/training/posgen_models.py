@@ -19,7 +19,7 @@ from leval_tasks.metadata import PosGenSettings
 from leval_tasks.posgen.sequences import splits
 from leval_tasks.posgen.vocabulary import PREFIX, build_tokenizer, special_id, vocabulary_size
 from resonance_vllm.config import ModelPositions, hf_overrides
-from resonance_vllm.hf import register
+from resonance_vllm.hf import apply_rope, register
 
 WEIGHTS = "model.safetensors"
 
@@ -62,7 +62,9 @@ def build_model(recipe: Recipe, run: PosGenRun) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.seed)
         kind = PosGenT5ForCausalLM if recipe.architecture.kind == "t5" else LlamaForCausalLM
-        return kind(config)
+        model = kind(config)
+    apply_rope(model)
+    return model
 
 
 def build_stack(recipe: Recipe, runs: Sequence[PosGenRun]) -> StackedDecoder:

@@ -186,8 +186,8 @@ class RopeSpec:
 
     @property
     def is_stock(self) -> bool:
-        """Whether both libraries have the type without us."""
-        return self.rope_type in STOCK_TYPES
+        """Whether both libraries run these settings without us."""
+        return self.rope_type in STOCK_TYPES and self.base_is_stock
 
     @property
     def base_is_stock(self) -> bool:
@@ -195,16 +195,16 @@ class RopeSpec:
         return self.method.stock and self.method.unknown_to_libraries is None
 
     def refuse_unknown(self) -> None:
-        """Refuse settings that a library's own type of this name would leave out.
+        """Refuse settings that vLLM's own type of this name would leave out.
 
         Raises:
             RopeConfigError: `yarn` with the paper's ramp.
         """
         key = self.method.unknown_to_libraries
-        if self.is_stock and key is not None:
+        if self.rope_type in STOCK_TYPES and key is not None:
             raise RopeConfigError(
-                f"{key}: {shown(getattr(self.method, key))} would be ignored: the libraries run "
-                f"rope_type {self.rope_type!r} themselves; allowed: {PREFIX}{self.rope_type}"
+                f"{key}: {shown(getattr(self.method, key))} would be ignored: vLLM runs "
+                f"rope_type {self.rope_type!r} itself; allowed: {PREFIX}{self.rope_type}"
             )
 
     def to_dict(self) -> dict[str, Any]:

@@ -112,3 +112,29 @@ def test_equal_texts_that_are_cut_elsewhere_are_two_requests(make_model, tokeniz
     together = lm._loglikelihood_tokens(cuts, disable_tqdm=True)
     assert [value for value, _ in together] == pytest.approx([v for v, _ in alone], abs=1e-4)
     assert torch.is_grad_enabled()
+
+
+EXCHANGED = ("yarn", "self_extend", None, "dynamic", "resonance_yarn", "longrope", "default", None)
+
+
+@pytest.mark.parametrize("backend", [HF, HFLong])
+def test_settings_are_exchanged_without_a_trace(make_model, tokenizer, backend):
+    """Each method in turn on one model, among others, against a model of its own."""
+
+    def loaded():
+        model = make_model("llama", max_position_embeddings=TRAINED)
+        return backend(model, tokenizer=tokenizer, device="cpu", max_length=256)
+
+    one, modes = loaded(), []
+    for method in EXCHANGED:
+        alone = loaded()
+        rope = None if method is None else METHODS[method]
+        for lm in (one, alone):
+            lm.set_rope(rope, "float32", 256)
+        texts = TEXTS if method else TEXTS[3:5]
+        assert scores(one, texts) == scores(alone, texts), method
+        assert answers(one, texts) == answers(alone, texts), method
+        if backend is HFLong:
+            modes.append(one.reuse.mode)
+    if backend is HFLong:
+        assert modes == ["copied" if method == "self_extend" else "shared" for method in EXCHANGED]

@@ -232,7 +232,6 @@ def test_models_without_a_rope_to_change_are_refused(family, extra, words):
     [
         ({**RESONANCE_YARN, "facter": 2.0}, "facter: 2.0 is not a setting"),
         ({**RESONANCE_YARN, "factor": 0.5}, "factor: 0.5"),
-        ({"rope_type": "yarn", **THETA, "factor": 2.0, L: 8, "ramp": "wavelength"}, "ramp"),
     ],
 )
 def test_wrong_settings_are_refused(tiny, rope, words):

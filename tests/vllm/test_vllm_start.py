@@ -50,12 +50,18 @@ def test_a_cache_that_fits_is_passed_where_none_is_given(
 
 @pytest.mark.vllm
 def test_an_engine_starts_by_default_and_says_why_it_does_not(
-    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+    smollm2: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from leval_harness.backends import backend_class
 
     monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
     engine = {"dtype": "float32", "enforce_eager": True, "max_model_len": 64, "max_num_seqs": 2}
-    engine |= {"hf_overrides": {"max_position_embeddings": 64}, "tokenizer": str(tiny_llama)}
     with pytest.raises(UserError, match=r"^vLLM does not start: \w*Error: .*requested memory"):
-        backend_class("vllm")(str(tiny_llama), kv_cache_memory_bytes=1 << 50, **engine)
+        backend_class("vllm")(str(smollm2), kv_cache_memory_bytes=1 << 50, **engine)
+    lm = backend_class("vllm")(str(smollm2), **engine)
+    try:
+        request = (("", ""), [504, 253], [260, 905])
+        ((total, _),) = lm._loglikelihood_tokens([request], disable_tqdm=True)
+        assert -50 < total < 0
+    finally:
+        lm.model.llm_engine.engine_core.shutdown()
