@@ -101,7 +101,8 @@ def test_methods_and_lengths_of_one_load_read_as_each_does_alone(
     """Bit for bit: the samples of lm-eval hold every digit of a log-likelihood."""
     task = (tiny / "tiny_gen.yaml").read_text()
     task = task.replace("output_type: generate_until", "output_type: multiple_choice")
-    task = task.replace("generation_kwargs: {until: [], max_gen_toks: 4}", "doc_to_choice: ['0', '2']")
+    generation = "generation_kwargs: {until: [], max_gen_toks: 4}"
+    task = task.replace(generation, "doc_to_choice: ['0', '2']")
     task = task.replace('doc_to_target: "{{a}}"', "doc_to_target: 0")
     task = task.replace("exact_match", "acc").replace("tiny_gen", "choice", 1)
     (tmp_path / "choice.yaml").write_text(task)
