@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from resonance_vllm.shipped_files import rotated, rotations
+from vectors.rotations import rotated, rotations
 
 PUBLISHED = Path(__file__).with_name("published.json")
 Config = dict[str, Any]
