@@ -39,7 +39,7 @@ for name in ("halved", "resonance_halved"):
 VLLM = """
 import json
 from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
-from resonance_vllm.vllm.plugin import register
+from resonance_vllm.vllm import register
 register()
 import torch
 from vllm.model_executor.layers.rotary_embedding import get_rope
