@@ -431,6 +431,8 @@ def _verify(model: nn.Module, config: Any, asked: Mapping[str | None, Asked]) ->
             wrong = differences(held, spec.method, close=close)
             if _AXES in rope and not getattr(module, _AXES, None):
                 wrong.append("positions of one axis turn it, and those of this model have several")
+            if "proportional" == unscaled_type(config, kind) != spec.method.name:
+                wrong.append("dimensions of this family are paired over whole heads")
         first = spec or (given.spec if given else None)
         if wrong and first:
             where = f"{name} ({type(module).__name__}) in vLLM"
