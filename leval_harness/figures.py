@@ -146,7 +146,7 @@ def effective_figure(rows: pd.DataFrame, looks: Looks) -> "Figure":
     grid[-1].set_xlabel("Position in the text (tokens)")
     legend(figure, grid, "upper center", 4)
     texts = int(rows["clusters"].max())
-    note = f"{rows['block'].iloc[0]} · {texts} texts · bars: 99% intervals, by position together"
+    note = f"{rows['block'].iloc[0]} · {texts} texts · bars: 99.5% intervals, by position together"
     sign(figure, note, rows["command"].iloc[0] or "")
     return figure
 

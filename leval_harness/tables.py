@@ -91,7 +91,7 @@ def _effective_tables(compared: pd.DataFrame) -> Iterator[Table]:
             notes = (
                 f"Loss minus the yardstick's (the model as shipped, windows of "
                 f"{first['trained']:,.0f} tokens), nats a token: higher is worse; below "
-                f"{first['margin']:g} counts as none. In brackets: 99% intervals, by position "
+                f"{first['margin']:g} counts as none. In brackets: 99.5% intervals, by position "
                 "together. *: the interval holds no zero",
                 READ_MORE,
             )
@@ -192,7 +192,10 @@ def score_table(
             empty = NONE if name == "text" else ""
             frame.insert(len(CLOSED), "Avg.", average[name].reindex(frame.index).fillna(empty))
     for share, head in SHARES.items():
-        by_row = scores.groupby(_rows(scores), sort=False)[share].mean().mul(100)
+        asked = scores["n"].astype(float).where(scores[share].notna())  # a share of the questions
+        sums = pd.DataFrame({"share": scores[share] * asked, "n": asked})
+        sums = sums.groupby(_rows(scores), sort=False).sum(min_count=1)
+        by_row = (sums["share"] / sums["n"]).mul(100)
         if by_row.gt(0).any() or (share == "unparsed" and by_row.notna().any()):
             texts[head] = by_row.map("{:.1f}".format).replace("nan", NONE)
             css[head] = ""

@@ -55,7 +55,7 @@ TERMS = {
     "trained length": "the longest length that the model was shipped for",
     "difference": "loss of one method minus loss of another or of the yardstick on the same "
     "tokens, nats a token; negative is better for the first",
-    "interval": "holds the true difference in nominally 99% of samples of texts; six bins of "
+    "interval": "holds the true difference in nominally 99.5% of samples of texts; six bins of "
     "position together",
     "margin": "a difference below it counts as none",
     "no degradation up to": "the end of the last bin whose interval lies below the margin",

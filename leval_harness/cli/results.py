@@ -126,10 +126,11 @@ def read_results(folders: Sequence[Path], names: Sequence[str] = ()) -> "Results
         if not (method and sign and name):
             raise SettingError(f"--method-name: {method}{sign}{name} is not METHOD=NAME")
     results = load_results(*folders, method_names={method: name for method, _, name in pairs})
-    for each in results.left_out[:MOST_NOTES]:
+    files = [each for each in results.left_out if each.value is None]  # numbers: in Python
+    for each in files[:MOST_NOTES]:
         click.echo(f"Left out: {plain(str(each))}", err=True)
-    if len(results.left_out) > MOST_NOTES:
-        click.echo(f"Left out: {len(results.left_out) - MOST_NOTES} more", err=True)
+    if len(files) > MOST_NOTES:
+        click.echo(f"Left out: {len(files) - MOST_NOTES} more", err=True)
     return results
 
 

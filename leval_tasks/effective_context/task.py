@@ -142,11 +142,12 @@ class EffectiveContextTask(PerplexityTask):
             else [float(values.sum(dtype=np.float64)), values.size]
             for metric, values in found.items()
         }
-        return with_stderr(pairs)
+        return with_stderr({name: pairs[name] for name in self.metric_names()})
 
     def metric_names(self) -> list[str]:
         """Every metric of this run, without standard errors."""
-        return [LOSS, WINDOWS_LOSS, GAIN]
+        reads = {FULL: [LOSS], WINDOWS: [WINDOWS_LOSS]}
+        return reads.get(self._given.reads, [LOSS, WINDOWS_LOSS, GAIN])
 
 
 def moving_window(window: int, limit: LengthLimit) -> int:

@@ -6,10 +6,10 @@ yardstick. Their difference, loss under the method minus loss under the yardstic
 functions here take.
 
 The rule. Positions are cut into six equal bins. Each has its mean difference and a plain t interval
-over the blocks of all texts, at a level of 1% over the six together (Bonferroni). A method shows no
+over the blocks of all texts, at a level of 0.5% over all six (Bonferroni). A method shows no
 degradation up to the end of the last bin whose interval lies below the margin, and degradation by
 the end of the first bin whose interval lies above it; bins after that one do not count. So the
-answer can be read off the intervals. A level of 1% is what it takes for the answer to be wrong in
+answer can be read off the intervals. A level of 0.5% is what it takes for the answer to be wrong in
 at most 2.5% of samples at either end: the blocks are not quite independent, and their sums are
 skewed (docs/reference/effective-context.md).
 """
@@ -34,7 +34,7 @@ BLOCK = 64
 CLIP = 1.0
 """Nats to which the difference of a token is clipped: differences are heavy-tailed."""
 
-LEVEL = 0.01
+LEVEL = 0.005
 """Level of the intervals, over all bins together."""
 
 MARGIN = 0.05
@@ -108,7 +108,7 @@ def bin_edges(start: int, longest: int) -> list[int]:
 
 
 def bins(middles: Floats, sums: Floats, tokens: Floats, edges: Sequence[int]) -> list[Bin]:
-    """The mean difference in each bin, with intervals that hold nominally 99% together.
+    """The mean difference in each bin, with intervals that hold nominally 99.5% together.
 
     Args:
         middles: position of the middle of each block of all texts, `[B]`.

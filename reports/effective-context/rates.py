@@ -22,8 +22,8 @@ def read(name, method):
     """Sums of the blocks of each text, `[texts, blocks]`, nats."""
     frame = pd.read_csv(HERE / f"blocks-{name}.csv")
     frame = frame[frame["tokens"] == BLOCK]
-    wide = frame.pivot_table(index="text", columns="position", values=method)
-    return wide.dropna(axis=1).to_numpy(), wide.columns.to_numpy()
+    wide = frame.pivot_table(index="text", columns="position", values=method).dropna(axis=1)
+    return wide.to_numpy(), wide.columns.to_numpy()
 
 
 def judged(texts, places):

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import frozen_numbers
 from at_hand import DOCUMENTS
 from golden_access import HERE as GOLDEN
 from golden_access import REPOSITORY, RESULTS, SAMPLE, TASKS, TOKENIZER, fine, inside, run
@@ -265,9 +266,22 @@ def number(text: str) -> Any:
 # ------------------------------------------------------------------ tables
 
 CELL = re.compile(
-    r"(?P<best>\*\*|<u>|)(?P<printed>[^*<?\\]*?)(\*\*|</u>|)(?P<mark>\\\*|\?|)(?P<spread> [±(].*|)"
+    r"(?P<best>\*\*|<u>|)(?P<printed>[^*<?\\±(\[]*?)(?P<mark>\\\*|\?|)(?P<spread> [±(][^\[]*?|)"
+    r"(\*\*|</u>|)(?P<note> \\\[.*|)"
 )
 BEST = {"**": "best", "<u>": "second", "": None}
+# What columns, rows and titles were called.
+CALLED = {
+    "Truncated, %": "Truncated",
+    "Unparsed, %": "No answer found",
+    "Hit limit, %": "Hit max tokens",
+    "n/documents": "*questions/documents*",
+    "chance": "*chance*",
+}
+TITLES = {
+    "by length": "by context length",
+    "in their own units": "each number in the metric's own unit",
+}
 
 
 def current_table_cells() -> Rows:
@@ -278,44 +292,73 @@ def current_table_cells() -> Rows:
     for name, folder in FOLDERS.items():
         with inside(folder):
             rows |= cells_of(name, fine("table", ".", "--format", "md"))
-    return rows | cells_of(
+    rows |= cells_of(
         "golden posgen_train", fine("posgen", "table", RESULTS / "posgen_train", "--format", "md")
     )
+    before = {signature(name): name for name in frozen_numbers.read("table_cells")}
+    return {before.get(signature(name), name): row for name, row in rows.items()}
+
+
+def signature(name: str) -> tuple[Any, ...]:
+    """A cell's place without the order of a block's settings, brackets and arrows."""
+    folder, table, block, *rest = name.split(" | ")
+    settings = (each for each in block.split(" · ") if not each.startswith("num docs"))
+    plain = [re.sub(r"lower is better|[()*↓† ]", "", each) for each in (folder, *rest)]
+    return frozenset(settings), table, *plain
+
+
+def untabled(name: str) -> tuple[Any, ...]:
+    """The same, whatever table the cell stands in."""
+    block, _, *rest = signature(name)
+    return block, *rest
 
 
 def cells_of(name: str, text: str) -> Rows:
     """Cells of tables in Markdown."""
     rows: list[Row] = []
+    titles = {each.split(" | ")[1] for each in frozen_numbers.read("table_cells")}
     title = block = ""
     header: list[str] = []
     for line in text.splitlines():
         if line.startswith("### "):
-            title, block, header = line.removeprefix("### "), "", []
-        elif line.startswith("| ---"):
-            continue
-        elif line.startswith("|"):
-            first, *cells = (cell.strip().replace(r"\_", "_") for cell in line[1:-1].split(" | "))
+            title, block = as_titled(line.removeprefix("### "), titles)
+            header = []
+        elif line.startswith("|") and not line.startswith("| ---"):
+            cells = [cell.strip().replace(r"\_", "_") for cell in line[1:-1].split(" | ")]
             if not header:
                 header = cells
-            elif not any(cells):
-                block = first.strip("*")
+            elif not any(cells[1:]):
+                block = cells[0].strip("*")
             else:
-                rows += row_cells((title, block, first), header, cells)
+                rows += row_cells(title, block, dict(zip(header, cells, strict=True)))
     return unlike(name, rows, ("table", "block", "row", "column"))
 
 
-def row_cells(where: tuple[str, str, str], header: list[str], cells: list[str]) -> Iterator[Row]:
+def as_titled(text: str, titles: set[str]) -> tuple[str, str]:
+    """Title and block of a table, whose only block may stand in its title."""
+    for now, before in TITLES.items():
+        text = text.replace(now, before)
+    found = max(
+        (each for each in titles if f"{text}, ".startswith(f"{each}, ")), key=len, default=""
+    )
+    return (found, text.removeprefix(found).lstrip(", ")) if found else (text, "")
+
+
+def row_cells(table: str, block: str, row: dict[str, str]) -> Iterator[Row]:
     """One row's cells that hold something; the context length belongs to its name."""
-    table, block, row = where
-    if header[0] == "Ctx" and cells[0] not in ("", "–"):
-        row = f"{row} at {cells[0]}"
-    for column, cell in zip(header, cells, strict=True):
-        if column == "Ctx" or cell in ("", "–"):
+    block = row.pop("Model", block)
+    row = {name: cell for name, cell in row.items() if name not in ("Origin", "Experiment")}
+    first = row.pop(next(iter(row)))
+    length = row.pop("Ctx", "")
+    name = CALLED.get(first, first) + (f" at {length}" if length not in ("", "–") else "")
+    for column, cell in row.items():
+        if cell.strip("*") in ("", "–"):
             continue
-        found = CELL.fullmatch(cell)
-        parts = found.groupdict() if found else {"printed": cell, "best": "", "mark": ""}
+        italic = name.startswith("*") or block.endswith("(published)")
+        found = CELL.fullmatch(cell.strip("*") if italic else cell)
+        parts = found.groupdict("") if found else {"printed": cell, "best": "", "mark": ""}
         yield {
-            "table": table, "block": block, "row": row, "column": column,
+            "table": table, "block": block, "row": name, "column": CALLED.get(column, column),
             "printed": parts["printed"], "mark": parts["mark"].lstrip("\\") or None,
             "best": BEST[parts["best"]], "spread": parts.get("spread", "").strip() or None,
         }  # fmt: skip
@@ -326,7 +369,10 @@ def current_published() -> Rows:
     with inside(RESULTS):
         text = fine("table", "sweep", "--format", "md", "--published")
         text += fine("posgen", "table", "posgen_train", "--format", "md")
-    return {name: row for name, row in cells_of("published", text).items() if "†" in name}
+    # Whatever table they stand in.
+    before = {untabled(name): name for name in frozen_numbers.read("published")}
+    found = cells_of("published", text).items()
+    return {before.get(untabled(name), name): row for name, row in found if "(published)" in name}
 
 
 # ------------------------------------------------------------------ prompts and scores

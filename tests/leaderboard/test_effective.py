@@ -1,6 +1,7 @@
 """Effective context length from blocks of real reads: rows of the compared frame, and sentences.
 
-The expected numbers are those of the experiment that the rule comes from, computed by other code.
+Lengths and means are those of the experiment that the rule comes from, computed by other code; its
+intervals were at 1%, so that these are wider by the ratio of two quantiles of t.
 """
 
 import numpy as np
@@ -56,12 +57,12 @@ def test_bins_and_price_are_those_of_the_experiment():
     price = one(rows, "yarn", "price")
     assert (price["start"], price["end"], price["clusters"]) == (2048, 8192, 3)
     numbers = price[["difference", "diff_low", "diff_high", "least", "most"]]
-    assert list(numbers.astype(float).round(3)) == [0.022, 0.016, 0.027, 0.014, 0.030]
+    assert list(numbers.astype(float).round(3)) == [0.022, 0.016, 0.028, 0.014, 0.030]
     bins = rows[(rows["label"] == "yarn") & (rows["metric"] == "difference")]
     bins = bins[bins["baseline"] == "yardstick"]
     assert [*bins["start"]] == [2048, 3584, 5120, 6656, 8192, 9728]
     assert [*bins["difference"].round(3)] == [0.018, 0.021, 0.030, 0.018, 0.034, 0.020]
-    assert [*bins["diff_low"].round(3)] == [0.003, 0.008, 0.017, 0.004, 0.021, -0.004]
+    assert [*bins["diff_low"].round(3)] == [0.002, 0.007, 0.017, 0.003, 0.020, -0.005]
     assert [*bins["mark"]] == ["*", "*", "*", "*", "*", ""]
     nothing = one(rows, "rope", "difference", start=2048)
     assert (nothing["diff_low"], nothing["diff_high"], nothing["mark"]) == (0, 0, "")
@@ -108,8 +109,8 @@ def test_sentences_are_those_of_the_rule():
     assert verdict_of() == [
         "rope: no degradation up to 9,728, degradation by 11,264; it breaks near 9,920.",
         "yarn: no degradation up to 11,264, the longest position measured; it costs 0.022 nats a "
-        "token within the trained 8,192 (0.016 to 0.027; texts: 0.014 to 0.030).",
-        "yarn against rope at 9,728 to 11,264, same tokens: better by 0.164 (0.106 to 0.223).",
+        "token within the trained 8,192 (0.016 to 0.028; texts: 0.014 to 0.030).",
+        "yarn against rope at 9,728 to 11,264, same tokens: better by 0.164 (0.102 to 0.227).",
         "all methods: nowhere past 8,192 is the whole text shown to be read better than its last "
         "8,192 tokens by the unscaled model.",
         "yardstick: compared with the unscaled model in windows of 8,192 tokens, 3 texts; losing "
@@ -121,11 +122,11 @@ def test_what_is_not_decided_says_what_would_decide_it_and_what_that_costs():
     found = verdict_of(texts=2)
     assert found[1] == (
         "yarn: no degradation up to 8,192, not decided beyond: 9,728 to 11,264 loses 0.018 "
-        "(−0.015 to 0.051); it costs 0.018 nats a token within the trained 8,192 (0.012 to 0.024; "
+        "(−0.017 to 0.053); it costs 0.018 nats a token within the trained 8,192 (0.011 to 0.025; "
         "texts: 0.014 to 0.022)."
     )
     (decides,) = [each for each in found if each.startswith("to decide yarn")]
-    # (0.0329 / 0.0317) squared times two texts; one minute, since runs side by side count once
+    # (0.0351 / 0.0317) squared times two texts; one minute, since runs side by side count once
     command = f"{COMMAND} --set tasks.effective_context_pydocs.metadata.num_docs=3"
     assert decides == f"to decide yarn: `{command}`, in about 2 minutes."
 
@@ -137,17 +138,17 @@ def gain(value, start=0):
 @pytest.mark.parametrize(
     ("gains", "says"),
     [
-        (gain(-0.2), "rope: degradation by 3,584; from the first position on; it costs 0.200"),
+        (gain(-0.2), "yarn: degradation by 3,584; from the first position on; it costs 0.200"),
         (gain(0.03), "it saves 0.030 nats a token within the trained 8,192 (0.030 to 0.030"),
         (
             gain(0.03, 8192),
-            "rope: at 8,192 to 9,728, 9,728 to 11,264 the whole text is read better",
+            "yarn: at 8,192 to 9,728, 9,728 to 11,264 the whole text is read better",
         ),
-        (gain(0.0), "rope: no degradation up to 11,264, the longest position measured."),
+        (gain(0.0), "yarn: no degradation up to 11,264, the longest position measured."),
     ],
 )
 def test_sentences_of_other_courses(gains, says):
-    assert any(says in each for each in verdict_of({"rope": gains}))
+    assert any(says in each for each in verdict_of({"yarn": gains}))
 
 
 def test_a_text_within_the_trained_length_has_the_shipped_model_as_yardstick():
@@ -166,6 +167,17 @@ def test_the_margin_is_the_sweeps_unless_another_is_given():
     compared["margin"] = 0.01
     assert one(effective_rows(compared, blocks), "rope", "price")["margin"] == 0.01
     assert one(effective_rows(compared, blocks, 0.3), "rope", "price")["margin"] == 0.3
+
+
+def test_up_to_the_trained_length_the_model_as_shipped_is_the_yardstick():
+    """Full read and first window are the same but for the order in which bfloat16 adds up."""
+    noise = lambda blocks: 0.1 * np.sin(blocks["start"])  # noqa: E731
+    rows = rows_of({"rope": noise, "yarn": noise})
+    assert one(rows, "rope", "price")["diff_high"] == 0
+    assert one(rows, "rope", "difference", start=8192)["diff_high"] > 0
+    assert one(rows, "yarn", "price")["diff_high"] > 0
+    replaced = effective_rows(*frames({"rope": noise}, replaced='{"rope_type": "llama3"}'))
+    assert one(replaced, "rope", "price")["diff_high"] > 0
 
 
 def test_two_models_are_named_in_their_sentences():

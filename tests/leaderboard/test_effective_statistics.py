@@ -147,10 +147,10 @@ def test_a_method_that_loses_from_the_start_breaks_nowhere_else():
 
 @pytest.mark.parametrize("texts", [1, 3])
 def test_at_the_margin_each_end_is_wrong_in_at_most_two_and_a_half_percent(texts):
-    """Independent blocks: the nominal 0.5% a side; with 400 samples, at most 8 in 99.9% of runs."""
+    """Independent blocks: the nominal 0.25% a side; of 400 samples at most 5 in 99.9% of runs."""
     found = rates(lambda at: MARGIN + 0 * at, texts=texts)
-    assert (found[:, 0] > START).sum() <= 8
-    assert (found[:, 1] <= LONGEST).sum() <= 8
+    assert (found[:, 0] > START).sum() <= 5
+    assert (found[:, 1] <= LONGEST).sum() <= 5
 
 
 def test_a_price_below_the_margin_is_shown_to_the_end_and_a_break_is_found():
