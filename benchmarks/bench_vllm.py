@@ -69,7 +69,7 @@ def table(runs: int) -> dict[str, Any]:
     from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
     from vllm.model_executor.layers import rotary_embedding
 
-    from resonance_vllm.vllm.plugin import register
+    from resonance_vllm.vllm import register
 
     register()
 

@@ -1,4 +1,4 @@
-"""The files that lm-eval writes: a results file and the samples beside it, as rows of frames.
+"""The results files that lm-eval writes, as rows of frames.
 
 Any field may be missing, or of another type. Tried with files of lm-eval 0.3 to 0.4.13.
 """
@@ -6,20 +6,22 @@ Any field may be missing, or of another type. Tried with files of lm-eval 0.3 to
 import hashlib
 import json
 import math
-import re
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from leval_harness.lm_eval_samples import (
+    STAMP,
+    TaskRead,
+    finite,
+    number,
+    object_of,
+    read_samples,
+    samples_file,
+)
 from leval_harness.names import SERVED, SETTING, SHIPPED, method_of
-from leval_harness.token_blocks import ReadText
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.closed.definition import SCORES as CLOSED_SCORES
-from leval_tasks.closed.definition import marks_in
 from leval_tasks.metrics import FAMILY_OF, NOT_AVAILABLE, Metric, length_of, metric_of, split
 
 NAMING = ("pretrained", "model", "path", "base_url")
@@ -31,16 +33,6 @@ LENGTHS = ("context_length", "max_length", "max_model_len")
 FOLLOW_LENGTH = (*LENGTHS, "min_tokens", "max_seq_lengths")
 """Settings of tasks that follow from the length."""
 
-NOTES = ("unparsed", "thinking_unfinished", "reached_limit", "truncated", "kept_tokens",
-         "document_tokens")  # fmt: skip
-"""How a question was asked and answered, which is no score."""
-
-DESCRIBING = {
-    "doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter", "metrics",
-    "doc_hash", "prompt_hash", "target_hash",
-}  # fmt: skip
-"""What lm-eval logs of a sample beside its metrics."""
-
 STATED = {"mean": "mean", "perplexity": "perplexity", "weighted_perplexity": "perplexity",
           "bits_per_byte": "bits"}  # fmt: skip
 """Aggregation in a task's `metric_list` -> the one of `leval_tasks.metrics.Metric`."""
@@ -51,38 +43,7 @@ NO_METRIC = "bypass"
 NOT_MEASURED = -1.0
 """What RULER writes for a length without questions."""
 
-COLUMNS = ("run", "task", "filter", "question", "prompt", "document", "metric", "num", "den")
-"""Of the frame `samples`."""
-
-STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d[-:.\d]*$")
 COUNTED = {"sample_len": "number of questions", "sample_count": "numbers of questions"}
-
-
-@dataclass
-class TaskRead:
-    """What was read of one task of a run: rows of `scores`, columns of `samples`, texts read.
-
-    `left_out` holds `(name, value, reason)` of what is in none of them.
-    """
-
-    scores: list[dict[str, Any]] = field(default_factory=list)
-    samples: dict[str, list[Any]] = field(default_factory=dict)
-    texts: list[ReadText] = field(default_factory=list)
-    left_out: list[tuple[str, Any, str]] = field(default_factory=list)
-
-
-def number(value: Any) -> float | None:
-    """A number, also one that was written as text (as lm-eval writes those of numpy)."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        return float(value)
-    except (ValueError, OverflowError):
-        return None
-
-
-def _object(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _whole(value: Any) -> int | None:
@@ -124,7 +85,7 @@ class Plain:
     """
 
     def __init__(self, content: dict[str, Any]) -> None:
-        self.content, self.config = content, _object(content.get("config"))
+        self.content, self.config = content, object_of(content.get("config"))
         self.arguments = parsed_arguments(self.config.get("model_args"))
         members = self.part("group_subtasks")
         self.results = {**self.part("groups"), **self.part("results")}
@@ -134,7 +95,7 @@ class Plain:
 
     def part(self, name: str) -> dict[str, Any]:
         """A mapping of the file; empty where it has none."""
-        return _object(self.content.get(name))
+        return object_of(self.content.get(name))
 
     def run(self, path: Path) -> dict[str, Any]:
         """What the file says of the whole evaluation, as columns of `runs`."""
@@ -177,9 +138,9 @@ class Plain:
     @property
     def rope(self) -> dict[str, Any]:
         """`rope_parameters` of the model's arguments, or of vLLM's `hf_overrides`; else empty."""
-        overrides = _object(self.arguments.get("hf_overrides"))
+        overrides = object_of(self.arguments.get("hf_overrides"))
         given = (self.arguments.get("rope_parameters"), _parsed(overrides.get("rope_parameters")))
-        return next(filter(None, map(_object, given)), {})
+        return next(filter(None, map(object_of, given)), {})
 
     def _dtype(self) -> str | None:
         """As loaded; with the requested one where that differs."""
@@ -190,12 +151,12 @@ class Plain:
 
     def config_of(self, task: str) -> dict[str, Any]:
         """A task's configuration; empty where none was written."""
-        return _object(self.part("configs").get(task))
+        return object_of(self.part("configs").get(task))
 
     def metric_config(self, task: str, metric: str) -> dict[str, Any]:
         """The entry of a metric in the task's `metric_list`; empty if it has none."""
         listed = self.config_of(task).get("metric_list")
-        entries = map(_object, listed if isinstance(listed, list) else [])
+        entries = map(object_of, listed if isinstance(listed, list) else [])
         return next((each for each in entries if each.get("metric") == metric), {})
 
     def direction(self, task: str, metric: str, known: Metric) -> bool | None:
@@ -262,7 +223,7 @@ def read_task(run: int, known: dict[str, Any], task: str, file: Plain, path: Pat
         path: of the file.
     """
     read, about = TaskRead(), {"run": run, "task": task, **_about(task, known, file)}
-    length = _whole(_object(_metadata(task, file).get("prompt")).get("context_length"))
+    length = _whole(object_of(_metadata(task, file).get("prompt")).get("context_length"))
     about["length"] = length or known.get("context_length")
     values = file.results[task]
     for key, value in values.items():
@@ -277,8 +238,8 @@ def read_task(run: int, known: dict[str, Any], task: str, file: Plain, path: Pat
         metric = metric_of(name, task)
         stderr = values.get(f"{name}_stderr,{chosen}" if comma else f"{name}_stderr")
         row |= {
-            "value": _finite(value),
-            "stderr": _finite(stderr),
+            "value": finite(value),
+            "stderr": finite(stderr),
             "higher_is_better": file.direction(task, name, metric),
             "aggregation": file.aggregation(task, name, metric),
             "status": "done",
@@ -297,7 +258,7 @@ def read_task(run: int, known: dict[str, Any], task: str, file: Plain, path: Pat
         shown = ("sample_len", about["asked"])
         read.left_out = [each for each in read.left_out if each[:2] != shown]
     if task not in file.groups and (samples := samples_file(path, task)):
-        _read_samples(samples, run, task, known, read)
+        read_samples(samples, run, task, known, read)
     return read
 
 
@@ -318,12 +279,6 @@ def _no_row(key: str, value: Any, values: dict[str, Any]) -> str | None:
     return None
 
 
-def _finite(value: Any) -> float | None:
-    if type(value) is not float:
-        value = number(value)
-    return value if value is not None and math.isfinite(value) else None
-
-
 def _named(name: str, task: str) -> dict[str, Any]:
     """Name of a number, and its metric without the length in it."""
     if length_of(name) is not None:
@@ -333,13 +288,13 @@ def _named(name: str, task: str) -> dict[str, Any]:
 
 
 def _metadata(task: str, file: Plain) -> dict[str, Any]:
-    return _object(file.config_of(task).get("metadata"))
+    return object_of(file.config_of(task).get("metadata"))
 
 
 def _about(task: str, known: dict[str, Any], file: Plain) -> dict[str, Any]:
     """What all numbers of a task have in common."""
     stated, ours = _metadata(task, file), task in FAMILY_OF
-    data, counts = _object(stated.get("data")), _object(file.part("n-samples").get(task))
+    data, counts = object_of(stated.get("data")), object_of(file.part("n-samples").get(task))
     values = file.results[task]
     evaluated = [_whole(counts.get("effective")), _whole(values.get("sample_len"))]
     asked = min((each for each in evaluated if each is not None), default=None)
@@ -350,7 +305,7 @@ def _about(task: str, known: dict[str, Any], file: Plain) -> dict[str, Any]:
         partial = known.get("num_docs") is not None and FAMILY_OF.get(task) == "closed"
     partial |= is_part or bool(stated.get("skipped_documents"))
     partial |= _limits(known.get("limit"), original, asked)
-    settings = _object(stated.get("settings")) if ours else {}
+    settings = object_of(stated.get("settings")) if ours else {}
     softmax = _text(stated.get("softmax"))
     own = {
         **{name: value for name, value in settings.items() if name not in FOLLOW_LENGTH},
@@ -392,161 +347,7 @@ def _limits(limit: Any, original: int | None, asked: int | None) -> bool:
 
 def _fingerprint(data: dict[str, Any]) -> str | None:
     """Short hash of the files, and of the Python version whose documentation they are."""
-    files = sorted(_object(data.get("files")).items())
+    files = sorted(object_of(data.get("files")).items())
     return _digest(
         [*files, data.get("python_version")] if files or data.get("python_version") else None
     )
-
-
-def samples_file(results: Path, task: str) -> Path | None:
-    """The file with a task's samples that was written together with a results file."""
-    stamp = STAMP.search(results.stem)
-    end = stamp[0] if stamp else results.stem.removeprefix("results_")
-    path = results.with_name(f"samples_{task.replace('/', '_')}_{end}.jsonl")
-    return path if path.is_file() else None
-
-
-def sample_lines(path: Path, *, prompts: bool = True) -> Iterator[dict[str, Any]]:
-    """The samples of a file, in its order.
-
-    Without `prompts` they have none: a line is mostly its prompt, and numbers do not need it.
-
-    Raises:
-        OSError, ValueError: the file cannot be read, or a line is no JSON object.
-    """
-    with path.open("rb") as lines:
-        for at, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line) if prompts else _without_prompt(line)
-            except ValueError as error:
-                raise ValueError(f"{path}: line {at} is no JSON ({error})") from None
-            if not isinstance(row, dict):
-                raise ValueError(f"{path}: line {at} is no JSON object")
-            yield row
-
-
-def _without_prompt(line: bytes) -> Any:
-    """A line of a samples file without its requests, where it has a hash in their place.
-
-    In JSON a quote inside of a text is escaped, so that both marks are keys. Where the first one is
-    a key of the document, the rest is no JSON.
-    """
-    start = line.find(b', "arguments": ')
-    end = line.find(b', "resps": ', start)
-    if 0 <= start < end and b', "prompt_hash": "' in line:
-        with suppress(ValueError):
-            return json.loads(line[:start] + line[end:])
-    return json.loads(line)
-
-
-def _read_samples(path: Path, run: int, task: str, known: dict[str, Any], read: TaskRead) -> None:
-    """The numbers of each question, into `read`; texts stay in the file."""
-    filters = list(dict.fromkeys(row["filter"] for row in read.scores))
-    rows: list[tuple[Any, ...]] = []
-    asked: Counter[str] = Counter()
-    seen: Counter[tuple[str, str]] = Counter()
-    unnamed = 0
-    try:
-        for line in sample_lines(path, prompts=False):
-            chosen = line.get("filter")
-            if not isinstance(chosen, str):
-                unnamed += 1
-                chosen = filters[0] if len(filters) == 1 else ""
-            if chosen and (names := _metrics(line)):
-                question, prompt, document = _asked(line)
-                asked[chosen] += 1
-                times = seen[chosen, question] = seen[chosen, question] + 1
-                question = question if times == 1 else f"{question} #{times}"
-                about = (run, task, chosen, question, prompt, document)
-                rows += [(*about, *each) for each in _numbers(line, names)]
-            if FAMILY_OF.get(task) == "effective_context":
-                read.texts += ReadText.of_sample(line, run, task, known["folder"])
-    except (OSError, ValueError) as error:
-        for row in read.scores:
-            row |= {"status": "malformed", "note": f"{error}"}
-        return
-    logged = max(asked.values(), default=0)
-    for row in read.scores if asked else ():
-        if row["asked"] not in (None, logged):
-            said = f"{row['asked']} samples were scored, {logged} are logged"
-            row |= {"status": "malformed", "note": said}
-    if unnamed and len(filters) != 1:
-        reason = "the samples do not say which filter they are of"
-        read.left_out.append((path.name, None, reason))
-    columns = zip(*rows, strict=True) if rows else [()] * len(COLUMNS)
-    read.samples = {name: list(values) for name, values in zip(COLUMNS, columns, strict=True)}
-
-
-def _metrics(line: dict[str, Any]) -> list[str]:
-    """Names of the metrics that a sample logs."""
-    names = line.get("metrics", [name for name in line if name not in DESCRIBING])
-    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
-
-
-def _asked(line: dict[str, Any]) -> tuple[str, str, str]:
-    """Question, hash of the prompt and document of a sample.
-
-    A question of our tasks is named by document and number, another one by the hash of its
-    document, which is the same for all models; the expected answer is part of both. A plain sample
-    is its own document.
-    """
-    doc = _object(line.get("doc"))
-    document, cluster, number = (
-        doc.get(name) for name in ("document_id", "cluster", "question_id")
-    )
-    target, prompt = line.get("target_hash"), line.get("prompt_hash")
-    target = target if isinstance(target, str) else _hash(line.get("target"))
-    prompt = prompt if isinstance(prompt, str) else _hash(line.get("arguments"))
-    if cluster is not None and isinstance(document, str | int):
-        name = f"{document}" if number is None else f"{document}#{number}"
-    else:
-        known = line.get("doc_hash")
-        name = known[:16] if isinstance(known, str) else _hash(line.get("doc"))
-        keys = (line.get(key) for key in ("doc_id", "doc_hash", "prompt_hash"))
-        cluster = next((key for key in keys if key is not None), name)
-    return f"{name} {target[:8]}", prompt[:16], f"{cluster}"
-
-
-def _hash(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _numbers(line: dict[str, Any], names: list[str]) -> Iterator[tuple[str, float, float]]:
-    """`(metric, numerator, denominator)` of each score, loss and note of a sample."""
-    for name in names:
-        if name in NOTES or name.endswith("_stderr"):
-            continue
-        value = line.get(name)
-        both = value if isinstance(value, list) and len(value) == 2 else (value, 1.0)
-        top, bottom = map(_finite, both)
-        if top is None or bottom is None or bottom <= 0:
-            continue
-        if top < 0 and length_of(name) is not None:  # RULER's sign of another length
-            continue
-        if top < 0 and name in LOG_LIKELIHOODS:
-            top = -top
-        yield name, top, bottom
-    notes = notes_of(line)
-    yield from ((name, notes[name], 1.0) for name in NOTES if name in notes)
-
-
-def notes_of(line: dict[str, Any]) -> dict[str, float]:
-    """How a question was asked and answered, as far as a sample says: tokens, and 0 or 1.
-
-    A closed-ended task of ours describes its prompt in the document and its answer in
-    `filtered_resps`. What a sweep wrote into the sample itself comes before both.
-    """
-    prompt = _object(_object(line.get("doc")).get("prompt"))
-    kept = [_finite(prompt.get(name)) for name in ("kept_head", "kept_tail")]
-    found = prompt | ({"kept_tokens": sum(k or 0.0 for k in kept)} if None not in kept else {})
-    found |= marks_in(line.get("filtered_resps"))
-    found |= {name: line[name] for name in (*NOTES, "prompt_tokens") if name in line}
-    numbers = {n: float(v) if isinstance(v, bool) else _finite(v) for n, v in found.items()}
-    return {name: each for name, each in numbers.items() if each is not None}
-
-
-LOG_LIKELIHOODS = {"perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte"}
-"""Metrics whose samples hold log-likelihoods in lm-eval's tasks, and nats in ours."""

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from leval_harness.layout import CELL, CELLS, DONE, FAILED, FAILED_CELLS, SCHEMA_VERSION, SWEEP
-from leval_harness.lm_eval_files import Plain, TaskRead, read_task
-from leval_harness.names import SERVED
+from leval_harness.lm_eval_files import Plain, read_task
+from leval_harness.lm_eval_samples import TaskRead
 from leval_harness.token_blocks import blocks_of
 from resonance_vllm.errors import UserError
 
@@ -433,16 +433,11 @@ def _once(found: list[Run], left_out: list[LeftOut]) -> list[Run]:
         if other is None:
             runs[run["content"]] = run
             continue
-        kept, copy = sorted(
-            (other, run), key=lambda r: (r["status"] != "done", _reversed(r.get("created")))
-        )
+        kept = max(other, run, key=lambda r: (r["status"] == "done", r.get("created") or ""))
+        copy = run if kept is other else other
         left_out.append(LeftOut(copy["folder"], "", "", None, f"found twice: {kept['folder']}"))
         runs[run["content"]] = kept
     return list(runs.values())
-
-
-def _reversed(text: str | None) -> list[int]:
-    return [-ord(letter) for letter in text or ""] or [0]
 
 
 def _renamed(runs: list[Run], names: Mapping[str, str]) -> list[Run]:
@@ -503,7 +498,3 @@ def _tasks(at: int, run: Run, left_out: list[LeftOut]) -> Iterator[TaskRead]:
         ]  # fmt: skip
         found |= {"": TaskRead(scores=rows)}
     yield from found.values()
-
-
-__all__ = ["BLOCKS", "RUNS", "SAMPLES", "SCORES", "SERVED", "LeftOut", "Results", "ResultsError",
-           "column", "frame", "load_results"]  # fmt: skip

@@ -1,19 +1,19 @@
-"""What a model really runs with, on transformers and on vLLM: both build it and are compared."""
+"""What a model really runs with, on transformers and on vLLM: both build it without weights."""
 
 import importlib.metadata
 import importlib.util
-import logging
+import json
 import os
-import subprocess
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+import shlex
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from resonance_vllm.config import (
     ModelPositions,
     fixed_for_vllm,
+    hf_overrides,
     length_limit,
     vllm_hf_overrides,
     vllm_limit,
@@ -21,28 +21,224 @@ from resonance_vllm.config import (
 from resonance_vllm.core.maps import MappedMethod
 from resonance_vllm.core.spec import LENGTH, RopeSpec
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.vectors import rope_vectors
-from resonance_vllm.verify import NoRope, RotaryReport
+from resonance_vllm.verify import NoRope, RotaryReport, differences
 
-PLUGIN_GROUP = "vllm.general_plugins"
-PLUGIN = "resonance_rope"
+LIBRARIES = ("transformers", "vllm")
+PLUGIN_GROUP, PLUGIN = "vllm.general_plugins", "resonance_rope"
 # Checkpoints whose config.json misleads about the length that they scale from: model type and
 # positions -> that length, and where the model card has it.
 CARDS = {
     (kind, 40960): (32768, "the model cards on hf.co/Qwen: 32,768 for outputs, 8,192 for prompts")
     for kind in ("qwen3", "qwen3_moe")
 }
-
-LIBRARIES = ("transformers", "vllm")
-ABSENT = ("not_installed", "not_asked")
+_LOOK = 4096
+"""Rows of a table from which frequencies are read."""
 
 Side = dict[str, Any]
-logger = logging.getLogger(__name__)
+
+
+def report(
+    path: str,
+    model: ModelPositions,
+    rope: RopeSpec | None,
+    context_length: int | None = None,
+    libraries: Sequence[str] = LIBRARIES,
+) -> dict[str, Any]:
+    """What each library's rotary modules hold, how long a sequence may be, and where they differ.
+
+    Args:
+        path: checkpoint folder or hub name.
+        model: its config.
+        rope: complete settings; None looks at the checkpoint as it is.
+        context_length: longest sequence in tokens that will be used.
+        libraries: those that are asked.
+
+    Returns:
+        `transformers` and `vllm`, each with `limit` in tokens (None where it is unknown),
+        `overrides` of config.json and `modules` (name, layer_type, inv_freq in radians a token,
+        attention_factor, exact_phase), or `refused` with the reason in place of modules, or
+        `not_installed` or `not_asked` alone; vLLM's has `serve`, the command of a server, too.
+        `disagreements` are sentences.
+
+    Raises:
+        RopeConfigError: the settings cannot be written for this model.
+    """
+    written = {} if rope is None else hf_overrides(rope, model, context_length)
+    served = _for_vllm(rope, model, context_length)
+    hf = _side("transformers", libraries, lambda: _hf_report(path, rope, context_length))
+    vllm = _side("vllm", libraries, lambda: _vllm_report(path, rope, served, context_length))
+    lines = _disagreements(hf, vllm)
+    of_hf, of_vllm = limits(model, rope, context_length)
+    if not _absent(hf):
+        hf |= {"limit": of_hf, "overrides": written}
+    if not _absent(vllm):
+        vllm |= {"limit": of_vllm}
+        if served is not None:
+            command = serve_command(path, served, context_length or of_vllm)
+            vllm |= {"overrides": served, "serve": command}
+        lines += [] if rope is None else about_vllm(rope, model, context_length)
+    if not _absent(hf) and not _absent(vllm) and of_hf != of_vllm:
+        lines.insert(0, f"limit: {of_hf} tokens on transformers, {of_vllm} on vLLM")
+    return {"transformers": hf, "vllm": vllm, "disagreements": lines}
 
 
 def installed(library: str) -> bool:
     """Whether a library is installed."""
     return importlib.util.find_spec(library) is not None
+
+
+def _absent(side: Side) -> bool:
+    return "not_installed" in side or "not_asked" in side
+
+
+def _for_vllm(
+    rope: RopeSpec | None, model: ModelPositions, length: int | None
+) -> dict[str, Any] | None:
+    """Overrides for vLLM; None where it cannot run the method."""
+    if rope is None:
+        return {}
+    return None if isinstance(rope.method, MappedMethod) else vllm_hf_overrides(rope, model, length)
+
+
+def limits(
+    model: ModelPositions, rope: RopeSpec | None, context_length: int | None = None
+) -> tuple[int | None, int | None]:
+    """Longest sequence in tokens on transformers and on vLLM; None where it is unknown."""
+    model = model.with_length(context_length or (rope.method.trained_length if rope else None))
+    served = _for_vllm(rope, model, context_length)
+    return (
+        _known(lambda: length_limit(model, rope, context_length)),
+        None if served is None else _known(lambda: vllm_limit(model.overridden(served))),
+    )
+
+
+def _side(library: str, asked: Sequence[str], look: Callable[[], list[RotaryReport]]) -> Side:
+    """What a library built; any error that it raises on a config is its reason to refuse."""
+    if library not in asked:
+        return {"not_asked": "by --library"}
+    if not installed(library):
+        return {"not_installed": f"{library} is not installed"}
+    try:
+        return {"modules": [_plain(each) for each in look()]}
+    except Exception as error:  # noqa: BLE001 - model code raises anything
+        return {"refused": _reason(error)}
+
+
+def _plain(held: RotaryReport) -> dict[str, Any]:
+    """A report as JSON has it."""
+    fields = asdict(held)
+    return {"name": fields.pop("module"), **fields, "inv_freq": list(held.inv_freq)}
+
+
+def _reason(error: Exception) -> str:
+    """An error in one line, those of vLLM's config without pydantic's frame."""
+    text = str(error)
+    if "Value error, " in text:
+        text = text.split("Value error, ", 1)[1].rsplit(" [type=", 1)[0]
+    text = " ".join(text.split())[:500]
+    return (
+        text
+        if isinstance(error, RopeConfigError | ValueError)
+        else f"{type(error).__name__}: {text}"
+    )
+
+
+def _known(look: Callable[[], int]) -> int | None:
+    try:
+        return look()
+    except RopeConfigError:
+        return None
+
+
+def _hf_report(path: str, rope: RopeSpec | None, length: int | None) -> list[RotaryReport]:
+    from resonance_vllm.hf import report_of_checkpoint
+
+    return report_of_checkpoint(path, rope, length)
+
+
+def _vllm_report(
+    path: str, rope: RopeSpec | None, overrides: dict[str, Any] | None, length: int | None
+) -> list[RotaryReport]:
+    if rope is not None and overrides is None:
+        rope.method.for_vllm({"rope_type": rope.rope_type})  # says why
+    return vllm_report(path, overrides, length)
+
+
+def vllm_report(
+    path: str, overrides: Mapping[str, Any] | None = None, max_model_len: int | None = None
+) -> list[RotaryReport]:
+    """The rotations that vLLM builds for a checkpoint, one entry a module and layer type.
+
+    vLLM sets up a process group of this process alone, for its life.
+
+    Args:
+        path: checkpoint folder (weights and tokenizer are not read) or hub name.
+        overrides: as vLLM takes its `hf_overrides`.
+        max_model_len: longest sequence in tokens; None is what vLLM derives.
+
+    Raises:
+        NoRope: the model has no RoPE; vLLM's own error where it refuses the model.
+    """
+    import torch
+    from vllm.config import set_current_vllm_config
+    from vllm.engine.arg_utils import EngineArgs
+
+    from resonance_vllm import hf
+    from resonance_vllm.vllm import Apart, asked_by, register, rotary_report
+    from resonance_vllm.vllm_exchange import built_apart
+
+    register()
+    # weights that this device cannot read are not read here
+    overrides = {**(overrides or {}), "quantization_config": None}
+    engine = EngineArgs(
+        model=path,
+        hf_overrides=overrides,
+        max_model_len=max_model_len,
+        skip_tokenizer_init=True,
+        load_format="dummy",
+        enforce_eager=True,
+        language_model_only=True,
+    ).create_engine_config()
+    config = engine.model_config
+    if config.using_transformers_backend():  # for whose models vLLM changes transformers' classes
+        specs = [spec for spec, _ in asked_by(config).values()]
+        return hf.apply_rope(hf.on_meta(config.hf_config), specs[0] if len(specs) == 1 else None)
+    with set_current_vllm_config(engine):
+        _one_process()
+        where = Apart(torch.device("cpu"), _LOOK)
+        try:
+            built = built_apart(engine, where)
+        except (NotImplementedError, RuntimeError):  # model code that reads its weights
+            built = built_apart(engine, where, weights="cpu")
+    held = rotary_report(built, config.hf_text_config)
+    if not held:
+        raise NoRope(f"{type(built).__name__} has no rotary position embeddings in vLLM")
+    return held
+
+
+def _one_process() -> None:
+    """Process groups as vLLM wants them, with this process in all."""
+    import torch
+    from vllm.distributed import (
+        destroy_model_parallel,
+        init_distributed_environment,
+        initialize_model_parallel,
+    )
+
+    if torch.distributed.is_initialized():
+        destroy_model_parallel()  # which groups there are depends on the model
+    else:
+        with tempfile.NamedTemporaryFile() as file:
+            name = file.name
+        init_distributed_environment(1, 0, f"file://{name}", 0, "gloo")
+    initialize_model_parallel()
+
+
+def serve_command(path: str, overrides: Mapping[str, Any], length: int | None) -> str:
+    """The command of a server of vLLM with overrides, for a shell."""
+    words = ["vllm", "serve", path]
+    words += ["--hf-overrides", json.dumps(overrides)] if overrides else []
+    return shlex.join([*words, *(["--max-model-len", str(length)] if length else [])])
 
 
 def plugin_problem() -> str | None:
@@ -54,83 +250,6 @@ def plugin_problem() -> str | None:
     if allowed is not None and PLUGIN not in allowed.split(","):
         return f"excluded by VLLM_PLUGINS={allowed!r}; add {PLUGIN} to it"
     return None
-
-
-def importing_vllm(
-    libraries: Sequence[str] = LIBRARIES,
-) -> AbstractContextManager[subprocess.Popen[str] | None]:
-    """A process for `report` that imports vLLM meanwhile; None where vLLM is not to be asked."""
-    if "vllm" not in libraries or not installed("vllm"):
-        return nullcontext()
-    from resonance_vllm.vllm.build import importing
-
-    return importing()
-
-
-def report(
-    path: str,
-    model: ModelPositions,
-    rope: RopeSpec | None,
-    context_length: int | None = None,
-    libraries: Sequence[str] = LIBRARIES,
-    vllm_process: subprocess.Popen[str] | None = None,
-) -> dict[str, Any]:
-    """What each library's rotary modules hold, how long a sequence may be, and where they differ.
-
-    With settings each library also runs a small model of the family on a few tokens.
-
-    Args:
-        path: checkpoint folder or hub name.
-        model: its config.
-        rope: complete settings; None looks at the checkpoint as it is.
-        context_length: longest sequence in tokens that will be used.
-        libraries: those that are asked; the two build side by side, vLLM in its own process.
-        vllm_process: from `importing_vllm`; None starts one.
-
-    Returns:
-        `transformers` and `vllm`, each with `limit` in tokens (None where it is unknown) and
-        `modules` (the fields of `RotaryReport`), or `refused` with the reason in place of these, or
-        `not_installed` or `not_asked` alone; `disagreements`, a list of sentences.
-
-    Raises:
-        RopeConfigError: the settings cannot be written for this model.
-    """
-    looks = {
-        "transformers": lambda: _by_transformers(path, rope, context_length),
-        "vllm": lambda: _by_vllm(path, model, rope, context_length, vllm_process),
-    }
-    asked = [library for library in LIBRARIES if library in libraries]
-    with ThreadPoolExecutor(1) as beside:
-        later = beside.submit(_side, asked[-1], looks[asked[-1]]) if len(asked) > 1 else None
-        sides = {asked[0]: _side(asked[0], looks[asked[0]])}
-        if later is not None:
-            sides[asked[-1]] = later.result()
-    hf, vllm = (sides.get(library, {"not_asked": "by --library"}) for library in LIBRARIES)
-    known = model.with_length(context_length or (rope.method.trained_length if rope else None))
-    for side, limit in zip((hf, vllm), limits(known, rope, context_length), strict=True):
-        side |= {} if _absent(side) else {"limit": limit}
-    lines = [] if _absent(hf) or _absent(vllm) else _disagreements(hf, vllm)
-    if rope is not None and not _absent(vllm):
-        lines += about_vllm(rope, known, context_length)
-    return {"transformers": hf, "vllm": vllm, "disagreements": lines}
-
-
-def _absent(side: Side) -> bool:
-    return any(reason in side for reason in ABSENT)
-
-
-def limits(
-    model: ModelPositions, rope: RopeSpec | None, context_length: int | None = None
-) -> tuple[int | None, int | None]:
-    """Longest sequence in tokens on transformers and on vLLM; None where it is unknown."""
-    return (
-        _limit(lambda: length_limit(model, rope, context_length)),
-        _limit(lambda: vllm_limit(model.overridden(_for_vllm(model, rope, context_length)))),
-    )
-
-
-def _for_vllm(model: ModelPositions, rope: RopeSpec | None, length: int | None) -> dict[str, Any]:
-    return {} if rope is None else vllm_hf_overrides(rope, model, length)
 
 
 def length_remark(model: ModelPositions) -> str | None:
@@ -145,127 +264,38 @@ def length_remark(model: ModelPositions) -> str | None:
     )
 
 
-def _by_transformers(
-    path: str, rope: RopeSpec | None, length: int | None
-) -> Sequence[RotaryReport]:
-    from resonance_vllm.hf import report_of_checkpoint
-
-    return report_of_checkpoint(path, rope, length)
-
-
-def _by_vllm(
-    path: str,
-    model: ModelPositions,
-    rope: RopeSpec | None,
-    length: int | None,
-    process: subprocess.Popen[str] | None,
-) -> Sequence[RotaryReport]:
-    overrides = _for_vllm(model, rope, length)
-    from resonance_vllm.vllm.build import report_of_checkpoint
-
-    return report_of_checkpoint(
-        path, overrides, max_model_len=length, run=bool(overrides), process=process
-    )
-
-
-def _side(library: str, look: Callable[[], Sequence[RotaryReport]]) -> Side:
-    """What a library built; any error that it raises on a config is its reason to refuse."""
-    if not installed(library):
-        return {"not_installed": f"{library} is not installed"}
-    try:
-        return {"modules": [_plain(each) for each in look()]}
-    except NoRope as error:
-        return {"refused": str(error)}
-    except Exception as error:  # noqa: BLE001 - model code raises anything
-        text = " ".join(str(error).split())
-        return {"refused": f"{type(error).__name__}: {text[:500]}"}
-
-
-def _plain(held: RotaryReport) -> dict[str, Any]:
-    """A report as JSON has it: lists in place of tuples."""
-    return {**asdict(held), "inv_freq": list(held.inv_freq)}
-
-
-def _limit(look: Callable[[], int]) -> int | None:
-    try:
-        return look()
-    except RopeConfigError:
-        return None
+def remedy(model: ModelPositions, rope: RopeSpec | None, length: int) -> str:
+    """The setting that allows a context length in tokens above the limit."""
+    spec, name = rope, "--rope"
+    if rope is None and model.scaled:
+        try:
+            spec = model.shipped()
+        except RopeConfigError:
+            spec = None
+        else:
+            if spec.method.length_limit(model.max_positions) >= length:
+                return f"--rope {spec.rope_type}, whose shipped factor reaches this length"
+    method = spec.rope_type if spec and spec.method.extension is not None else "yarn"
+    original = (spec.method.trained_length if spec else None) or model.original_length
+    return f"{name} {method}:factor={-(-length // original)}, or a shorter length"
 
 
 def _disagreements(hf: Side, vllm: Side) -> list[str]:
-    """Where the two limits, and what the two hold for each layer type, differ."""
-    lines: list[str] = []
-    if hf["limit"] != vllm["limit"]:
-        lines.append(f"limit: {hf['limit']} tokens on transformers, {vllm['limit']} on vLLM")
+    """Where the rotations of the two libraries differ, as sentences."""
     refusing = [name for name, side in (("transformers", hf), ("vLLM", vllm)) if "refused" in side]
-    if len(refusing) == 1:
-        lines.append(f"refused: {refusing[0]} alone refuses it")
-    if refusing:
-        return lines
-    ours, theirs = _by_layer_type(hf["modules"]), _by_layer_type(vllm["modules"])
-    every = dict.fromkeys([*ours, *theirs])
-    named: list[str | None] = [layer_type for layer_type in every if layer_type]
-    # A library that names no layer types has one rotation for all.
-    for layer_type in named or [None]:
-        pair = [held.get(layer_type, held.get(None)) for held in (ours, theirs)]
-        where = "" if layer_type is None else f" of {layer_type}"
-        if pair[0] is None or pair[1] is None:
-            alone = "vLLM" if pair[0] is None else "transformers"
-            lines.append(f"layers: a rotation{where} is held on {alone} alone")
-        else:
-            lines += _differences(pair[0], pair[1], where)
-    return list(dict.fromkeys(lines))
-
-
-def _by_layer_type(modules: Sequence[dict[str, Any]]) -> dict[str | None, list[dict[str, Any]]]:
-    """Layer type -> its rotations, modules that hold the same one once."""
-    found: dict[str | None, list[dict[str, Any]]] = {}
-    for module in modules:
-        same = found.setdefault(module["layer_type"], [])
-        if not any(_same(module, other) for other in same):
-            same.append(module)
-    return found
-
-
-def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return not _differences([one], [other], "")
-
-
-def _differences(
-    ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]], where: str
-) -> list[str]:
-    """How the rotations of one layer type differ, as sentences."""
-    if len(ours) != 1 or len(theirs) != 1:
-        apart = [one for one in ours if not any(_same(one, other) for other in theirs)]
-        apart += [one for one in theirs if not any(_same(one, other) for other in ours)]
-        return [f"modules{where}: {one['module']} has no counterpart" for one in apart]
-    (one,), (other,) = ours, theirs
-    sizes = len(one["inv_freq"]), len(other["inv_freq"])
-    if sizes[0] != sizes[1]:
-        return [f"features{where}: {sizes[0]} on transformers, {sizes[1]} on vLLM"]
-    lines = []
-    outcome = rope_vectors.compare(one, other)
-    if outcome.features:
-        since = rope_vectors.visible_from(one["inv_freq"], other["inv_freq"])
-        lines.append(f"frequencies{where}: up to {outcome.far:.2%} apart, from position {since}")
-    if outcome.attention_factor:
-        held, expected = outcome.attention_factor
-        lines.append(f"attention factor{where}: {expected:.6g} on transformers, {held:.6g} on vLLM")
-    if one["exact_phase"] != other["exact_phase"]:
-        exact = "transformers" if one["exact_phase"] else "vLLM"
-        lines.append(f"exact phase{where}: on {exact} alone")
-    return lines
+    if len(refusing) == 1 and not _absent(hf) and not _absent(vllm):
+        return [f"refused: {refusing[0]} alone refuses it"]
+    both = "modules" in hf and "modules" in vllm
+    return _different(hf["modules"], vllm["modules"]) if both else []
 
 
 def about_vllm(
     rope: RopeSpec, model: ModelPositions, context_length: int | None = None
 ) -> list[str]:
-    """How vLLM's side differs by its settings, beside what its modules hold at start-up."""
+    """What vLLM does otherwise by settings, beside what its modules hold at start-up."""
     if isinstance(rope.method, MappedMethod):
         return []  # it refuses the method
     on_vllm = fixed_for_vllm(rope, model, context_length)
-    seen = model.overridden(vllm_hf_overrides(rope, model, context_length))
     lines = []
     if rope.rope_type != on_vllm.rope_type:
         lines.append(
@@ -277,14 +307,37 @@ def about_vllm(
             f"lists: transformers changes factors at {rope.method.switch_length} tokens of each "
             "sequence, vLLM takes those of the served length for all"
         )
-    served = min(context_length or vllm_limit(seen), vllm_limit(seen))
-    rows = on_vllm.method.stock_rows(seen.max_positions)
-    if on_vllm.is_stock and rows < served:
-        lines.append(
-            f"cache: {rows} rows for {served} positions; vLLM reads beyond the table without a "
-            "check"
-        )
     problem = None if on_vllm.is_stock else plugin_problem()
     if problem:
         lines.append(f"plugin: {on_vllm.rope_type} will be refused by vLLM ({problem})")
     return lines
+
+
+def _different(ours: list[Side], theirs: list[Side]) -> list[str]:
+    """How the rotations of a layer type differ, as sentences."""
+    held = [{each["layer_type"]: each for each in reversed(side)} for side in (ours, theirs)]
+    kinds: list[str | None] = [kind for kind in {**held[0], **held[1]} if kind]
+    lines = []
+    # A library that names no layer types has one rotation for all.
+    for kind in kinds or [None]:
+        pair = [side.get(kind, side.get(None)) for side in held]
+        where = f" of {kind}" if kind else ""
+        if pair[0] is None or pair[1] is None:
+            alone = "vLLM" if pair[0] is None else "transformers"
+            lines.append(f"layers: a rotation{where} is held on {alone} alone")
+            continue
+        if wrong := differences(_turns(pair[1]), _turns(pair[0])):
+            lines.append(f"rotation{where}: on vLLM {'; '.join(wrong)}")
+        if pair[0]["exact_phase"] != pair[1]["exact_phase"]:
+            exact = "transformers" if pair[0]["exact_phase"] else "vLLM"
+            lines.append(f"exact phase{where}: on {exact} alone")
+    return lines
+
+
+def _turns(module: Side) -> Any:
+    import torch
+
+    from resonance_vllm.verify import Turns
+
+    frequencies = torch.tensor(module["inv_freq"], dtype=torch.float64)
+    return Turns(frequencies, module["attention_factor"])

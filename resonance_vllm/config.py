@@ -5,6 +5,7 @@ The only place that makes the forms in which libraries and lm-eval read settings
 
 import dataclasses
 import logging
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -92,19 +93,25 @@ def vllm_multiplies(model: ModelPositions, rope_type: str) -> bool:
 
 
 def vllm_limit(model: ModelPositions) -> int:
-    """`max_model_len` that vLLM derives from a config with overrides, our plugin at work.
+    """Longest sequence in tokens that vLLM serves by a config with overrides.
+
+    It is what vLLM derives from `max_position_embeddings`; of our types no more than they allow,
+    because the plugin refuses that.
 
     Raises:
         RopeConfigError: the config has no length, or a factor that is none.
     """
-    if model.rope["rope_type"] in OWN_TYPES:
-        return length_limit(model)
-    factor = model.rope.get("factor")
+    factor, derived = model.rope.get("factor"), model.max_positions
     if factor and vllm_multiplies(model, str(model.rope["rope_type"])):
-        if isinstance(factor, int | float) and 0 < factor <= LONGEST_FACTOR:
-            return int(model.max_positions * factor)
-        raise RopeConfigError(not_allowed("factor", factor, "a number of at least 1"))
-    return model.max_positions
+        if not isinstance(factor, int | float) or not 0 < factor <= LONGEST_FACTOR:
+            raise RopeConfigError(not_allowed("factor", factor, "a number of at least 1"))
+        derived = int(derived * factor)
+    if model.rope["rope_type"] not in OWN_TYPES:
+        return derived
+    method = model.shipped().method
+    return min(
+        derived, method.length_limit(derived if method.trained_length else model.max_positions)
+    )
 
 
 def with_rope(config: Any, rope: Mapping[str, Any], limit: int | None = None) -> Any:
@@ -170,8 +177,10 @@ def vllm_hf_overrides(
     fixed = fixed_for_vllm(rope, model, max_model_len)
     limit = length_limit(model, fixed, max_model_len)
     original = fixed.method.trained_length or limit
-    multiplied = fixed.method.extension is not None and vllm_multiplies(model, fixed.rope_type)
-    positions = original if multiplied else limit
+    factor, positions = fixed.method.extension, limit
+    if factor is not None and vllm_multiplies(model, fixed.rope_type):
+        # llama3 has a limit of its own
+        positions = original if int(original * factor) == limit else math.ceil(limit / factor)
     written = _written(
         fixed, model, lambda each: each.method.for_vllm(each.to_dict()), positions, original
     )

@@ -159,7 +159,7 @@ def without_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     def not_asked(*_: object, **__: object) -> None:
         raise NoRope("vLLM is not asked in this test")
 
-    monkeypatch.setattr("resonance_vllm.vllm.build.report_of_checkpoint", not_asked)
+    monkeypatch.setattr("resonance_vllm.check.vllm_report", not_asked)
 
 
 @pytest.fixture(scope="session")

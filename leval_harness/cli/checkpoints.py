@@ -1,11 +1,8 @@
 """Commands on a checkpoint: `check` (its RoPE settings), `export`, and `model` (a small one)."""
 
-import gc
-import importlib.util
 import json
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,54 +17,39 @@ TITLES = {"transformers": "transformers", "vllm": "vLLM"}
 @click.command()
 @click.argument("model", callback=prepared_model)
 @click.option("--rope", "rope_text", help="TYPE:key=value,... or JSON. [default: as it is]")
-@click.option(
-    "--context-length",
-    type=click.IntRange(min=1),
-    help="Longest sequence in tokens.",
-)
+@click.option("--context-length", type=click.IntRange(min=1), help="Longest sequence in tokens.")
 @click.option(
     "--library",
     "libraries",
     type=click.Choice(list(TITLES)),
     multiple=True,
     default=list(TITLES),
-    help="Ask one library alone. [default: both, side by side]",
+    help="Ask one library alone. [default: both]",
 )
-@click.option("--against", metavar="MODEL", help="Original of a GGUF file or MLX folder.")
 @json_option
 def check(
     model: str,
     rope_text: str | None,
     context_length: int | None,
     libraries: tuple[str, ...],
-    against: str | None,
     as_json: bool,
 ) -> None:
     """Build MODEL's rotary modules on transformers and vLLM, and print their settings.
 
-    A GGUF file or a folder of mlx-lm is read as its engine reads it; --against names the original
-    checkpoint, and the command ends with 1 where the two differ.
-
     MODEL is a checkpoint folder, a hub name, or `smollm2`. No weights are loaded: each library
-    builds the model without them. vLLM need not be installed. Ends with 2 where transformers
-    refuses the method.
+    builds the model without them. vLLM need not be installed; where it is, the command of a server
+    with the method is printed. Ends with 2 where transformers refuses the method.
 
     Example: leval-harness check ./smollm2 --rope resonance_yarn:factor=2 --context-length 16384
     """
-    from resonance_vllm.check import importing_vllm, report
+    from resonance_vllm.check import remedy, report
     from resonance_vllm.config import ModelPositions
     from resonance_vllm.core.spec import RopeRequest
-    from resonance_vllm.shipped_files import engine_of
 
-    engine = engine_of(model)
-    if engine is not None or against is not None:
-        _other_engine(engine, model, rope_text, context_length, against, as_json)
-        return
-    with importing_vllm(libraries) as process, _uncollected():
-        request = RopeRequest.parse(rope_text) if rope_text else None
-        positions = ModelPositions.of_checkpoint(model)
-        rope = None if request is None else positions.complete(request)
-        facts = report(model, positions, rope, context_length, libraries, process)
+    request = RopeRequest.parse(rope_text) if rope_text else None
+    positions = ModelPositions.of_checkpoint(model)
+    rope = None if request is None else positions.complete(request)
+    facts = report(model, positions, rope, context_length, libraries)
     if as_json:
         click.echo(json.dumps(facts))
     else:
@@ -83,50 +65,10 @@ def check(
         raise SettingError(f"rope_type: transformers refuses {rope.rope_type!r}: {refused}")
     limit = facts["transformers"].get("limit")
     if context_length is not None and limit is not None and context_length > limit:
-        raise UserError(f"context length {context_length} is above the limit of {limit} tokens")
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """No garbage collection, which takes a third of the time of large imports."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
-def _other_engine(
-    engine: str | None,
-    model: str,
-    rope_text: str | None,
-    length: int | None,
-    original: str | None,
-    as_json: bool,
-) -> None:
-    """What llama.cpp or mlx-lm will run, and where that differs from the original checkpoint."""
-    from resonance_vllm.shipped_files import against, held
-
-    if engine is None:
-        raise SettingError(f"--against: {model} is neither a GGUF file nor a folder of mlx-lm")
-    if rope_text:
-        raise SettingError(f"--rope: {engine} runs what stands in {model}; allowed: no --rope")
-    modules = [
-        {"module": engine, "layer_type": layer_type, "exact_phase": False, **rotation}
-        for layer_type, rotation in held(model, length).items()
-    ]
-    lines = against(model, original, length) if original else []
-    if as_json:
-        click.echo(json.dumps({"engine": engine, "modules": modules, "differences": lines}))
-    else:
-        click.echo(engine)
-        for module in modules:
-            click.echo("\n".join(f"  {line}" for line in _description(module).splitlines()))
-        if original:
-            click.echo(f"Differences from {original}")
-            click.echo("\n".join(f"  {line}" for line in lines or ["none"]))
-    if lines:
-        raise UserError(f"{model} does not rotate like {original}")
+        raise UserError(
+            f"context length {context_length} is above the limit of {limit} tokens; allowed: "
+            f"{remedy(positions, rope, context_length)}"
+        )
 
 
 def _shipped(positions: Any) -> str:
@@ -149,10 +91,12 @@ def _lines(side: dict[str, Any]) -> Iterator[str]:
         yield f"  limit                    {'unknown' if limit is None else f'{limit} tokens'}"
     names_of: dict[str, list[str]] = {}
     for module in side.get("modules", ()):
-        names_of.setdefault(_description(module), []).append(module["module"])
+        names_of.setdefault(_description(module), []).append(module["name"])
     for description, names in names_of.items():
         yield f"  {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}"
         yield from (f"    {line}" for line in description.splitlines())
+    if "modules" in side and side.get("serve"):
+        yield f"  {printable(side['serve'])}"
 
 
 def _description(module: dict[str, Any]) -> str:
@@ -174,45 +118,29 @@ def _description(module: dict[str, Any]) -> str:
 @click.command()
 @click.argument("checkpoint", type=CHECKPOINT)
 @click.option("--rope", "rope_text", required=True, help="TYPE:key=value,... or a JSON dictionary.")
-@click.option(
-    "--format", "target", type=click.Choice(["longrope", "gguf"]), default="longrope",
-    help="A checkpoint for transformers and vLLM, or a file for llama.cpp.", show_default=True,
-)  # fmt: skip
-@click.option("--out", type=NEW, required=True, help="New folder; of gguf new file.")
+@click.option("--out", type=NEW, required=True, help="New folder.")
 @json_option
-def export(checkpoint: Path, rope_text: str, target: str, out: Path, as_json: bool) -> None:
+def export(checkpoint: Path, rope_text: str, out: Path, as_json: bool) -> None:
     """Write CHECKPOINT so that stock libraries run it with a method, without any plugin.
 
-    longrope: another folder with per-dimension factors in config.json, for transformers and vLLM.
-    Weights are linked or copied, never rewritten. gguf: one file with tokenizer and
-    rope_freqs.weight, for llama.cpp and what is built on it; models of Llama's architecture.
-    Methods that follow the sequence's length (dynamic) are refused. The exact phase of Resonance
-    is lost: see docs/reference/export.md.
+    Another folder with per-dimension factors in config.json (`longrope`), for transformers and
+    vLLM. Weights are linked or copied, never rewritten. Methods that follow the sequence's length
+    (dynamic) are refused. The exact phase of Resonance is lost: see docs/reference/export.md.
 
     Example: leval-harness export ./smollm2 --rope resonance_yarn:factor=2 --out ./smollm2-16k
     """
     from resonance_vllm.core.spec import RopeRequest
-    from resonance_vllm.export.checkpoint import export_checkpoint
-    from resonance_vllm.export.gguf import export_gguf
+    from resonance_vllm.export import export_checkpoint
 
-    request = RopeRequest.parse(rope_text)
-    if target == "gguf":
-        limit = export_gguf(checkpoint, request, out)
-    else:
-        installed = importlib.util.find_spec("vllm") is not None
-        limit = export_checkpoint(checkpoint, request, out, ask_vllm=installed)
-    path = shlex.quote(str(out))
-    serve = f"vllm serve {path} --max-model-len {limit}"
-    libraries = "transformers and vLLM run"
-    if target == "gguf":
-        serve, libraries = f"llama-server -m {path} -c {limit}", "llama.cpp runs"
+    limit = export_checkpoint(checkpoint, RopeRequest.parse(rope_text), out)
+    serve = f"vllm serve {shlex.quote(str(out))} --max-model-len {limit}"
     if as_json:
         click.echo(json.dumps({"out": str(out), "max_model_len": limit, "serve": serve}))
         return
-    click.echo(f"wrote {printable(str(out))}: {libraries} it as it is, up to {limit:,} tokens")
+    name = printable(str(out))
+    click.echo(f"wrote {name}: transformers and vLLM run it as it is, up to {limit:,} tokens")
     click.echo("exact phase is not portable: angles are the libraries' own float32 products")
-    if target == "longrope":
-        click.echo("vLLM otherwise serves the trained length only, so give it the limit:")
+    click.echo("vLLM otherwise serves the trained length only, so give it the limit:")
     click.echo(printable(serve))
 
 

@@ -47,7 +47,7 @@ _SECTIONS = {
     ),
     **dict.fromkeys(Recipe.model_fields, "Training"),
     **dict.fromkeys(Architecture.model_fields, "Architecture"),
-    **dict.fromkeys(("minutes", "stack_size", "jobs", "save_steps", "device"), "Running"),
+    **dict.fromkeys(("stack_size", "jobs", "save_steps", "device"), "Running"),
 }
 
 
@@ -69,7 +69,6 @@ _SECTIONS = {
 @click.option("--seed-policy", help="random, or cycled: tests begin like training sequences.")
 @setting_options(Recipe)
 @setting_options(Architecture)
-@click.option("--minutes", type=float, help="Stop after so long; repeat the command to go on.")
 @click.option("--stack", "stack_size", type=_COUNT, default=1, help="Models trained at once (GPU).")
 @click.option("--jobs", type=_COUNT, default=1, help="Processes that share the cores of a CPU.")
 @click.option("--save-steps", type=_COUNT, default=200, help="Steps between two states.")
@@ -115,8 +114,6 @@ def train(
     for result in train_all(recipe, runs, out, **options):
         results.append(result)
         click.echo(f"[{len(results)}/{len(runs)}] {_summary(result)}", err=as_json)
-    if options["minutes"] is not None and len(results) < len(runs):
-        click.echo(f"Stopped after {options['minutes']:g} minutes; repeat the command", err=True)
     tests = {run.encoding: tests_of(recipe.reading, run.encoding) for run in runs}
     device = "cpu" if options["device"] == "cpu" else None
     results += _cross(out, tests, options["stack_size"], device, as_json)

@@ -1,13 +1,10 @@
 """One evaluation by lm-eval with a loaded model: a cell's tasks and files, complete."""
 
-import contextlib
 import logging
 import random
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module
-from importlib.util import find_spec
+from collections.abc import Mapping, Sequence
 from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
@@ -27,10 +24,6 @@ from resonance_vllm.errors import UserError, one_of
 from resonance_vllm.files import read_object
 
 log = logging.getLogger("leval_harness.sweep.worker")
-
-AUTO_CLASSES = ("auto_factory", "configuration_auto", "processing_auto", "tokenization_auto")
-"""Modules of transformers that ask `RESOLVE` whether to run a checkpoint's own code."""
-RESOLVE = "resolve_trust_remote_code"
 
 
 class LoadedModel:
@@ -112,7 +105,7 @@ def evaluate(model: LoadedModel, cell: CellRecord, folder: Path, place: Folder) 
     model.turn(cell)
     tracker = EvaluationTracker(output_path=str(folder))
     before = model.telemetry()
-    with remote_code_as_configured(cell.model_args), Answers(model, cell, place) as answers:
+    with Answers(model, cell, place) as answers:
         manager, tasks = load_tasks(cell)
         results = lm_eval.simple_evaluate(
             model=model.lm,
@@ -164,31 +157,6 @@ def since(now: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
         elif name == "seconds" or (isinstance(value, int) and name.startswith("tokens_")):
             found[name] = value - (old or 0)
     return found
-
-
-@contextlib.contextmanager
-def remote_code_as_configured(model_args: Mapping[str, Any]) -> Iterator[None]:
-    """Run Python that comes with a checkpoint only where `model_args` have `trust_remote_code`.
-
-    lm-eval's RULER and BABILong load the tokenizer with `trust_remote_code=True`. In this block
-    that has no effect: a checkpoint that works without its own code is loaded without it, and for
-    another one transformers' error names the argument.
-    """
-    trusted = str(model_args.get("trust_remote_code", "")).lower() in ("true", "1")
-    if trusted or find_spec("transformers") is None:  # a served model needs none
-        yield
-        return
-    from transformers.dynamic_module_utils import resolve_trust_remote_code
-
-    def resolve(trust_remote_code: Any, *args: Any, **kwargs: Any) -> Any:
-        return resolve_trust_remote_code(False, *args, **kwargs)
-
-    with contextlib.ExitStack() as stack:
-        for name in AUTO_CLASSES:
-            module = import_module(f"transformers.models.auto.{name}")
-            stack.callback(setattr, module, RESOLVE, getattr(module, RESOLVE))
-            setattr(module, RESOLVE, resolve)
-        yield
 
 
 def load_tasks(cell: CellRecord) -> tuple[Any, list[Any]]:

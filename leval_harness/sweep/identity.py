@@ -47,7 +47,10 @@ RECORDED = re.compile(
 
 
 def cell_identity(record: CellRecord, model: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything that decides the numbers of a cell, field by field as in `IDENTITY_FIELDS`.
+    """Everything that decides the numbers of a cell.
+
+    Files of a model, and those that arguments name, stand there as path -> digest, a model of the
+    hub with its commit, a served model with its address.
 
     Args:
         record: the request.

@@ -4,10 +4,9 @@ A finished run has a `result.json`. Each of its tests under another encoding is 
 `tested/<encoding>.json` beside it.
 """
 
-import json
 import logging
 import math
-import os
+import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -18,7 +17,7 @@ import torch
 from tqdm import tqdm
 
 from leval_harness.training import t5_layer
-from leval_harness.training.posgen_models import WEIGHTS, StackData, load_stack, save_models
+from leval_harness.training.posgen_models import StackData, load_stack, save_models
 from leval_harness.training.posgen_settings import PosGenRun, Recipe, rope_parameters
 from leval_harness.training.stacked import StackedDecoder, token_losses
 from leval_harness.training.trainer import exclusive, fastest_device, made_by, usable_device
@@ -27,7 +26,7 @@ from leval_tasks.posgen.encodings import ENCODINGS
 from leval_tasks.posgen.sequences import position_ranges
 from resonance_vllm.config import loading
 from resonance_vllm.errors import SettingError, UserError, one_of
-from resonance_vllm.files import altered, hashes, read_object, write_text
+from resonance_vllm.files import read_object, write_json
 from resonance_vllm.settings import read
 
 logger = logging.getLogger(__name__)
@@ -121,10 +120,9 @@ def write_results(
     shared = {"steps": steps, "seconds": seconds / count, "stack": count, **made_by()}
     written = []
     for run, step, result in zip(data.runs, kept_steps, results, strict=True):
-        files = hashes(folder / run.folder, without=(RESULT_FILE, TESTS))
         record = {"schema_version": 1, **vars(run), "kept_step": step, "test": result, **shared}
-        record["files"] = files
-        write_text(folder / run.folder / RESULT_FILE, json.dumps(record, indent=1))
+        shutil.rmtree(folder / run.folder / TESTS, ignore_errors=True)  # of a model before
+        write_json(folder / run.folder / RESULT_FILE, record)
         written.append(record)
     return written
 
@@ -141,31 +139,20 @@ def read_recipe(folder: Path) -> Recipe:
     return read(Recipe, written, SETTINGS_FILE)
 
 
-def finished_runs(folder: Path) -> dict[PosGenRun, str]:
-    """Each finished run of a folder, and the SHA-256 of its weights.
-
-    A run whose weights have changed since is named in the log and left out.
-    """
+def finished_runs(folder: Path) -> dict[PosGenRun, dict[str, Any]]:
+    """Each finished run of a folder, and its result."""
     found = {}
     for file in sorted(folder.glob(f"*/*/seed-*/{RESULT_FILE}")):
-        done = read_object(file) or {}
-        named = done.get("files")
-        weights = named.get(WEIGHTS) if isinstance(named, Mapping) else None
-        run = _run_of(done)
+        result = read_object(file) or {}
+        try:
+            run = PosGenRun(result["subtask"], result["encoding"], result["seed"])
+        except (KeyError, SettingError):
+            run = None
         if run is None or run.folder != file.parent.relative_to(folder).as_posix():
             logger.warning("%s: is no result of this place; left out", file)
-        elif weights and altered(file.parent, {WEIGHTS: weights}):
-            logger.warning("%s: %s changed since; left out", file.parent, WEIGHTS)
-        elif weights:
-            found[run] = weights
+        else:
+            found[run] = result
     return found
-
-
-def _run_of(done: Mapping[str, Any]) -> PosGenRun | None:
-    try:
-        return PosGenRun(done["subtask"], done["encoding"], done["seed"])
-    except (KeyError, SettingError):
-        return None
 
 
 def cross(
@@ -191,30 +178,29 @@ def cross(
     for encoding in dict.fromkeys(chain(*tests.values())):
         one_of("encoding", encoding, ENCODINGS)
     on = usable_device(device) if device else fastest_device()
-    recipe, weights = read_recipe(folder), finished_runs(folder)
+    recipe = read_recipe(folder)
     with exclusive(folder / f".{TESTS}"):
         waiting: dict[tuple[str, str], list[PosGenRun]] = defaultdict(list)
-        for run in weights:
+        for run in finished_runs(folder):
             for encoding in tests.get(run.encoding, ()):
-                known = read_object(_test_file(folder, run, encoding)) or {}
-                if encoding != run.encoding and known.get("weights") != weights[run]:
+                if encoding != run.encoding and not _test_file(folder, run, encoding).exists():
                     waiting[run.subtask, encoding].append(run)
         stacks = [
             (encoding, runs[start : start + stack_size])
             for (_, encoding), runs in waiting.items()
             for start in range(0, len(runs), stack_size)
         ]
-        for encoding, runs in tqdm(stacks, disable=not stacks or bool(os.environ.get("CI"))):
+        for encoding, runs in tqdm(stacks, disable=None if stacks else True):
             stack = load_stack(recipe, runs, folder)
             stack.rotate_by([rope_parameters(encoding, recipe)] * len(runs))
             stack.to(on)
             results = evaluate(stack, StackData(recipe, runs), "test")
             for run, result in zip(runs, results, strict=True):
                 record = {"schema_version": 1, **vars(run), "tested_with": encoding}
-                record |= {"weights": weights[run], "test": result, **made_by()}
+                record |= {"test": result, **made_by()}
                 file = _test_file(folder, run, encoding)
                 file.parent.mkdir(exist_ok=True)
-                write_text(file, json.dumps(record, indent=1))
+                write_json(file, record)
                 yield record
 
 

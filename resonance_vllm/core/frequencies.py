@@ -78,8 +78,7 @@ def base_frequencies(
     if spec.base_is_stock and by_library:
         return torch.where(_same(found, wanted), wanted, found)
     plain = plain_frequencies(method.rope_theta, 2 * len(found))
-    ratio = found * (wanted / plain)
-    return ratio if spec.base_is_stock else torch.where(_same(found, plain), wanted, ratio)
+    return torch.where(_same(found, plain), wanted, found * (wanted / plain))
 
 
 def _same(found: Tensor, formula: Tensor) -> Tensor:

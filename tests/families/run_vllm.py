@@ -23,8 +23,7 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 
 import torch
-from families_models import asked, config_of, output
-from resonance_vllm.hf.tiny import model_of
+from families_models import applied, asked, config_of, output
 
 from resonance_vllm import hf
 
@@ -43,7 +42,7 @@ def built(folder: Path, kind: str, dtype: torch.dtype) -> Any:
     """transformers' model of a family with a type of ours or of its own."""
     keys = YARN if kind.endswith("yarn") else {}
     length = ORIGINAL if keys else SERVED
-    return model_of(asked(config_of(folder), {"rope_type": kind, **keys}, length)).to(dtype)
+    return applied(asked(config_of(folder), {"rope_type": kind, **keys}, length)).to(dtype)
 
 
 def plainly(folder: Path, kind: str, dtype: torch.dtype, prompt: list[int]) -> torch.Tensor | None:
@@ -70,6 +69,8 @@ def run(folder: Path, kind: str, mode: str, where: Path) -> dict[str, object]:
     model = built(folder, kind, dtype)
     prompt = torch.randint(5, 100, (LENGTH,), generator=torch.Generator().manual_seed(1)).tolist()
     ours, plain = logprobs(model, prompt), plainly(folder, kind, dtype, prompt)
+    # Of Gemma 3 vLLM takes the length as it is, of others no more than the settings allow.
+    model.config.get_text_config().max_position_embeddings = SERVED
     model.save_pretrained(where)
     engine = LLM(
         str(where), dtype=str(dtype).removeprefix("torch."), enforce_eager=mode == "eager",

@@ -4,15 +4,12 @@ Everything that knows how the product is asked stands here. Where an interface c
 function here follows; the numbers beside it do not.
 """
 
-import contextlib
 import csv
 import hashlib
 import io
 import json
 import math
-import os
 import re
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,12 +83,11 @@ def replaced(family: Path, request: str) -> bool:
 
 def current_rope_in_vllm() -> Rows:
     """The same in vLLM, whose modules are built without weights, all of them in one process."""
-    from resonance_vllm.vllm.build import look_at
+    from vllm_modules import looked_at
 
     asked = {(f, request): wanted_in_vllm(f, request) for f in families() for request in REQUESTS}
     jobs = {key: found for key, found in asked.items() if found is not None}
-    with for_pictures():
-        answers = look_at([job for job, _, _ in jobs.values()], timeout=3600)
+    answers = looked_at([job for job, _, _ in jobs.values()])
     held = dict(zip(jobs, answers, strict=True))
     rows: Rows = {}
     for (family, request), found in asked.items():
@@ -99,17 +95,6 @@ def current_rope_in_vllm() -> Rows:
         _, limit, replaced = found or (None, None, False)
         rows |= named(f"{family.name} {request}", modules, limit, replaced)
     return rows
-
-
-@contextlib.contextmanager
-def for_pictures() -> Iterator[None]:
-    """Packages that vLLM's vision-language classes import, on the path of processes started."""
-    before = os.environ.get("PYTHONPATH", "")
-    os.environ["PYTHONPATH"] = os.pathsep.join([f"{sys.prefix}/pictures", before])
-    try:
-        yield
-    finally:
-        os.environ["PYTHONPATH"] = before
 
 
 def wanted_in_vllm(family: Path, request: str) -> tuple[Row, int | None, bool] | None:

@@ -15,7 +15,7 @@ from lm_eval.api.model import LM
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.tasks import TaskManager
 
-from leval_harness.lm_eval_files import notes_of
+from leval_harness.lm_eval_samples import notes_of
 from leval_tasks.closed.definition import MARKS
 
 CHAT = {"plain": False, "chat": True}

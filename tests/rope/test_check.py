@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,7 @@ from resonance_vllm.verify import NoRope, RotaryReport
 FAMILIES = Path(__file__).parents[1] / "families" / "configs"
 NAMES = sorted(folder.name for folder in FAMILIES.iterdir() if (folder / "config.json").is_file())
 RECORD = read("transformers")
-OF_PROJECT = ("coprime", "prime_period")
-MODULE_KEYS = ["module", "layer_type", "inv_freq", "attention_factor", "exact_phase"]
+MODULE_KEYS = ["name", "layer_type", "inv_freq", "attention_factor", "exact_phase"]
 LLAMA = {
     "model_type": "llama",
     "architectures": ["LlamaForCausalLM"],
@@ -81,18 +81,18 @@ def test_a_method_is_refused_where_there_is_none_to_change(name, check):
 def test_resonance_keeps_modules_and_factors_of_every_family(name, check):
     side = documented(name, check)
     assert isinstance(side["limit"], int)
-    assert list(side) == ["modules", "limit"]
+    assert list(side) == ["modules", "limit", "overrides"]
     assert all(list(module) == MODULE_KEYS for module in side["modules"])
-    held = [(module["module"], module["layer_type"]) for module in side["modules"]]
+    held = [(module["name"], module["layer_type"]) for module in side["modules"]]
     assert len(set(held)) == len(held), "an entry for each module and layer type"
     code, out, err = check(FAMILIES / name, "--rope", "resonance", "--json")
     assert code == 0, err
     changed = json.loads(out)["transformers"]
-    assert [(m["module"], m["layer_type"]) for m in changed["modules"]] == held
+    assert [(m["name"], m["layer_type"]) for m in changed["modules"]] == held
     model = ModelPositions.of_checkpoint(str(FAMILIES / name))
     for before, after in zip(side["modules"], changed["modules"], strict=True):
         asked = not model.by_layer_type or after["layer_type"] == "full_attention"
-        assert after["exact_phase"] == asked, after["module"]
+        assert after["exact_phase"] == asked, after["name"]
         assert (after["inv_freq"] == before["inv_freq"]) == (not asked)
         assert after["attention_factor"] == pytest.approx(before["attention_factor"])
 
@@ -110,7 +110,7 @@ def test_frequencies_are_those_of_the_modules(tmp_path, check):
     expected = [2 * math.pi / round(2 * math.pi / f) for f in stock.inv_freq.double().tolist()]
     assert module["inv_freq"] == pytest.approx(expected, rel=1e-6)
     assert module["attention_factor"] == pytest.approx(0.1 * math.log(4) + 1)
-    assert (module["module"], module["layer_type"]) == ("model.rotary_emb", None)
+    assert (module["name"], module["layer_type"]) == ("model.rotary_emb", None)
     assert json.loads(out)["transformers"]["limit"] == 1024
 
 
@@ -134,7 +134,7 @@ def test_a_word_on_qwen3(check):
     [
         (("--context-length", "0"), 2, "--context-length"),
         (("--context-length", "-1"), 2, "--context-length"),
-        (("--rope", "yarn:factor=4", "--context-length", "5000"), 1, "above the limit of 1024"),
+        (("--rope", "yarn:factor=4", "--context-length", "5000"), 1, "--rope yarn:factor=20, or"),
         (("--rope", "nope"), 2, "rope_type: unknown type 'nope'"),
     ],
 )
@@ -216,24 +216,6 @@ def test_no_traceback_whatever_config_json_holds(tmp_path_factory, check, change
     assert out or err.startswith("Error: ")
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"num_hidden_layers": 10**9},
-        {"num_hidden_layers": 10**30},
-        {"model_type": "mixtral", "num_local_experts": 10**9},
-        {"model_type": "gemma3", "text_config": {"num_hidden_layers": 10**9}},
-        {"model_type": "gemma3", "vision_config": {"num_hidden_layers": 10**9}},
-        {"model_type": "never_heard_of", "n_layer": 10**9},
-    ],
-)
-def test_more_parts_than_could_be_built(changes, tmp_path, check):
-    (tmp_path / "config.json").write_text(json.dumps({**LLAMA, **changes}))
-    code, _, err = check(tmp_path)
-    assert code == 2
-    assert re.search(r"(layers?|experts): 10+ in config.json is not allowed; allowed: up to", err)
-
-
 class Look:
     """Stands for the two libraries: what each of them holds, or how it refuses."""
 
@@ -242,7 +224,7 @@ class Look:
         monkeypatch.setattr(resonance_vllm.check, "installed", lambda library: True)
 
     def __call__(self, hf, vllm, rope=None, **changes):
-        for name, answer in (("_by_transformers", hf), ("_by_vllm", vllm)):
+        for name, answer in (("_hf_report", hf), ("_vllm_report", vllm)):
             self.monkeypatch.setattr(resonance_vllm.check, name, lambda *args, a=answer: _answer(a))
         model = ModelPositions.of({**LLAMA, **changes})
         return report(self.path, model, None if rope is None else model.complete(rope))
@@ -271,16 +253,15 @@ SLIDING, FULL = held("sliding_attention"), held("full_attention", (0.5, 0.05))
     [
         ([held()], [held(module="a"), held(module="b")], []),
         ([held()], [held(inv_freq=(1.0, 0.1 * (1 + 1e-7)))], []),
-        ([held()], [held(inv_freq=(1.0, 0.101))], ["frequencies: up to 1.00% apart, from posi"]),
-        ([held()], [held(inv_freq=(1.0, 0.0))], ["frequencies: up to 100.00% apart"]),
-        ([held()], [held(inv_freq=(1.0,))], ["features: 2 on transformers, 1 on vLLM"]),
-        ([held()], [held(factor=1.2)], ["attention factor: 1 on transformers, 1.2 on vLLM"]),
+        ([held()], [held(inv_freq=(1.0, 0.101))], ["rotation: on vLLM 1 of 2 frequencies differ"]),
+        ([held()], [held(inv_freq=(1.0,))], ["rotation: on vLLM 1 features turn, and 2 as it is"]),
+        ([held()], [held(factor=1.2)], ["rotation: on vLLM the attention factor is 1.2, not 1"]),
         ([held(exact=True)], [held()], ["exact phase: on transformers alone"]),
         ([SLIDING, FULL], [FULL, SLIDING], []),
         (
             [SLIDING, FULL],
             [SLIDING, held("full_attention", (0.5, 0.07))],
-            ["frequencies of full_attention: up to 40.00% apart, from position 1"],
+            ["rotation of full_attention: on vLLM 1 of 2 frequencies differ"],
         ),
         (
             [SLIDING, FULL],
@@ -288,7 +269,7 @@ SLIDING, FULL = held("sliding_attention"), held("full_attention", (0.5, 0.05))
             ["layers: a rotation of full_attention is held on transformers alone"],
         ),
         ([held("full_attention")], [held()], []),
-        ([held()], [held(), held(inv_freq=(1.0, 0.2), module="b")], ["modules: b has no counter"]),
+        ([held()], [held(), held(inv_freq=(1.0, 0.2), module="b")], ["rotation: on vLLM"]),
         ([held()], NoRope("why"), ["refused: vLLM alone refuses it"]),
         (NoRope("why"), [held()], ["refused: transformers alone refuses it"]),
         (NoRope("why"), NoRope("why not"), []),
@@ -302,8 +283,29 @@ def test_disagreements_follow_from_what_the_modules_hold(look, hf, vllm, words):
 
 def test_whatever_a_library_raises_is_a_reason(look):
     facts = look(ZeroDivisionError("by zero"), NoRope("told so"))
-    assert facts["transformers"] == {"refused": "ZeroDivisionError: by zero", "limit": 256}
-    assert facts["vllm"] == {"refused": "told so", "limit": 256}
+    assert facts["transformers"] == {
+        "refused": "ZeroDivisionError: by zero", "limit": 256, "overrides": {}
+    }  # fmt: skip
+    assert facts["vllm"]["refused"] == "told so"
+
+
+def test_the_command_of_a_server_is_one_for_a_shell(look):
+    facts = look([held()], [held()], {"rope_type": "resonance_yarn", "factor": 2})
+    command, _, path, flag, overrides, length, tokens = shlex.split(facts["vllm"]["serve"])
+    assert (command, path, flag) == ("vllm", look.path, "--hf-overrides")
+    assert json.loads(overrides) == facts["vllm"]["overrides"]
+    assert json.loads(overrides)["rope_parameters"]["rope_type"] == "resonance_yarn"
+    assert (length, tokens) == ("--max-model-len", "512")
+
+
+def test_a_length_that_the_shipped_factor_reaches_names_its_method(tmp_path, check):
+    """Qwen 2.5 with YaRN over 32,768 positions, as its model card has people write it."""
+    rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
+    folder = saved(tmp_path, rope_parameters={**rope, "rope_theta": 1e4})
+    code, _, err = check(folder, "--context-length", 1024)
+    assert code == 1
+    assert "above the limit of 256 tokens; allowed: --rope yarn, whose shipped factor" in err
+    assert check(folder, "--context-length", 1024, "--rope", "yarn")[0] == 0
 
 
 def test_types_that_follow_the_length_differ_and_are_said_to(look):
@@ -344,7 +346,7 @@ def test_one_library_alone(monkeypatch):
     def never(*args):
         raise AssertionError("vLLM was asked")
 
-    monkeypatch.setattr(resonance_vllm.check, "_by_vllm", never)
+    monkeypatch.setattr(resonance_vllm.check, "_vllm_report", never)
     model = ModelPositions.of_checkpoint(str(FAMILIES / "qwen3_8b"))
     found = report(str(FAMILIES / "qwen3_8b"), model, None, libraries=("transformers",))
     assert found["vllm"] == {"not_asked": "by --library"}

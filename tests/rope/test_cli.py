@@ -167,7 +167,7 @@ def test_the_picture_is_drawn_for_two_methods(tmp_path, against):
 
 def test_export_prints_the_serving_command(tmp_path, monkeypatch):
     # asking the real one takes as long as its import: tests/rope/test_export_families.py
-    monkeypatch.setattr("resonance_vllm.vllm.build.report_of_checkpoint", lambda path: [])
+    monkeypatch.setattr("resonance_vllm.check.vllm_report", lambda path: [])
     source, out = tmp_path / "source", tmp_path / "out"
     source.mkdir()
     config = {"model_type": "llama", "head_dim": 16, "max_position_embeddings": 256}

@@ -1,9 +1,11 @@
-"""Exported checkpoints in processes where our package cannot be imported."""
+"""Exported checkpoints: stock code turns by them where our package cannot be imported, or none."""
 
 import json
+import math
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,8 +14,8 @@ from naive_maps import MOVING
 from resonance_vllm.config import ModelPositions
 from resonance_vllm.core import frequencies
 from resonance_vllm.core.spec import ROPE_TYPES, RopeRequest, RopeType
-from resonance_vllm.errors import UserError
-from resonance_vllm.export.checkpoint import export_checkpoint
+from resonance_vllm.errors import RopeConfigError, UserError
+from resonance_vllm.export import export_checkpoint
 
 RESCALED = [1.0, 1.1, 1.3, 1.6, 2.0, 2.5, 3.1, 3.8]
 
@@ -24,7 +26,7 @@ def fixed(rope_type):
     asked = method.example(16) | {"factor": 4, "short_factor": RESCALED, "long_factor": RESCALED}
     asked.pop("original_max_position_embeddings", None)
     kept = {key: value for key, value in asked.items() if key in method.key_names()}
-    missing = method.follows_length or rope_type in MOVING or method.name == "cope"
+    missing = method.follows_length or rope_type in MOVING
     return None if missing else {"rope_type": rope_type, **kept}
 
 
@@ -114,12 +116,10 @@ def stock(script, request, tmp_path, **environment):
 
 def scores_with(folder, rope, ids):
     """Log-probabilities with our adapter, exact phase where the method has it."""
-    from transformers import AutoModelForCausalLM
+    from resonance_vllm import hf
 
-    settings = ModelPositions.of_checkpoint(folder).complete(rope).to_dict()
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, rope_parameters=settings, dtype=torch.float32
-    )
+    spec = ModelPositions.of_checkpoint(str(folder)).complete(rope)
+    model = hf.load(str(folder), spec, dtype=torch.float32)
     with torch.no_grad():
         logits = model(torch.tensor([ids])).logits[0].log_softmax(-1)
     return logits[:-1].gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
@@ -201,13 +201,90 @@ def test_stock_vllm_runs_an_export_past_the_trained_length(tiny, tmp_path):
 def test_a_model_that_does_not_build_is_refused_with_the_reason(source, tmp_path):
     config = json.loads((source / "config.json").read_text())
     (source / "config.json").write_text(json.dumps({**config, "pad_token_id": 2**63}))
-    with pytest.raises(UserError, match=r"source: transformers cannot load it: Padding_idx must"):
+    with pytest.raises(UserError, match=r"transformers cannot .*: Padding_idx must"):
         export_checkpoint(source, RopeRequest.parse("yarn:factor=2"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_file_is_no_folder_to_write_to(tmp_path):
     (tmp_path / "out").write_text("mine")
-    with pytest.raises(OSError, match=r"out: .*out is a file; give a new folder"):
+    with pytest.raises(OSError, match=r"out: .*out is there already; give a new folder"):
         export_checkpoint(tmp_path, RopeRequest.parse("yarn:factor=2"), tmp_path / "out")
     assert (tmp_path / "out").read_text() == "mine"
+
+
+FOLDERS = sorted((Path(__file__).parents[1] / "families" / "configs").iterdir())
+RESONANCE = RopeRequest.parse("resonance")
+
+
+def turns_of(folder):
+    """What transformers' modules turn by, without settings of ours."""
+    from resonance_vllm.hf import report_of_checkpoint
+
+    return [(each.module, each.inv_freq) for each in report_of_checkpoint(str(folder))]
+
+
+@pytest.mark.hf
+@pytest.mark.usefixtures("without_vllm")
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_stock_code_turns_by_rounded_wavelengths_or_the_export_is_refused(folder, tmp_path):
+    out = tmp_path / "out"
+    try:
+        export_checkpoint(folder, RESONANCE, out)
+    except (RopeConfigError, UserError):
+        assert not out.exists()
+        return
+    for (name, shipped), (same, exported) in zip(turns_of(folder), turns_of(out), strict=True):
+        assert name == same
+        assert len(shipped) == len(exported)
+        for before, after in zip(shipped, exported, strict=True):
+            wave, integer = 2 * math.pi / before, 2 * math.pi / after
+            assert integer == pytest.approx(round(integer), rel=2e-6)
+            assert abs(integer - wave) <= 0.5 + 1e-5 * wave
+    written = json.loads((out / "config.json").read_text())
+    text = written.get("text_config") or written.get("llm_config") or written
+    assert len(text["rope_parameters"]["short_factor"]) == len(turns_of(out)[0][1])
+
+
+@pytest.mark.hf
+@pytest.mark.usefixtures("without_vllm")
+@pytest.mark.parametrize(
+    ("name", "rope", "words"),
+    [
+        ("gemma3_1b", "yarn:factor=2", "one of several rotations"),
+        ("bloom_7b", "yarn:factor=2,rope_theta=10000", "a model without RoPE"),
+        ("qwen3_8b", "dynamic:factor=2", "its frequencies change with the length"),
+        ("qwen3_8b", "self_extend:factor=2", "a portable checkpoint holds frequencies alone"),
+        # it scales its softmax by `mscale` of yarn, which longrope has not
+        ("deepseek_v3", "resonance", r"self_attn\.scaling would be|does not follow an exported"),
+    ],
+)
+def test_what_no_list_of_factors_holds_is_refused(tmp_path, name, rope, words):
+    folder = next(each for each in FOLDERS if each.name == name)
+    with pytest.raises(RopeConfigError, match=words):
+        export_checkpoint(folder, RopeRequest.parse(rope), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.vllm
+@pytest.mark.long
+def test_the_installed_vllm_is_asked(tmp_path, caplog):
+    """It follows an export of Qwen 3, and would not run gpt-oss, whose type its code fixes."""
+    folders = {each.name: each for each in FOLDERS}
+    export_checkpoint(folders["qwen3_8b"], RESONANCE, tmp_path / "qwen")
+    assert "vLLM" not in caplog.text
+    export_checkpoint(folders["gpt_oss_20b"], RESONANCE, tmp_path / "oss")
+    assert "vLLM would not run this export" in caplog.text
+
+
+@pytest.mark.hf
+def test_another_rotation_in_vllm_is_a_refusal(tmp_path, monkeypatch):
+    from resonance_vllm.verify import RotaryReport
+
+    folder = next(each for each in FOLDERS if each.name == "qwen3_8b")
+    other = RotaryReport("model.layers.0.self_attn.rotary_emb", None, (1.0,) * 64, 1.0, False)
+    monkeypatch.setattr("resonance_vllm.check.installed", lambda library: True)
+    monkeypatch.setattr("resonance_vllm.check.vllm_report", lambda path: [other])
+    with pytest.raises(RopeConfigError, match="of vLLM does not follow an exported config"):
+        export_checkpoint(folder, RESONANCE, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

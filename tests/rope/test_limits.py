@@ -60,11 +60,6 @@ def asked(rope_type):
 
 def answers(rope, config, folder):
     """Who is asked -> longest sequence in tokens."""
-    from transformers import AutoConfig
-
-    from resonance_vllm.vllm import hooks as vllm_hooks
-    from resonance_vllm.vllm import request as vllm_request
-
     (folder / "config.json").write_text(json.dumps(config))
     model = ModelPositions.of_checkpoint(str(folder))
     spec = model.complete(rope)
@@ -89,11 +84,6 @@ def answers(rope, config, folder):
         result["tasks, transformers"] = resolve_context({**given, **on_hf}).length
         written = ModelPositions.of({**config, "rope_scaling": None, **on_hf})
         result["a checkpoint written so"] = length_limit(written)
-    if not spec.is_stock and not spec.method.follows_length:
-        plain = {k: v for k, v in config.items() if k not in ("rope_scaling", "rope_parameters")}
-        served = AutoConfig.for_model(**{**plain, **on_vllm})
-        own = list(vllm_request.own_specs(served).values())
-        result["plugin"] = vllm_hooks.served_limit(own, served, None)
     return spec, result
 
 

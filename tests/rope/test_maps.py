@@ -9,15 +9,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from naive_maps import BASE, MAPS, MOVING, settings, text, tiny
-from transformers import AutoConfig
 
 from resonance_vllm import hf, hf_maps
 from resonance_vllm.core.maps import MappedMethod
 from resonance_vllm.core.spec import METHODS, RopeRequest, RopeSpec
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.export.checkpoint import export_checkpoint
-from resonance_vllm.export.gguf import export_gguf
-from resonance_vllm.vllm import request as vllm_request
+from resonance_vllm.export import export_checkpoint
 
 PLAIN_ROPE = {"rope_type": "default", "rope_theta": BASE}
 PLAIN = naive_llama.inverse_frequencies(BASE, 8)
@@ -274,10 +271,7 @@ def test_training_and_foreign_caches_are_refused():
 def test_vllm_and_export_refuse_with_the_reason(rope_type, tmp_path):
     rope = settings(rope_type.removeprefix("resonance_")) | {"rope_type": rope_type}
     tiny("llama", {"rope_type": "default", "rope_theta": BASE}).save_pretrained(tmp_path)
-    config = AutoConfig.from_pretrained(tmp_path, rope_parameters=rope)
     with pytest.raises(RopeConfigError, match="vLLM's attention meets every key at its own"):
-        vllm_request.requests_of(config)
-    request = RopeRequest.from_dict(rope)
-    for export, out in ((export_checkpoint, "folder"), (export_gguf, "model.gguf")):
-        with pytest.raises(RopeConfigError, match="a portable checkpoint holds frequencies alone"):
-            export(tmp_path, request, tmp_path / out)
+        RopeSpec.from_dict(rope).method.for_vllm({"rope_type": rope["rope_type"]})
+    with pytest.raises(RopeConfigError, match="a portable checkpoint holds frequencies alone"):
+        export_checkpoint(tmp_path, RopeRequest.from_dict(rope), tmp_path / "folder")

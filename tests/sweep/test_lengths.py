@@ -162,54 +162,6 @@ def test_cut_prompts_are_counted() -> None:
     assert untouched == [row((eight, given))]
 
 
-STARTS = {
-    "cell": """
-from leval_harness.sweep.evaluation import remote_code_as_configured
-running = remote_code_as_configured({{"trust_remote_code": {trusted}}})
-running.__enter__()
-""",
-    "lm-eval": """
-import sys
-from lm_eval._cli.harness import HarnessCLI
-from lm_eval.config.evaluate_config import EvaluatorConfig
-from leval_harness.cli.lm_eval_run import RopeOptions, completing
-running = completing(RopeOptions())
-running.__enter__()
-sys.argv = ["lm-eval", "run", "--tasks", "mmlu"] + ["--trust_remote_code"] * {trusted}
-EvaluatorConfig.from_cli(HarnessCLI().parse_args())
-""",
-}
-LOADING = """
-from transformers import AutoTokenizer, dynamic_module_utils
-dynamic_module_utils.HF_MODULES_CACHE = {modules!r}
-tokenizer = AutoTokenizer.from_pretrained({folder!r}, trust_remote_code=True)
-print(type(tokenizer).__name__, len(tokenizer("What").input_ids))
-"""
-
-
-@pytest.mark.parametrize("trusted", [False, True])
-@pytest.mark.parametrize("start", STARTS)
-def test_a_tasks_own_trust_runs_no_code_of_a_checkpoint(
-    tmp_path: Path, tiny: Path, forks: Forks, trusted: bool, start: str
-) -> None:
-    folder = tmp_path / "model"
-    folder.mkdir()
-    for path in (tiny / "model").iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
-    mark = tmp_path / "it-ran"
-    source = "from transformers import PreTrainedTokenizerFast\n"
-    source += f"open({str(mark)!r}, 'w').close()\nclass Own(PreTrainedTokenizerFast):\n    pass\n"
-    (folder / "own.py").write_text(source)
-    config = json.loads((folder / "tokenizer_config.json").read_text())
-    config["tokenizer_class"] = "PreTrainedTokenizerFast"
-    config["auto_map"] = {"AutoTokenizer": [None, "own.Own"]}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    places = {"folder": str(folder), "modules": str(tmp_path / "modules")}
-    ran = forks.python((STARTS[start] + LOADING).format(trusted=trusted, **places))
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    assert mark.exists() == trusted
-
-
 RULER = """
 models:
   tiny: {{path: {root}/model, backend: hf, dtype: float32, device: cpu}}

@@ -3,6 +3,7 @@
 import json
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from forked_programs import Forks, forked
@@ -72,3 +73,51 @@ def test_two_starts_on_one_folder_share_the_cells(tiny: Path, forks: Forks, tmp_
     assert len(list(out.glob("eight/cells/*"))) == 8
     assert sum(loads(out).values()) == 2
     assert [text.count("[8/8]") for text in said].count(0) <= 1
+
+
+METHODS = {
+    "shipped": None,
+    "rope": {"rope_type": "default"},
+    "yarn": {"rope_type": "yarn", "factor": 2},
+    "resonance_yarn": {"rope_type": "resonance_yarn", "factor": 2},
+}
+
+
+def answers(out: Path) -> dict[tuple[str, int], list[Any]]:
+    """Method and length -> the answers of the samples, log-likelihoods whole."""
+    found = {}
+    for path in out.glob("*/cells/*/cell.json"):
+        cell = json.loads(path.read_text())
+        (samples,) = path.parent.glob("samples_*.jsonl")
+        rows = [json.loads(line)["resps"] for line in samples.read_text().splitlines()]
+        found[cell["method"]["name"], cell["context_length"]] = rows
+    return found
+
+
+@pytest.mark.parametrize("backend", ["hf", "hf-long"])
+def test_methods_and_lengths_of_one_load_read_as_each_does_alone(
+    tiny: Path, forks: Forks, tmp_path: Path, backend: str
+) -> None:
+    """Bit for bit: the samples of lm-eval hold every digit of a log-likelihood."""
+    task = (tiny / "tiny_gen.yaml").read_text()
+    task = task.replace("output_type: generate_until", "output_type: multiple_choice")
+    generation = "generation_kwargs: {until: [], max_gen_toks: 4}"
+    task = task.replace(generation, "doc_to_choice: ['0', '2']")
+    task = task.replace('doc_to_target: "{{a}}"', "doc_to_target: 0")
+    task = task.replace("exact_match", "acc").replace("tiny_gen", "choice", 1)
+    (tmp_path / "choice.yaml").write_text(task)
+    base = [f"--set=tasks={tmp_path}/choice.yaml", "--set=context_lengths=[64, 128]"]
+    base += [f"--set=models.tiny.backend={backend}"]
+    together, alone = tmp_path / "together", tmp_path / "alone"
+    every = f"--set=methods={json.dumps(METHODS)}"
+    assert forks.sweep(tiny / "sweep.yaml", together, *base, every) == 0, forks.said()
+    assert sum(loads(together).values()) == 1
+    for name, rope in METHODS.items():
+        for length in (64, 128):
+            only = [f"--set=methods={json.dumps({name: rope})}", f"--set=baseline={name}"]
+            only += [f"--set=context_lengths=[{length}]", f"--set=name={name}{length}"]
+            assert forks.sweep(tiny / "sweep.yaml", alone, *base, *only) == 0, forks.said()
+    found = answers(together)
+    assert len(found) == 8
+    assert found == answers(alone)
+    assert found["rope", 128] != found["yarn", 128]

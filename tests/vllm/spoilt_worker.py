@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from resonance_vllm.vllm import rotary as vllm_rotary
+from resonance_vllm import vllm as plugin
 
-_build = vllm_rotary.build
+_build = plugin._yarn
 
 
 @functools.wraps(_build)
@@ -18,7 +18,7 @@ def _spoilt(*args: Any) -> Any:
     return module
 
 
-vllm_rotary.build = _spoilt
+plugin._yarn = _spoilt
 
 
 class SpoiltWorker:

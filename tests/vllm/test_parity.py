@@ -93,17 +93,11 @@ def assert_same(ours: Scored, theirs: Scored) -> None:
 
 def load_hf(path: Path, rope: dict[str, Any], length: int) -> Any:
     import torch
-    from transformers import AutoModelForCausalLM
 
     from resonance_vllm import hf
 
-    hf.register()
-    positions = ModelPositions.of_checkpoint(str(path))
-    overrides = settings.hf_overrides(positions.complete(rope), positions, length)
-    model = AutoModelForCausalLM.from_pretrained(
-        path, dtype=torch.float32, rope_precision="float32", **overrides
-    )
-    return model.eval()
+    spec = ModelPositions.of_checkpoint(str(path)).complete(rope)
+    return hf.load(str(path), spec, precision="float32", limit=length, dtype=torch.float32).eval()
 
 
 def start_engine(
@@ -111,7 +105,7 @@ def start_engine(
     rope: dict[str, Any],
     length: int,
     eager: bool = True,
-    worker: str = "rope_worker.RopeWorker",
+    worker: str = "resonance_vllm.vllm.RopeWorker",
     workers: int = 1,
 ) -> Any:
     from vllm import LLM
@@ -146,9 +140,7 @@ def _worker_finds_its_extension() -> Iterator[None]:
 def use_rope(engine: Any, path: Path, rope: dict[str, Any], length: int) -> None:
     positions = ModelPositions.of_checkpoint(str(path))
     written = settings.vllm_hf_overrides(positions.complete(rope), positions, length)
-    parameters = written["rope_parameters"]
-    ((_, rows),) = engine.collective_rpc("use_rope", args=(parameters, length))
-    assert rows >= length
+    engine.collective_rpc("set_rope", args=(written["rope_parameters"],))
 
 
 def random_prompt(length: int, vocabulary: int = 512) -> list[int]:
@@ -184,12 +176,9 @@ def test_fixed_types_agree(tiny_engine: Any, tiny_llama: Path, rope_type: str) -
         assert_same(score_hf(model, prompt), score_vllm(tiny_engine, prompt))
 
 
-@pytest.mark.parametrize("rope_type", ["longrope", "resonance_longrope"])
-def test_longrope_agrees_past_the_original_length_only(
-    tiny_engine: Any, tiny_llama: Path, rope_type: str
-) -> None:
+def test_longrope_agrees_past_the_original_length_only(tiny_engine: Any, tiny_llama: Path) -> None:
     """vLLM picks the factors by the served length, transformers by that of the prompt."""
-    rope = {"rope_type": rope_type, **LONGROPE}
+    rope = {"rope_type": "resonance_longrope", **LONGROPE}
     model = load_hf(tiny_llama, rope, SERVED)
     use_rope(tiny_engine, tiny_llama, rope, SERVED)
     for length in (300, 1000):
@@ -240,12 +229,12 @@ def test_two_workers_that_share_a_model_agree(tiny_llama: Path) -> None:
     rope = {"rope_type": "resonance_yarn", "factor": 4}
     engine = start_engine(tiny_llama, rope, SERVED, workers=2)
     try:
-        (one, first), (other, second) = engine.collective_rpc("held")
-        assert one != other
-        assert first == second
-        assert all(exact for _, exact in first)
         prompt = random_prompt(1000)
         assert_same(score_hf(load_hf(tiny_llama, rope, SERVED), prompt), score_vllm(engine, prompt))
+        linear = {"rope_type": "resonance_linear", "factor": 4}
+        use_rope(engine, tiny_llama, linear, SERVED)
+        model = load_hf(tiny_llama, linear, SERVED)
+        assert_same(score_hf(model, prompt), score_vllm(engine, prompt))
     finally:
         engine.llm_engine.engine_core.shutdown()
 
@@ -294,19 +283,17 @@ def finetuned(tmp_path_factory: pytest.TempPathFactory, save_llama: Callable[...
 def test_finetuned_checkpoint_loads_as_it_is(finetuned: Path) -> None:
     """No override anywhere: transformers and vLLM read the settings from config.json."""
     import torch
-    from transformers import AutoModelForCausalLM
     from vllm import LLM
 
     from resonance_vllm import hf
 
-    hf.register()
     engine = LLM(
         str(finetuned), dtype="float32", enforce_eager=True, skip_tokenizer_init=True,
         enable_prefix_caching=False, max_num_seqs=2, kv_cache_memory_bytes=2**30,
         max_model_len=SERVED,
     )  # fmt: skip
     try:
-        model = AutoModelForCausalLM.from_pretrained(finetuned, dtype=torch.float32).eval()
+        model = hf.load(str(finetuned), dtype=torch.float32).eval()
         assert model.config.rope_parameters["rope_type"] == "resonance_yarn"
         assert model.config.max_position_embeddings == SERVED
         shipped = model.config.rope_parameters

@@ -1,0 +1,220 @@
+"""The samples that lm-eval logs: the numbers of each question; texts stay in the file."""
+
+import hashlib
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from leval_harness.token_blocks import ReadText
+from leval_tasks.closed.definition import marks_in
+from leval_tasks.metrics import FAMILY_OF, length_of
+
+NOTES = ("unparsed", "thinking_unfinished", "reached_limit", "truncated", "kept_tokens",
+         "document_tokens")  # fmt: skip
+"""How a question was asked and answered, which is no score."""
+
+DESCRIBING = {
+    "doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter", "metrics",
+    "doc_hash", "prompt_hash", "target_hash",
+}  # fmt: skip
+"""What lm-eval logs of a sample beside its metrics."""
+
+COLUMNS = ("run", "task", "filter", "question", "prompt", "document", "metric", "num", "den")
+"""Of the frame `samples`."""
+
+STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d[-:.\d]*$")
+
+
+@dataclass
+class TaskRead:
+    """What was read of one task of a run: rows of `scores`, columns of `samples`, texts read.
+
+    `left_out` holds `(name, value, reason)` of what is in none of them.
+    """
+
+    scores: list[dict[str, Any]] = field(default_factory=list)
+    samples: dict[str, list[Any]] = field(default_factory=dict)
+    texts: list[ReadText] = field(default_factory=list)
+    left_out: list[tuple[str, Any, str]] = field(default_factory=list)
+
+
+def number(value: Any) -> float | None:
+    """A number, also one that was written as text (as lm-eval writes those of numpy)."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None
+
+
+def object_of(value: Any) -> dict[str, Any]:
+    """A mapping as it is; empty for anything else."""
+    return value if isinstance(value, dict) else {}
+
+
+def finite(value: Any) -> float | None:
+    """`number`, where it is finite."""
+    if type(value) is not float:
+        value = number(value)
+    return value if value is not None and math.isfinite(value) else None
+
+
+def samples_file(results: Path, task: str) -> Path | None:
+    """The file with a task's samples that was written together with a results file."""
+    stamp = STAMP.search(results.stem)
+    end = stamp[0] if stamp else results.stem.removeprefix("results_")
+    path = results.with_name(f"samples_{task.replace('/', '_')}_{end}.jsonl")
+    return path if path.is_file() else None
+
+
+def sample_lines(path: Path, *, prompts: bool = True) -> Iterator[dict[str, Any]]:
+    """The samples of a file, in its order.
+
+    Without `prompts` they have none: a line is mostly its prompt, and numbers do not need it.
+
+    Raises:
+        OSError, ValueError: the file cannot be read, or a line is no JSON object.
+    """
+    with path.open("rb") as lines:
+        for at, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line) if prompts else _without_prompt(line)
+            except ValueError as error:
+                raise ValueError(f"{path}: line {at} is no JSON ({error})") from None
+            if not isinstance(row, dict):
+                raise ValueError(f"{path}: line {at} is no JSON object")
+            yield row
+
+
+def _without_prompt(line: bytes) -> Any:
+    """A line of a samples file without its requests, where it has a hash in their place.
+
+    In JSON a quote inside of a text is escaped, so that both marks are keys. Where the first one is
+    a key of the document, the rest is no JSON.
+    """
+    start = line.find(b', "arguments": ')
+    end = line.find(b', "resps": ', start)
+    if 0 <= start < end and b', "prompt_hash": "' in line:
+        with suppress(ValueError):
+            return json.loads(line[:start] + line[end:])
+    return json.loads(line)
+
+
+def read_samples(path: Path, run: int, task: str, known: dict[str, Any], read: TaskRead) -> None:
+    """The numbers of each question, into `read`; texts stay in the file."""
+    filters = list(dict.fromkeys(row["filter"] for row in read.scores))
+    rows: list[tuple[Any, ...]] = []
+    asked: Counter[str] = Counter()
+    seen: Counter[tuple[str, str]] = Counter()
+    unnamed = 0
+    try:
+        for line in sample_lines(path, prompts=False):
+            chosen = line.get("filter")
+            if not isinstance(chosen, str):
+                unnamed += 1
+                chosen = filters[0] if len(filters) == 1 else ""
+            if chosen and (names := _metrics(line)):
+                question, prompt, document = _asked(line)
+                asked[chosen] += 1
+                times = seen[chosen, question] = seen[chosen, question] + 1
+                question = question if times == 1 else f"{question} #{times}"
+                about = (run, task, chosen, question, prompt, document)
+                rows += [(*about, *each) for each in _numbers(line, names)]
+            if FAMILY_OF.get(task) == "effective_context":
+                read.texts += ReadText.of_sample(line, run, task, known["folder"])
+    except (OSError, ValueError) as error:
+        for row in read.scores:
+            row |= {"status": "malformed", "note": f"{error}"}
+        return
+    logged = max(asked.values(), default=0)
+    for row in read.scores if asked else ():
+        if row["asked"] not in (None, logged):
+            said = f"{row['asked']} samples were scored, {logged} are logged"
+            row |= {"status": "malformed", "note": said}
+    if unnamed and len(filters) != 1:
+        reason = "the samples do not say which filter they are of"
+        read.left_out.append((path.name, None, reason))
+    columns = zip(*rows, strict=True) if rows else [()] * len(COLUMNS)
+    read.samples = {name: list(values) for name, values in zip(COLUMNS, columns, strict=True)}
+
+
+def _metrics(line: dict[str, Any]) -> list[str]:
+    """Names of the metrics that a sample logs."""
+    names = line.get("metrics", [name for name in line if name not in DESCRIBING])
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+
+
+def _asked(line: dict[str, Any]) -> tuple[str, str, str]:
+    """Question, hash of the prompt and document of a sample.
+
+    A question of our tasks is named by document and number, another one by the hash of its
+    document, which is the same for all models; the expected answer is part of both. A plain sample
+    is its own document.
+    """
+    doc = object_of(line.get("doc"))
+    document, cluster, number = (
+        doc.get(name) for name in ("document_id", "cluster", "question_id")
+    )
+    target, prompt = line.get("target_hash"), line.get("prompt_hash")
+    target = target if isinstance(target, str) else _hash(line.get("target"))
+    prompt = prompt if isinstance(prompt, str) else _hash(line.get("arguments"))
+    if cluster is not None and isinstance(document, str | int):
+        name = f"{document}" if number is None else f"{document}#{number}"
+    else:
+        known = line.get("doc_hash")
+        name = known[:16] if isinstance(known, str) else _hash(line.get("doc"))
+        keys = (line.get(key) for key in ("doc_id", "doc_hash", "prompt_hash"))
+        cluster = next((key for key in keys if key is not None), name)
+    return f"{name} {target[:8]}", prompt[:16], f"{cluster}"
+
+
+def _hash(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _numbers(line: dict[str, Any], names: list[str]) -> Iterator[tuple[str, float, float]]:
+    """`(metric, numerator, denominator)` of each score, loss and note of a sample."""
+    for name in names:
+        if name in NOTES or name.endswith("_stderr"):
+            continue
+        value = line.get(name)
+        both = value if isinstance(value, list) and len(value) == 2 else (value, 1.0)
+        top, bottom = map(finite, both)
+        if top is None or bottom is None or bottom <= 0:
+            continue
+        if top < 0 and length_of(name) is not None:  # RULER's sign of another length
+            continue
+        if top < 0 and name in LOG_LIKELIHOODS:
+            top = -top
+        yield name, top, bottom
+    notes = notes_of(line)
+    yield from ((name, notes[name], 1.0) for name in NOTES if name in notes)
+
+
+def notes_of(line: dict[str, Any]) -> dict[str, float]:
+    """How a question was asked and answered, as far as a sample says: tokens, and 0 or 1.
+
+    A closed-ended task of ours describes its prompt in the document and its answer in
+    `filtered_resps`. What a sweep wrote into the sample itself comes before both.
+    """
+    prompt = object_of(object_of(line.get("doc")).get("prompt"))
+    kept = [finite(prompt.get(name)) for name in ("kept_head", "kept_tail")]
+    found = prompt | ({"kept_tokens": sum(k or 0.0 for k in kept)} if None not in kept else {})
+    found |= marks_in(line.get("filtered_resps"))
+    found |= {name: line[name] for name in (*NOTES, "prompt_tokens") if name in line}
+    numbers = {n: float(v) if isinstance(v, bool) else finite(v) for n, v in found.items()}
+    return {name: each for name, each in numbers.items() if each is not None}
+
+
+LOG_LIKELIHOODS = {"perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte"}
+"""Metrics whose samples hold log-likelihoods in lm-eval's tasks, and nats in ours."""

@@ -1,0 +1,211 @@
+"""Portable checkpoints: a fixed method written as per-dimension `longrope`.
+
+Stock transformers and stock vLLM run that type without us: each divides the plain frequencies by
+one factor a feature. The angle is then their float32 product, so the exact phase is lost. Families
+read the type from config.json, or keep one of their own; none of that is written down, so a model
+is built by the new config and compared.
+"""
+
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from resonance_vllm.config import (
+    ModelPositions,
+    length_limit,
+    loading,
+    read_config,
+    with_rope,
+)
+from resonance_vllm.core.maps import MappedMethod
+from resonance_vllm.core.method import plain_frequencies
+from resonance_vllm.core.spec import LENGTH, RopeRequest, RopeSpec
+from resonance_vllm.errors import RopeConfigError
+from resonance_vllm.files import parse_json, write_text
+from resonance_vllm.positions import model_keys
+from resonance_vllm.verify import RotaryReport, differences
+
+# Files that hold weights: linked where the file system can, never rewritten.
+WEIGHTS = (".safetensors", ".bin", ".pt")
+_READING = "allowed: families whose code reads longrope from config.json"
+
+logger = logging.getLogger(__name__)
+
+
+def export_checkpoint(checkpoint: Path, request: RopeRequest, out: Path) -> int:
+    """Write a checkpoint with a portable rope config.
+
+    Weights are hard-linked into the new folder `out`, or copied across file systems; of the other
+    files only config.json is rewritten. Stock transformers builds the model by it first, without
+    weights, and has to turn as requested; vLLM, too, where it is installed.
+
+    Returns:
+        Longest sequence in tokens, to be given to vLLM as `--max-model-len`.
+
+    Raises:
+        RopeConfigError: no fixed list of factors has the method's frequencies, or the model's stock
+            code would not turn by the config.
+        OSError: the checkpoint has no config.json, or `out` is not empty.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise FileExistsError(f"out: {out} is there already; give a new folder")
+    if not (checkpoint / "config.json").is_file():
+        raise FileNotFoundError(f"{checkpoint} holds no config.json, so it is no checkpoint")
+    model = ModelPositions.of_checkpoint(str(checkpoint))
+    rope = model.complete(request)
+    _refuse_changing(rope)
+    asked = _asked_rotation(checkpoint, rope)
+    content = json.dumps(_config(checkpoint, rope, model, asked), indent=2) + "\n"
+    with tempfile.TemporaryDirectory() as scratch:
+        (Path(scratch) / "config.json").write_text(content, encoding="utf-8")
+        _compare(Path(scratch), asked)
+        _refuse_other_numbers(checkpoint, rope, Path(scratch))
+    out.mkdir(parents=True, exist_ok=True)
+    for source in sorted(checkpoint.iterdir()):
+        if source.is_file() and source.name != "config.json":
+            _place(source.resolve(), out / source.name)
+    write_text(out / "config.json", content)
+    return length_limit(model, rope)
+
+
+def _refuse_changing(rope: RopeSpec) -> None:
+    """Refuse a method that no fixed list of frequencies can hold."""
+    if isinstance(rope.method, MappedMethod):
+        raise rope.method.refusal("a portable checkpoint holds frequencies alone")
+    if rope.method.follows_length or rope.method.switch_length is not None:
+        raise RopeConfigError(
+            f"rope_type: {rope.rope_type!r} cannot be exported: its frequencies change with the "
+            "length of the sequence, and a portable checkpoint holds one fixed list; allowed: "
+            "fixed methods, for example ntk_aware with the factor of one length"
+        )
+
+
+def _asked_rotation(checkpoint: Path, rope: RopeSpec) -> RotaryReport:
+    """The one rotation of a checkpoint with a method."""
+    from resonance_vllm.hf import report_of_checkpoint
+
+    with loading(str(checkpoint)):
+        one, *others = report_of_checkpoint(str(checkpoint), rope)
+    if any(each.layer_type is not None or each.inv_freq != one.inv_freq for each in (one, *others)):
+        raise RopeConfigError(
+            f"{one.module}: is one of several rotations of this model; allowed: models with one, "
+            "because a portable config holds one"
+        )
+    if not all(one.inv_freq):
+        raise RopeConfigError(
+            f"{one.module}: features of it stand still; allowed: models in which every feature "
+            "turns, because a list of divisors holds no frequency of 0"
+        )
+    return one
+
+
+def portable_rope(rope: RopeSpec, model: ModelPositions, asked: RotaryReport) -> dict[str, Any]:
+    """`rope_parameters` of type `longrope` for the rotation that a model holds with a method.
+
+    `short_factor` = `long_factor` = `b^(-2j/d) / inv_freq_j`, and the attention factor stands under
+    the keys of both libraries. Keys that are the model's own stay.
+    """
+    limit = length_limit(model, rope)
+    original = rope.method.trained_length or limit
+    plain = plain_frequencies(rope.method.rope_theta, 2 * len(asked.inv_freq)).tolist()
+    factors = [a / b for a, b in zip(plain, asked.inv_freq, strict=True)]
+    share = rope.method.partial_rotary_factor
+    return {
+        **model_keys(model.rope),
+        "rope_type": "longrope",
+        "rope_theta": rope.method.rope_theta,
+        "factor": limit / original,
+        LENGTH: original,
+        "short_factor": factors,
+        "long_factor": factors,
+        "attention_factor": asked.attention_factor,  # transformers
+        "short_mscale": asked.attention_factor,  # vLLM
+        "long_mscale": asked.attention_factor,
+        **({"partial_rotary_factor": share} if share != 1 else {}),
+    }
+
+
+def _config(
+    checkpoint: Path, rope: RopeSpec, model: ModelPositions, asked: RotaryReport
+) -> dict[str, Any]:
+    """The content of config.json with the settings where its language model keeps them."""
+    file = checkpoint / "config.json"
+    config: dict[str, Any] = parse_json(file.read_text(encoding="utf-8-sig"), str(file))
+    text = config
+    for name in model.nested:
+        text = text.get(name, text)  # an older file of the family is flat
+    for key in ("rope_scaling", "rope_theta", "rope_precision"):
+        text.pop(key, None)
+    parameters = portable_rope(rope, model, asked)
+    # Both libraries look for the trained length at the top first; it is vLLM's default length.
+    text |= {"rope_parameters": parameters, LENGTH: parameters[LENGTH]}
+    text["max_position_embeddings"] = length_limit(model, rope)
+    return config
+
+
+def _compare(exported: Path, asked: RotaryReport) -> None:
+    """Refuse unless stock code turns as asked under the config in a folder."""
+    for library, reports in _built(exported):
+        for held in reports:
+            wrong = differences(held.turns, asked.turns)
+            if wrong:
+                raise RopeConfigError(
+                    f"rope_type: {held.module} of {library} does not follow an exported config: "
+                    f"{'; '.join(wrong)}; it holds {held.turns}; {_READING}"
+                )
+
+
+def _built(exported: Path) -> Iterator[tuple[str, list[RotaryReport]]]:
+    """What each library builds by a config; that vLLM refuses it is logged."""
+    from resonance_vllm.check import installed, vllm_report
+    from resonance_vllm.hf import report_of_checkpoint
+
+    try:
+        yield "transformers", report_of_checkpoint(str(exported))
+    except Exception as error:
+        raise RopeConfigError(
+            f"rope_type: no model is built from it: {error}; {_READING}"
+        ) from error
+    if installed("vllm"):
+        try:
+            reports = vllm_report(str(exported))
+        except Exception as error:  # noqa: BLE001 - model code raises anything
+            logger.warning("vLLM would not run this export: %s", error)
+        else:
+            yield "vLLM", reports
+
+
+def _refuse_other_numbers(checkpoint: Path, rope: RopeSpec, exported: Path) -> None:
+    """Refuse a family whose code takes more than frequencies from its settings: a softmax scale."""
+    from resonance_vllm.hf import on_meta
+
+    asked = on_meta(with_rope(read_config(str(checkpoint)), rope.to_dict()))
+    others = dict(on_meta(read_config(str(exported))).named_modules())
+    for name, module in asked.named_modules():
+        for key, value in vars(module).items():
+            found = getattr(others.get(name), key, value)
+            if (
+                "Rotary" not in type(module).__name__
+                and isinstance(value, float)
+                and found != value
+            ):
+                raise RopeConfigError(
+                    f"rope_type: {name}.{key} would be {found}, not {value}, under an exported "
+                    "config; allowed: families whose code takes frequencies and attention factor "
+                    "alone from longrope"
+                )
+
+
+def _place(source: Path, target: Path) -> None:
+    if source.suffix in WEIGHTS:
+        try:
+            os.link(source, target)
+            return
+        except OSError:
+            pass  # another file system: a copy does as well
+    shutil.copy2(source, target)

@@ -1,0 +1,561 @@
+"""vLLM general plugin: our rope types in every process of the engine, and their exchange.
+
+vLLM has no extension point for rope types. It calls `register` in each of its processes before a
+model file is imported; there `get_rope` and `initialize_model` are wrapped. Model files copy RoPE
+dictionaries, pick keys from them and decide by the names of types (DeepSeek's softmax scale). So
+while a model is built its config shows a type of vLLM's own, and the base in it is a `TaggedBase`,
+a float that knows our settings: whatever dictionary a model file makes for `get_rope`, it has the
+base. Afterwards every rotary module is compared with what was asked.
+"""
+
+import contextlib
+import copy
+import dataclasses
+import functools
+import importlib
+import inspect
+import logging
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from resonance_vllm.config import COMPARED
+from resonance_vllm.core.frequencies import Rotation, base_frequencies, rotation
+from resonance_vllm.core.phase import cos_sin_table
+from resonance_vllm.core.spec import LENGTH, OWN_TYPES, RESONANCE, RopeSpec, RopeType
+from resonance_vllm.errors import RopeConfigError
+from resonance_vllm.positions import (
+    by_layer,
+    by_layer_type,
+    model_keys,
+    of_present_layers,
+    unscaled_type,
+    windowed,
+)
+from resonance_vllm.verify import CLOSE, NoRope, RotaryReport, Turns, differences, refusal
+
+# Named after the package, below vLLM's own logger: that one has a handler in every process.
+logger = logging.getLogger("vllm.resonance_vllm")
+
+_ROPE = "vllm.model_executor.layers.rotary_embedding"
+_LOADER = "vllm.model_executor.model_loader.utils"
+_YARN = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor", "truncate")
+# With these a scaled type that a model file names itself is plain RoPE.
+_NEUTRAL = {"factor": 1.0, "beta_fast": 32.0, "beta_slow": 1.0}
+_SHARE = "partial_rotary_factor"
+_AXES = "mrope_section"
+"""Key of models whose positions have several axes."""
+_CHECK = "the --hf-overrides that `leval-harness check MODEL --rope ...` prints"
+
+Wrapped = Callable[..., Any]
+
+
+@functools.cache
+def register() -> None:
+    """Make our rope types known to vLLM in this process; calling it again changes nothing.
+
+    A vLLM without the functions that are wrapped serves every model that does not ask for our
+    types, and refuses these as unknown.
+    """
+    from resonance_vllm import hf
+
+    try:
+        core = importlib.import_module("vllm.v1.engine.core").EngineCore
+        core.collective_rpc = _wrap_collective_rpc(core.collective_rpc)
+        _put(_ROPE, "get_rope", _wrap_get_rope)
+        _put(_LOADER, "initialize_model", _wrap_initialize_model)
+    except (ImportError, AttributeError) as error:
+        logger.warning("this vLLM is unknown to resonance_vllm and runs without it: %s", error)
+        return
+    hf.register()  # for configs that transformers reads, and models that vLLM runs through it
+
+
+def _put(module: str, name: str, wrap: Callable[[Wrapped], Wrapped]) -> None:
+    """Put a wrapper in place of a function, wherever vLLM references it already."""
+    original = getattr(importlib.import_module(module), name)
+    wrapper = functools.wraps(original)(wrap(original))
+    for loaded_name, loaded in list(sys.modules.items()):
+        if loaded_name.startswith("vllm") and vars(loaded).get(name) is original:
+            setattr(loaded, name, wrapper)
+
+
+# What a config asks for.
+
+
+def is_ours(rope: object) -> bool:
+    """Whether a RoPE dictionary has a type of ours, or a misspelt one, which is then refused."""
+    rope_type = rope.get("rope_type") if isinstance(rope, Mapping) else None
+    return rope_type in OWN_TYPES or str(rope_type).startswith(RESONANCE)
+
+
+class Asked(NamedTuple):
+    """What is asked of the layers of one type: settings, and the dictionary that they are from."""
+
+    spec: RopeSpec
+    rope: Mapping[str, Any]
+
+
+def asked_of(rope: Mapping[str, Any], shipped: Mapping[str, Any], length: int) -> Asked:
+    """The settings in a dictionary, with the frequencies of one length.
+
+    Args:
+        rope: in the config of a model.
+        shipped: what stands there without overrides. What is the model's own in it stays, for vLLM
+            replaces the whole dictionary.
+        length: served, in tokens.
+
+    Raises:
+        RopeConfigError: a key is unknown or missing, a value is not allowed, or vLLM cannot run it.
+    """
+    own = {"rope_type", *RopeType.read(rope.get("rope_type")).key_names()}
+    given = {k: v for k, v in rope.items() if k in own or k not in {*shipped, "type", "rope_dim"}}
+    spec = RopeSpec.from_dict(given)
+    spec.method.for_vllm({"rope_type": spec.rope_type})  # refuses what vLLM cannot run
+    spec.refuse_unknown()
+    if spec.method.follows_length and "alpha" in rope:
+        raise RopeConfigError(
+            f"rope_type: {spec.rope_type!r} would lose the alpha of this model's own dynamic type "
+            "in vLLM; allowed: on transformers, or another method in its place"
+        )
+    kept = {k: v for k, v in shipped.items() if k in {*model_keys(shipped), _SHARE}}
+    spec = dataclasses.replace(spec, method=spec.method.at_length(length))
+    return Asked(spec, {**kept, **rope} if is_ours(rope) else rope)
+
+
+def asked_by(model: Any) -> dict[str | None, Asked]:
+    """What vLLM's `ModelConfig` asks of each layer type; empty where no type is ours.
+
+    Those of a stock type count where `vllm_hf_overrides` wrote them.
+    """
+    text, served = model.hf_text_config, int(model.max_model_len)
+    ropes = of_present_layers(text)
+    if model.hf_config is not text and any(map(is_ours, by_layer(model.hf_config).values())):
+        raise RopeConfigError(
+            f"rope_parameters: they stand at the top of a config of model_type "
+            f"{model.hf_config.model_type!r}, which nests its language model; allowed: {_CHECK}"
+        )
+    if any(map(is_ours, ropes.values())):
+        ropes = {kind: rope for kind, rope in ropes.items() if is_ours(rope)}
+    elif getattr(model.hf_config, COMPARED, False):
+        ropes = {kind: rope for kind, rope in ropes.items() if not windowed(kind)}
+    else:
+        return {}
+    before = by_layer(shipped_config(model))
+    asked = {
+        kind: asked_of(rope, before.get(kind, before.get(None)) or {}, served)
+        for kind, rope in ropes.items()
+    }
+    for spec, _ in asked.values():
+        limit = spec.method.length_limit(served)
+        if served > limit and spec.rope_type in OWN_TYPES:
+            raise RopeConfigError(
+                f"max_model_len: {served} is above the limit of {limit} tokens of rope_type "
+                f"{spec.rope_type!r}; allowed: --max-model-len {limit}, or a larger factor"
+            )
+    return asked
+
+
+def shipped_config(model: Any) -> Any:
+    """The text model's config as config.json has it, before overrides, of a `ModelConfig`."""
+    from vllm.transformers_utils.config import get_config, get_hf_text_config
+
+    path = getattr(model, "hf_config_path", None) or model.model
+    found = get_config(path, model.trust_remote_code, model.revision, model.code_revision)
+    return get_hf_text_config(found)
+
+
+# What model files see, and what `get_rope` builds of it.
+
+
+class TaggedBase(float):
+    """A base of rotation that knows the settings it stands for.
+
+    Attributes:
+        spec: the settings.
+        by_library: whether the dictionary around it has the YaRN that they start from; else it is
+            plain RoPE, which they change by the ratio that they change plain frequencies.
+    """
+
+    spec: RopeSpec
+    by_library: bool
+
+
+def tagged(rope: Mapping[str, Any], spec: RopeSpec, positions: int, plain: str) -> dict[str, Any]:
+    """The dictionary that model files see in place of ours.
+
+    It is YaRN where ours is, because code of DeepSeek scales its softmax by it; not on positions of
+    several axes, for which vLLM's YaRN takes another trained length. All other methods are shown as
+    plain RoPE. It is complete: model files read keys without asking whether they are there.
+
+    Args:
+        rope: of ours; what is the model's own in it stays.
+        spec: the settings in it.
+        positions: the config's length in tokens.
+        plain: the family's type without scaling, `default` or `proportional`.
+    """
+    base = TaggedBase(spec.method.rope_theta)
+    base.spec = spec
+    yarn = spec.method.name == "yarn" and spec.base_is_stock
+    base.by_library = yarn and plain == "default" and _AXES not in rope
+    if base.by_library:
+        seen = spec.method.for_vllm({**spec.method.written(), "rope_type": "yarn"})
+    else:
+        seen = {**_NEUTRAL, LENGTH: spec.method.trained_length or positions, "rope_type": plain}
+    share = {_SHARE: rope[_SHARE]} if _SHARE in rope else {}
+    return {**seen, **model_keys(rope), **share, "rope_theta": base}
+
+
+@contextlib.contextmanager
+def _shown_as_stock(config: Any, asked: Mapping[str | None, Asked], served: int) -> Iterator[None]:
+    """The text model's config with `tagged` dictionaries in place of ours."""
+    rope, positions = config.rope_parameters, config.max_position_embeddings
+    shown: dict[str | None, Any] = copy.deepcopy(by_layer(config))
+    for kind, (spec, own) in asked.items():
+        shown[kind] = tagged(own, spec, positions, unscaled_type(config, kind))
+    changes = {
+        "rope_parameters": shown.get(None, {**rope, **shown}),
+        # Layers that keep a rotation of their own get a table of so many rows.
+        "max_position_embeddings": max(positions, served),
+    }
+    before = {key: getattr(config, key) for key in changes}
+    vars(config).update(changes)  # some config classes check what is set
+    try:
+        yield
+    finally:
+        vars(config).update(before)
+
+
+class Given(NamedTuple):
+    """What a rotary module was given, kept as its attribute `resonance`."""
+
+    spec: RopeSpec
+    rotation: Rotation
+    scale: float
+
+
+@functools.cache
+def resonance_yarn() -> Any:
+    """The rotary embedding of Resonance YaRN, a class that derives from vLLM's."""
+    from vllm.model_executor.layers.rotary_embedding import YaRNScalingRotaryEmbedding
+
+    class ResonanceYaRNScalingRotaryEmbedding(YaRNScalingRotaryEmbedding):
+        """YaRN with wavelengths rounded to integers, and exact phase (arXiv 2403.00071)."""
+
+        def __init__(self, spec: RopeSpec, rows: int, *args: Any, **kwargs: Any) -> None:
+            self.spec, self.rows = spec, rows
+            super().__init__(*args, **kwargs)
+
+        def _compute_cos_sin_cache(self) -> torch.Tensor:
+            """The table, float32 `[rows, rotary_dim]`: cos of every feature, then sin."""
+            yarn = self._compute_inv_freq(self.scaling_factor)
+            made = rotation(self.spec, base_frequencies(self.spec, yarn))
+            self.resonance = Given(self.spec, made, self.mscale)
+            return cos_sin_table(made, self.mscale, self.rows, device=yarn.device)
+
+    return ResonanceYaRNScalingRotaryEmbedding
+
+
+class Apart(NamedTuple):
+    """Where tables are made, in float32, while a model is built without weights, and how long."""
+
+    device: torch.device
+    rows: int
+
+
+apart_now: ContextVar[Apart | None] = ContextVar("apart_now", default=None)
+
+
+def _wrap_get_rope(original: Wrapped) -> Wrapped:
+    """`get_rope`: an embedding whose base is tagged turns by our settings."""
+    signature = inspect.signature(original)
+
+    def get_rope(*args: Any, **kwargs: Any) -> Any:
+        call = signature.bind(*args, **kwargs)
+        call.apply_defaults()
+        given, apart = call.arguments, apart_now.get()
+        rope = given["rope_parameters"] or {}
+        given["dtype"] = given["dtype"] or torch.get_default_dtype()
+        if apart is not None:
+            given["dtype"] = torch.float32
+            if rope.get("rope_type", "default") in ("default", "proportional", "llama3"):
+                given["max_position"] = min(given["max_position"], apart.rows)
+        with apart.device if apart else contextlib.nullcontext():
+            if is_ours(rope):  # of a model file that made the dictionary itself
+                spec, _ = asked_of(rope, model_keys(rope), _served() or given["max_position"])
+                rope = tagged(rope, spec, given["max_position"], "default")
+                given["rope_parameters"] = rope
+            if isinstance(rope.get("rope_theta"), TaggedBase):
+                return _own_rope(original, given)
+            return original(*call.args, **call.kwargs)
+
+    return get_rope
+
+
+def _served() -> int:
+    """Longest sequence of the engine in tokens; 0 where none is configured."""
+    from vllm.config import get_current_vllm_config
+
+    model = get_current_vllm_config().model_config
+    return int(model.max_model_len) if model else 0
+
+
+def _own_rope(original: Wrapped, given: dict[str, Any]) -> Any:
+    """Build (or find) the embedding for a call of `get_rope` with a tagged base."""
+    from vllm.model_executor.layers.rotary_embedding import _ROPE_DICT
+
+    rope, apart = given["rope_parameters"], apart_now.get()
+    base: TaggedBase = rope["rope_theta"]
+    # vLLM's kernels do not check: a position without a row reads foreign memory.
+    length = base.spec.method.length_limit(given["max_position"])
+    rows = max(length, given["max_position"], _served())
+    rows = min(rows, apart.rows) if apart else rows
+    # vLLM keeps modules by their arguments, and plain layers may have the same.
+    given = {**given, "rope_parameters": {**rope, "resonance": f"{base.spec} {rows}"}}
+    key = ("resonance_vllm", str(given))
+    if key not in _ROPE_DICT:
+        if base.spec.resonance and base.by_library and rope["rope_type"] == "yarn":
+            module = _yarn(given, base, rows)
+        else:
+            module = _changed(original(**given), base, rows)
+        _ROPE_DICT[key] = module
+        logger.info("rope_type %s: %d positions in the table", base.spec.rope_type, rows)
+    return _ROPE_DICT[key]
+
+
+def _yarn(given: Mapping[str, Any], base: TaggedBase, rows: int) -> Any:
+    """The class of Resonance YaRN for arguments of `get_rope`."""
+    rope, head = given["rope_parameters"], given["head_size"]
+    turned = rope.get("rope_dim") or int(head * rope.get("partial_rotary_factor", 1.0))
+    module = resonance_yarn()(
+        base.spec, rows, head, turned, rope[LENGTH], float(base), given["is_neox_style"],
+        rope["factor"], given["dtype"], **{name: rope[name] for name in _YARN if name in rope},
+    )  # fmt: skip
+    _verify_formula(module, base.spec)
+    return module
+
+
+def _changed(module: Any, base: TaggedBase, rows: int) -> Any:
+    """A module that vLLM built, with another table."""
+    if base.by_library:
+        _verify_formula(module, base.spec)
+    stock = base_frequencies(base.spec, frequencies_of(module), by_library=base.by_library)
+    made, scale = rotation(base.spec, stock), base.spec.method.scale()
+    name, old = table_of(module)
+    table = cos_sin_table(made, scale, max(rows, len(old)), dtype=old.dtype, device=old.device)
+    setattr(module, name, table)
+    if getattr(module, f"{name}_bf16", None) is not None:
+        setattr(module, f"{name}_bf16", table.to(torch.bfloat16))
+    module.base, module.resonance = float(module.base), Given(base.spec, made, scale)
+    return module
+
+
+def frequencies_of(module: Any) -> torch.Tensor:
+    """What vLLM computes for a module, radians a token `[features]`."""
+    factor = getattr(module, "scaling_factor", None)
+    found: torch.Tensor = module._compute_inv_freq(module.base if factor is None else factor)
+    return found
+
+
+def _verify_formula(module: Any, spec: RopeSpec) -> None:
+    """Refuse a YaRN of vLLM for which a model file dropped a key, or put another in its place."""
+    held = Turns(frequencies_of(module), module.mscale)
+    if wrong := differences(held, spec.method):
+        where = f"{type(module).__name__} in vLLM"
+        raise refusal(spec, where, wrong, held, "settings that this model's code reads")
+
+
+def table_of(module: Any) -> tuple[str, torch.Tensor]:
+    """The buffer of a module that holds cos and sin by position, and its name.
+
+    Raises:
+        RopeConfigError: there is none.
+    """
+    for name, buffer in module.named_buffers(recurse=False):
+        if name.endswith("cos_sin_cache") and buffer.ndim == 2 and buffer.is_floating_point():
+            return name, buffer
+    raise RopeConfigError(
+        f"rope_type: vLLM's {type(module).__name__} has no table of cos and sin by position, so "
+        "no settings can be given to it; allowed: models whose rotation is such a table"
+    )
+
+
+def held_turns(module: Any) -> Turns:
+    """What a module turns by, read from the second row of its table; frequencies are float64."""
+    _, table = table_of(module)
+    first = 0
+    if getattr(module, "use_long_rope", False):  # that of long sequences is behind the other one
+        first = min(int(module.original_max_position_embeddings), len(table) // 2)
+    cos, sin = table[first : first + 2].double().cpu().chunk(2, dim=-1)
+    return Turns(torch.atan2(sin[1], cos[1]), float(cos[0].max()))
+
+
+# What was built.
+
+
+def _wrap_initialize_model(original: Wrapped) -> Wrapped:
+    """`initialize_model`: a model with requests is built from stock settings, then verified."""
+    signature = inspect.signature(original)
+
+    def initialize_model(*args: Any, **kwargs: Any) -> Any:
+        call = signature.bind(*args, **kwargs).arguments
+        engine = call["vllm_config"]
+        config = call.get("model_config") or engine.model_config
+        text = config.hf_text_config
+        asked = asked_by(config)
+        if not asked:
+            if config is not engine.model_config:
+                _refuse_draft(engine.model_config)
+            return original(*args, **kwargs)
+        first = next(iter(asked.values())).spec
+        shown: Any = contextlib.nullcontext()
+        of_transformers = config.using_transformers_backend()
+        if first.rope_type in OWN_TYPES and not of_transformers:
+            shown = _shown_as_stock(text, asked, int(config.max_model_len))
+        try:
+            with shown:
+                model = original(*args, **kwargs)
+        except (AttributeError, KeyError, TypeError) as error:  # code with a form of its own
+            raise RopeConfigError(
+                f"rope_type: {first.rope_type!r}: the code of {config.architecture} in vLLM does "
+                f"not build with it: {type(error).__name__}: {error}; allowed: what it reads"
+            ) from error
+        if of_transformers:
+            from resonance_vllm import hf
+
+            hf.apply_rope(model.model)
+        else:
+            _verify(model, text, asked)
+        return model
+
+    return initialize_model
+
+
+def _refuse_draft(target: Any) -> None:
+    """Refuse a draft model beside our settings: its table ends at the trained length."""
+    ours = [rope["rope_type"] for rope in by_layer(target.hf_text_config).values() if is_ours(rope)]
+    if ours:
+        raise RopeConfigError(
+            f"speculative_config: the draft model would not get rope_type {ours[0]!r}, which vLLM "
+            "gives the target alone; allowed: methods without a draft model (ngram, suffix)"
+        )
+
+
+def rotary_modules(model: nn.Module, config: Any) -> Iterator[tuple[str, str | None, Any]]:
+    """Name, layer type and module of every rotary module of a model's text part, by each name.
+
+    The layer type is as transformers names it; None where the config has none.
+    """
+    whole: Any = model
+    text = whole.get_language_model() if hasattr(whole, "get_language_model") else model
+    prefix = next((name for name, module in model.named_modules() if module is text), "")
+    kinds = getattr(config, "layer_types", None) or []
+    for name, module in text.named_modules(prefix=prefix, remove_duplicate=False):
+        if "RotaryEmbedding" in type(module).__name__:
+            index = re.search(r"\.(\d+)\.", name)
+            known = index is not None and int(index[1]) < len(kinds)
+            yield name, str(kinds[int(index[1])]) if known and index else None, module
+
+
+def rotary_report(model: nn.Module, config: Any) -> list[RotaryReport]:
+    """What every rotary module of a built model turns by, one entry for each layer type.
+
+    Layers that share a module are one entry, with the name that it has in the first of them.
+    """
+    found: dict[tuple[int, str | None], RotaryReport] = {}
+    modules = list(rotary_modules(model, config))
+    several = len({id(module) for _, _, module in modules}) > 1
+    several |= by_layer_type(getattr(config, "rope_parameters", None) or {})
+    for name, kind, module in modules:
+        key = id(module), kind if several else None
+        if key not in found:
+            given: Given | None = getattr(module, "resonance", None)
+            exact = given is not None and given.rotation.exact
+            turns = Turns(given.rotation.inv_freq, given.scale) if given else held_turns(module)
+            inv_freq = tuple(turns.inv_freq.tolist())
+            found[key] = RotaryReport(name, key[1], inv_freq, turns.attention_factor, exact)
+    return list(found.values())
+
+
+def _verify(model: nn.Module, config: Any, asked: Mapping[str | None, Asked]) -> None:
+    """Compare every rotary module of a language model with what was asked."""
+    own = any(is_ours(rope) for _, rope in asked.values())
+    reached = False
+    for name, kind, module in rotary_modules(model, config):
+        spec, rope = asked.get(kind, asked.get(None)) or (None, {})
+        given: Given | None = getattr(module, "resonance", None)
+        if given is None and (spec is None or windowed(kind)):
+            continue  # keeps a rotation of its own
+        reached, held, wrong = True, held_turns(module), []
+        close = max(CLOSE, 2 * torch.finfo(table_of(module)[1].dtype).eps)
+        if given is not None:
+            wrong = differences(held, Turns(given.rotation.inv_freq, given.scale), close=close)
+            if spec is None and kind is not None:
+                wrong.append(f"layers of type {kind} were to keep theirs")
+        elif own:
+            wrong = ["the model's code fixes its rotation"]
+        elif spec is not None:
+            wrong = differences(held, spec.method, close=close)
+            if _AXES in rope and not getattr(module, _AXES, None):
+                wrong.append("positions of one axis turn it, and those of this model have several")
+        first = spec or (given.spec if given else None)
+        if wrong and first:
+            where = f"{name} ({type(module).__name__}) in vLLM"
+            allowed = "transformers (hf-long), or models whose code in vLLM reads rope_parameters"
+            raise refusal(first, where, wrong, held, allowed)
+    if not reached:
+        names = ", ".join(dict.fromkeys(repr(spec.rope_type) for spec, _ in asked.values()))
+        raise NoRope(
+            f"rope_type: {names} reached no module: {type(model).__name__} has no rotary position "
+            "embeddings in vLLM; allowed: models with RoPE"
+        )
+
+
+# Other settings in a running engine.
+
+
+class RopeWorker:
+    """Given to an engine as `worker_extension_cls`: other RoPE settings while it runs.
+
+    `collective_rpc("set_rope", args=(rope,))` replaces the tables of cos and sin in each worker,
+    and the engine forgets what it has cached of texts. Then numbers are those of a fresh engine.
+    """
+
+    get_model: Callable[[], nn.Module]
+    vllm_config: Any
+
+    def set_rope(self, rope: dict[str, Any] | None) -> list[dict[str, Any]]:
+        """Let every rotary module turn by other settings.
+
+        Args:
+            rope: what `--hf-overrides` takes as `rope_parameters`; None is config.json as it is.
+
+        Returns:
+            The fields of `RotaryReport` of each module.
+
+        Raises:
+            RopeConfigError: the settings are wrong, or only a new engine can have them.
+        """
+        from resonance_vllm.vllm_exchange import exchange
+
+        reports = exchange(self.get_model(), self.vllm_config, rope)
+        return [dataclasses.asdict(each) for each in reports]
+
+
+def _wrap_collective_rpc(original: Wrapped) -> Wrapped:
+    """`EngineCore.collective_rpc`: the engine forgets cached texts before an exchange."""
+
+    @functools.wraps(original)
+    def collective_rpc(self: Any, method: Any, *args: Any, **kwargs: Any) -> Any:
+        if method == "set_rope" and not self.reset_prefix_cache(reset_connector=True):
+            raise RopeConfigError(
+                "set_rope: requests are running, whose keys are turned by the settings before; "
+                "allowed: after the last answer"
+            )
+        return original(self, method, *args, **kwargs)
+
+    return collective_rpc

@@ -1,1 +1,0 @@
-"""The adapter for vLLM: gives a model what was requested and reports what its modules hold."""

@@ -1,0 +1,173 @@
+"""Models of vLLM built once more, without weights: to look at one, and to exchange its tables.
+
+What a model file makes of RoPE settings only it knows. So other settings are given to a running
+engine by building its model with them on the meta device, comparing the two, and copying tables.
+"""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from resonance_vllm.config import COMPARED
+from resonance_vllm.errors import RopeConfigError
+from resonance_vllm.positions import by_layer, by_layer_type, global_layers, model_keys
+from resonance_vllm.verify import NoRope, RotaryReport
+from resonance_vllm.vllm import (
+    Apart,
+    apart_now,
+    frequencies_of,
+    rotary_modules,
+    rotary_report,
+    shipped_config,
+    table_of,
+)
+
+_ANOTHER = "allowed: an engine of its own"
+
+
+def built_apart(engine: Any, where: Apart, weights: str = "meta") -> nn.Module:
+    """A model beside one that may run.
+
+    Args:
+        engine: vLLM's config.
+        where: device and rows of the tables; longer ones may be cut.
+        weights: device of everything else.
+    """
+    from vllm.model_executor.layers.rotary_embedding import _ROPE_DICT
+    from vllm.model_executor.model_loader import utils
+    from vllm.utils.torch_utils import set_default_torch_dtype
+
+    beside, kept = copy.copy(engine), dict(_ROPE_DICT)
+    beside.compilation_config = copy.copy(engine.compilation_config)
+    beside.compilation_config.static_forward_context = {}
+    beside.compilation_config.static_all_moe_layers = []
+    _ROPE_DICT.clear()  # it has modules whose tables were exchanged
+    token = apart_now.set(where)
+    try:
+        with set_default_torch_dtype(engine.model_config.dtype), torch.device(weights):
+            model: nn.Module = utils.initialize_model(vllm_config=beside)
+    finally:
+        apart_now.reset(token)
+        _ROPE_DICT.clear()
+        _ROPE_DICT.update(kept)
+    return model
+
+
+def exchange(model: nn.Module, engine: Any, rope: Mapping[str, Any] | None) -> list[RotaryReport]:
+    """Let a running model turn by other settings, its tables replaced in place.
+
+    Args:
+        model: of a worker.
+        engine: vLLM's config that it was built with.
+        rope: as `RopeWorker.set_rope` takes it.
+
+    Raises:
+        RopeConfigError: the settings are wrong, or only a new engine can have them.
+    """
+    wanted = _with_settings(engine, rope)
+    text, served = wanted.model_config.hf_text_config, int(wanted.model_config.max_model_len)
+    tables = [table_of(module)[1] for _, _, module in rotary_modules(model, text)]
+    if not tables:
+        raise NoRope(f"rope_type: {type(model).__name__} has no rotary position embeddings")
+    try:
+        fresh = built_apart(wanted, Apart(tables[0].device, max(map(len, tables))))
+    except (NotImplementedError, RuntimeError) as error:  # model code that reads its weights
+        raise _refused(f"{type(model).__name__} is not built without weights: {error}") from error
+    pairs = _pairs(model, fresh, text)
+    _refuse_other_numbers(model, fresh)
+    new = {id(module): _rows(other, served) for module, other in pairs}
+    for module, other in pairs:
+        name, table = table_of(module)
+        rows = min(len(table), len(new[id(module)]))
+        for each in (table, getattr(module, f"{name}_bf16", None)):
+            if each is not None:
+                each[:rows].copy_(new[id(module)][:rows])
+        module.resonance = getattr(other, "resonance", None)
+    return rotary_report(model, text)
+
+
+def _refused(reason: str) -> RopeConfigError:
+    return RopeConfigError(
+        f"rope_type: cannot be exchanged in a running engine: {reason}; {_ANOTHER}"
+    )
+
+
+def _with_settings(engine: Any, rope: Mapping[str, Any] | None) -> Any:
+    """An engine's config with other RoPE settings, in a copy; None is what config.json has."""
+    changed, model = copy.copy(engine), copy.copy(engine.model_config)
+    configs = copy.deepcopy((model.hf_config, model.hf_text_config))
+    changed.model_config = model
+    model.hf_config, model.hf_text_config = configs
+    shipped = copy.deepcopy(getattr(shipped_config(model), "rope_parameters", None) or {})
+    setattr(model.hf_config, COMPARED, rope is not None)
+    if rope is None:
+        written = shipped
+    elif by_layer_type(shipped) and not by_layer_type(rope):
+        kind = global_layers(shipped)
+        written = {**shipped, kind: {**model_keys(shipped[kind]), **rope}}
+    else:
+        written = {**model_keys(shipped), **rope}
+    model.hf_text_config.rope_parameters = written
+    for one in by_layer(model.hf_text_config).values():
+        if one.get("rope_type") == "dynamic":
+            raise _refused("vLLM makes the base of 'dynamic' from the length that it starts with")
+    return changed
+
+
+def _pairs(model: nn.Module, fresh: nn.Module, config: Any) -> list[tuple[Any, Any]]:
+    """The rotary modules of a running model, each with the one that it is to turn like.
+
+    Raises:
+        RopeConfigError: they differ in more than their tables.
+    """
+    new = {name: module for name, _, module in rotary_modules(fresh, config)}
+    pairs: dict[int, tuple[Any, Any]] = {}
+    for path, _, module in rotary_modules(model, config):
+        other = new[path]
+        (name, table), (there, wanted) = table_of(module), table_of(other)
+        if pairs.setdefault(id(module), (module, other))[1] is not other:
+            raise _refused(f"{path} shares its table with layers that are to turn otherwise")
+        if (name, table.shape[1], _code(module)) != (there, wanted.shape[1], _code(other)):
+            raise _refused(f"{path} is {type(module).__name__} and not {type(other).__name__}")
+        if getattr(other, "use_long_rope", False):
+            raise _refused(f"{path} has two tables, of short and of long sequences")
+    return list(pairs.values())
+
+
+def _code(module: Any) -> list[Any]:
+    """The code by which a rotary module runs."""
+    names = ("forward", "forward_native", "forward_cuda", "forward_cpu")
+    return [getattr(type(module), name, None) for name in names]
+
+
+def _refuse_other_numbers(model: nn.Module, fresh: nn.Module) -> None:
+    """Refuse settings from which model code takes more than tables: a softmax scale."""
+    others = dict(fresh.named_modules())
+    for name, module in model.named_modules():
+        if "RotaryEmbedding" in type(module).__name__:
+            continue
+        for key, value in vars(module).items():
+            there = getattr(others.get(name), key, value)
+            if isinstance(value, float) and there != value:
+                raise _refused(f"{name}.{key} is {value} and not {there}")
+
+
+def _rows(module: Any, rows: int) -> torch.Tensor:
+    """A module's table, float32 `[positions, rotary_dim]`, with a row for each served position.
+
+    vLLM's YaRN ends at its own limit; another setting of the engine may be longer. The rows beyond
+    are made as it makes its own.
+    """
+    _, table = table_of(module)
+    if len(table) >= rows:
+        return table
+    positions = torch.arange(rows, dtype=torch.float32, device=table.device)
+    turned = torch.outer(positions, frequencies_of(module).to(table.device))
+    scale = getattr(module, "mscale", 1.0)
+    longer = torch.cat((turned.cos() * scale, turned.sin() * scale), dim=-1)
+    if not torch.equal(longer[: len(table)], table):
+        raise _refused(f"{type(module).__name__} has {len(table)} positions of {rows} served")
+    return longer

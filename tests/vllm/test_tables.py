@@ -1,0 +1,232 @@
+"""Embeddings that the plugin makes, without an engine, against closed forms."""
+
+import math
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from resonance_vllm.core.phase import cos_sin
+from resonance_vllm.core.spec import OWN_TYPES, RopeSpec, RopeType
+from resonance_vllm.vllm import register, resonance_yarn, table_of, tagged
+
+pytestmark = pytest.mark.vllm
+
+HEAD, THETA, ORIGINAL = 64, 100_000.0, 256
+SERVED = 4 * ORIGINAL
+COMMON = {"rope_theta": THETA, "factor": 4.0, "original_max_position_embeddings": ORIGINAL}
+FACTORS = [1.0 + j / 16 for j in range(HEAD // 2)]
+TYPES: dict[str, dict[str, Any]] = {
+    "resonance": {"rope_theta": THETA},
+    "resonance_linear": COMMON,
+    "ntk_aware": COMMON,
+    "resonance_ntk_aware": COMMON,
+    "resonance_yarn": COMMON,
+    "resonance_yarn, by wavelength": {**COMMON, "ramp": "wavelength"},
+    "resonance_llama3": {**COMMON, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    "resonance_longrope": {
+        **COMMON, "short_factor": FACTORS, "long_factor": [2 * factor for factor in FACTORS]
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _engine() -> Iterator[None]:
+    from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
+
+    register()
+    engine: Any = VllmConfig(device_config=DeviceConfig(device="cpu"))
+    engine.model_config = SimpleNamespace(max_model_len=SERVED)
+    with set_current_vllm_config(engine):
+        yield
+
+
+def made(name: str, dtype: torch.dtype = torch.float32, neox: bool = True, **changes: Any) -> Any:
+    """What `get_rope` makes of the dictionary that a model file sees in place of ours."""
+    from vllm.model_executor.layers import rotary_embedding
+
+    rope = {"rope_type": name.split(",")[0], **TYPES.get(name, COMMON), **changes}
+    keys = {"rope_type", *RopeType.read(rope["rope_type"]).key_names()}
+    spec = RopeSpec.from_dict({key: value for key, value in rope.items() if key in keys})
+    spec = RopeSpec(spec.method.at_length(SERVED), spec.resonance)
+    seen = tagged(rope, spec, ORIGINAL, "default")
+    return rotary_embedding.get_rope(HEAD, ORIGINAL, neox, seen, dtype=dtype)
+
+
+def closed_form(name: str) -> tuple[list[float], float]:
+    """Frequencies and attention factor written out feature by feature, by another route."""
+    base = name.removeprefix("resonance_") if name != "resonance" else "default"
+    s, b, d, length = 4.0, THETA, HEAD, ORIGINAL
+    result = []
+    for j in range(d // 2):
+        plain = b ** (-2 * j / d)
+        wave = 2 * math.pi / plain
+        if base == "linear":
+            wave *= s
+        elif base == "ntk_aware":
+            wave = 2 * math.pi * (b * s ** (d / (d - 2))) ** (2 * j / d)
+        elif base == "yarn, by wavelength":
+            gamma = min(max((length / wave - 1) / 31, 0.0), 1.0)
+            wave = (1 - gamma) * s * wave + gamma * wave
+        elif base == "yarn":
+            first, last = (
+                d * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(b))
+                for turns in (32, 1)
+            )
+            low, high = max(math.floor(first), 0), min(math.ceil(last), d - 1)
+            mix = min(max((j - low) / (high - low), 0.0), 1.0)
+            wave = 2 * math.pi / (mix * plain / s + (1 - mix) * plain)
+        elif base == "llama3":
+            smooth = min(max((length / wave - 1) / 3, 0.0), 1.0)
+            wave = 2 * math.pi / ((1 - smooth) * plain / s + smooth * plain)
+        elif base == "longrope":
+            wave *= 2 * FACTORS[j]  # the served length is past the trained one
+        result.append(float(round(wave)) if name.startswith("resonance") else wave)
+    yarn = 0.1 * math.log(s) + 1
+    scaled = {"longrope": math.sqrt(1 + math.log(s) / math.log(length))}
+    factor = yarn if base.startswith("yarn") else scaled.get(base, 1.0)
+    return [2 * math.pi / wave for wave in result], factor
+
+
+def runs_in_vllm(name: str) -> bool:
+    """Whether a type is frequencies alone, without a map of positions."""
+    from resonance_vllm.core.maps import MappedMethod
+
+    return not issubclass(RopeType.read(name).method, MappedMethod)
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_the_table_holds_the_closed_form(name: str) -> None:
+    _, table = table_of(made(name))
+    frequencies, factor = closed_form(name)
+    assert table.shape == (SERVED, HEAD)
+    for n in (0, 1, 100, ORIGINAL - 1, SERVED - 1):
+        expected = [factor * math.cos(n * w) for w in frequencies]
+        expected += [factor * math.sin(n * w) for w in frequencies]
+        torch.testing.assert_close(table[n], torch.tensor(expected), atol=2e-4, rtol=0)
+
+
+@pytest.mark.parametrize("name", [name for name in OWN_TYPES if runs_in_vllm(name)])
+def test_every_type_of_ours_has_a_table_of_its_values(name: str) -> None:
+    method = RopeType.read(name).method
+    keys = {"rope_theta": THETA, **method.example(HEAD)}
+    if "original_max_position_embeddings" in method.model_fields:
+        keys |= {"factor": 4.0, "original_max_position_embeddings": ORIGINAL}
+    spec = RopeSpec.from_dict({"rope_type": name, **keys})
+    spec = RopeSpec(spec.method.at_length(SERVED), spec.resonance)
+    from vllm.model_executor.layers import rotary_embedding
+
+    seen = tagged(keys, spec, ORIGINAL, "default")
+    _, table = table_of(rotary_embedding.get_rope(HEAD, ORIGINAL, True, seen, dtype=torch.float32))
+    assert len(table) >= max(SERVED, spec.method.length_limit(ORIGINAL))
+    cos, sin = cos_sin(spec, HEAD, torch.arange(len(table)), torch.float32)
+    torch.testing.assert_close(table, torch.cat((cos, sin), -1), atol=2e-3, rtol=0)
+
+
+@pytest.mark.parametrize("name", [name for name in TYPES if name.startswith("resonance")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_one_wavelength_apart_are_equal_bit_for_bit(name: str, dtype: torch.dtype) -> None:
+    _, table = table_of(made(name, dtype))
+    assert table.dtype is dtype
+    for j, w in enumerate(closed_form(name)[0]):
+        period = min(round(2 * math.pi / w), len(table))
+        for column in (j, HEAD // 2 + j):
+            values = table[:, column]
+            assert torch.equal(values[period:], values[: len(values) - period])
+
+
+def test_resonance_yarn_is_a_class_of_vllms_yarn() -> None:
+    from vllm.model_executor.layers import rotary_embedding
+
+    ours = made("resonance_yarn")
+    stock = rotary_embedding.get_rope(
+        HEAD, ORIGINAL, True, {"rope_type": "yarn", **COMMON}, dtype=torch.float32
+    )
+    assert type(ours) is resonance_yarn()
+    assert type(stock) is rotary_embedding.YaRNScalingRotaryEmbedding in type(ours).__mro__
+    assert stock.cos_sin_cache.shape == ours.cos_sin_cache.shape
+    assert not torch.allclose(stock.cos_sin_cache, ours.cos_sin_cache, atol=1e-2)
+    assert type(ours).forward_cpu is type(stock).forward_cpu
+
+
+@pytest.mark.parametrize("neox", [True, False])
+def test_the_kernels_turn_pairs_by_the_table(neox: bool) -> None:
+    module = made("resonance_yarn", neox=neox)
+    frequencies, factor = closed_form("resonance_yarn")
+    generator = torch.Generator().manual_seed(0)
+    positions = torch.tensor([0, 3, 500, 1023])
+    query = torch.randn(4, 2 * HEAD, generator=generator)
+    key = torch.randn(4, HEAD, generator=generator)
+    expected = query.clone().view(4, 2, HEAD)
+    for t, n in enumerate(positions.tolist()):
+        for j, w in enumerate(frequencies):
+            a, b = (j, j + HEAD // 2) if neox else (2 * j, 2 * j + 1)
+            x, y = query.view(4, 2, HEAD)[t, :, a], query.view(4, 2, HEAD)[t, :, b]
+            expected[t, :, a] = factor * (x * math.cos(n * w) - y * math.sin(n * w))
+            expected[t, :, b] = factor * (y * math.cos(n * w) + x * math.sin(n * w))
+    for forward in (module.forward_native, module.forward_cpu):
+        rotated, _ = forward(positions, query.clone(), key.clone())
+        torch.testing.assert_close(rotated.view(4, 2, HEAD), expected, atol=1e-4, rtol=0)
+
+
+def test_layers_share_a_table_and_plain_ones_keep_theirs() -> None:
+    from vllm.model_executor.layers import rotary_embedding
+
+    ours = made("ntk_aware")
+    assert made("ntk_aware") is ours
+    assert made("ntk_aware", factor=2.0) is not ours
+    assert made("ntk_aware", torch.bfloat16) is not ours
+    seen = tagged({}, spec("ntk_aware"), ORIGINAL, "default")
+    plain = rotary_embedding.get_rope(
+        HEAD, ORIGINAL, True, {**seen, "rope_theta": THETA}, dtype=torch.float32
+    )
+    assert plain is not ours
+    assert not torch.equal(plain.cos_sin_cache, ours.cos_sin_cache[:ORIGINAL])
+
+
+def spec(name: str) -> RopeSpec:
+    return RopeSpec.from_dict({"rope_type": name, **COMMON})
+
+
+def test_a_part_of_a_head_keeps_the_rest() -> None:
+    module = made("resonance_yarn", partial_rotary_factor=0.5)
+    assert module.cos_sin_cache.shape == (SERVED, HEAD // 2)
+    query, key = torch.ones(2, HEAD), torch.ones(2, HEAD)
+    rotated, _ = module.forward_native(torch.tensor([5, 900]), query.clone(), key.clone())
+    assert torch.equal(rotated[:, HEAD // 2 :], query[:, HEAD // 2 :])
+    assert not torch.allclose(rotated[:, : HEAD // 2], query[:, : HEAD // 2])
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_positions_of_several_axes_turn_the_features_of_their_axis(name: str) -> None:
+    sections = [8, 12, 12]
+    several = made(name, mrope_section=sections)
+    one_row = table_of(made(name))[1]
+    axes = torch.stack([torch.arange(5), torch.arange(5) * 2, torch.arange(5) * 3])
+    query = torch.randn(5, HEAD, generator=torch.Generator().manual_seed(0))
+    found, _ = several.forward_native(axes, query.clone(), query.clone())
+    cos, sin = one_row[axes].chunk(2, dim=-1)  # [axes, tokens, features]
+    of_axis = torch.repeat_interleave(torch.arange(3), torch.tensor(sections))
+    cos, sin = (each[of_axis, :, torch.arange(HEAD // 2)].T for each in (cos, sin))
+    a, b = query.chunk(2, dim=-1)
+    wanted = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"factor": 8.0}, "frequencies differ.*attention factor"),
+        ({"attention_factor": 2.0}, "the attention factor is 2, not 1.13863"),
+    ],
+)
+def test_a_model_file_that_puts_another_key_in_place_is_noticed(
+    changes: dict[str, Any], says: str
+) -> None:
+    from vllm.model_executor.layers import rotary_embedding
+
+    seen = {**tagged({}, spec("resonance_yarn"), ORIGINAL, "default"), **changes}
+    with pytest.raises(ValueError, match=says):
+        rotary_embedding.get_rope(HEAD, ORIGINAL, True, seen, dtype=torch.float32)
