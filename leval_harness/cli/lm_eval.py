@@ -112,10 +112,12 @@ def _register() -> None:
     """RoPE types into transformers, models into lm-eval; vLLM and tasks find ours by themselves."""
     try:
         import leval_harness.backends
+        from leval_harness.training import t5
         from resonance_vllm import hf
     except ImportError as error:
         without = f"running without our RoPE types and backends; {needs_extra('hf')}"
         logging.getLogger(__name__).warning("%s: %s", error, without)
         return
     hf.register()
+    t5.register()
     leval_harness.backends.register()

@@ -1,4 +1,4 @@
-"""Test PosGen models: when they are trained, under other encodings, and through lm-eval.
+"""Test PosGen models, when they are trained and under other encodings.
 
 A finished run has a `result.json`. Each of its tests under another encoding is a file
 `tested/<encoding>.json` beside it.
@@ -16,15 +16,12 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from leval_harness.training import t5_layer
 from leval_harness.training.posgen_models import StackData, load_stack, save_models
 from leval_harness.training.posgen_settings import PosGenRun, Recipe, rope_parameters
-from leval_harness.training.stacked import StackedDecoder, token_losses
-from leval_harness.training.trainer import exclusive, fastest_device, made_by, usable_device
-from leval_tasks.metadata import SUBTASKS
+from leval_harness.training.stack import Stack, token_losses
+from leval_harness.training.trainer import device_of, exclusive, made_by
 from leval_tasks.posgen.encodings import ENCODINGS
 from leval_tasks.posgen.sequences import position_ranges
-from resonance_vllm.config import loading
 from resonance_vllm.errors import SettingError, UserError, one_of
 from resonance_vllm.files import read_object, write_json
 from resonance_vllm.settings import read
@@ -41,7 +38,7 @@ EVALUATION_BATCH = 125
 
 @torch.no_grad()
 def evaluate(
-    stack: StackedDecoder, data: StackData, split: str, rows: int | None = None
+    stack: Stack, data: StackData, split: str, rows: int | None = None
 ) -> list[dict[str, Any]]:
     """Teacher-forced metrics of each model, over all tokens after the seed of its first `rows`.
 
@@ -97,7 +94,7 @@ def require_finite(loss: float, step: int, run: PosGenRun, recipe: Recipe) -> No
 
 
 def write_results(
-    stack: StackedDecoder,
+    stack: Stack,
     data: StackData,
     folder: Path,
     kept_steps: Sequence[int],
@@ -160,7 +157,7 @@ def cross(
     tests: Mapping[str, Sequence[str]],
     *,
     stack_size: int = 1,
-    device: str | None = "cpu",
+    device: str = "cpu",
 ) -> Iterator[dict[str, Any]]:
     """Test finished runs under every encoding that they have no test of; yield the new tests.
 
@@ -169,15 +166,14 @@ def cross(
         tests: trained encoding -> those to test it under. Its own is left out: training has
             tested it.
         stack_size: models tested at a time.
-        device: torch's; None takes the fastest that there is.
+        device: `auto` or `cpu`.
 
     Raises:
-        SettingError: there is no such encoding or device.
+        SettingError: there is no such encoding.
         UserError: the folder was not written by `posgen train`, or another test works on it.
     """
     for encoding in dict.fromkeys(chain(*tests.values())):
         one_of("encoding", encoding, ENCODINGS)
-    on = usable_device(device) if device else fastest_device()
     recipe = read_recipe(folder)
     with exclusive(folder / f".{TESTS}"):
         waiting: dict[tuple[str, str], list[PosGenRun]] = defaultdict(list)
@@ -191,9 +187,8 @@ def cross(
             for start in range(0, len(runs), stack_size)
         ]
         for encoding, runs in tqdm(stacks, disable=None if stacks else True):
-            stack = load_stack(recipe, runs, folder)
+            stack = load_stack(recipe, runs, folder).to(device_of(device))
             stack.rotate_by([rope_parameters(encoding, recipe)] * len(runs))
-            stack.to(on)
             results = evaluate(stack, StackData(recipe, runs), "test")
             for run, result in zip(runs, results, strict=True):
                 record = {"schema_version": 1, **vars(run), "tested_with": encoding}
@@ -206,57 +201,3 @@ def cross(
 
 def _test_file(folder: Path, run: PosGenRun, encoding: str) -> Path:
     return folder / run.folder / TESTS / f"{encoding}.json"
-
-
-def evaluate_checkpoint(
-    checkpoint: str, *, subtask: str | None = None, limit: int | None = None, device: str = "cpu"
-) -> dict[str, float]:
-    """Test a checkpoint through lm-eval, as any other model is tested.
-
-    Args:
-        checkpoint: its folder.
-        subtask: to test it on; None takes the one in its config.json.
-        limit: how many sequences of the test split; None for all.
-        device: torch's.
-
-    Returns:
-        The fractions `ood_accuracy`, `id_accuracy` and `accuracy@a-b`.
-
-    Raises:
-        SettingError: the device cannot be used, or the sub-task is unknown, or neither given nor in
-            the checkpoint.
-        UserError: the folder holds no checkpoint, or one that transformers cannot load.
-    """
-    import lm_eval
-    from lm_eval.tasks import TaskManager
-
-    from leval_harness.backends.hf_long import HFLong
-
-    file = Path(checkpoint) / "config.json"
-    if not file.is_file():
-        raise UserError(f"checkpoint: {checkpoint} has no config.json; give a checkpoint folder")
-    config = read_object(file)
-    if config is None:
-        raise UserError(f"checkpoint: {file} is not a JSON object")
-    stated = config.get("posgen")
-    subtask = subtask or (stated.get("subtask") if isinstance(stated, dict) else None)
-    if subtask is None:
-        raise SettingError(f"subtask: not in {file}; give one of {', '.join(SUBTASKS)}")
-    one_of("subtask", subtask, SUBTASKS)
-    usable_device(device)
-    t5_layer.register()
-    name = f"posgen_{subtask}"
-    manager = TaskManager(metadata={"pretrained": checkpoint})
-    with loading(checkpoint):
-        model = HFLong(pretrained=checkpoint, device=device, dtype="float32", batch_size=32)
-    tokens, rows = len(model.tokenizer), model.model.get_input_embeddings().num_embeddings
-    if tokens > rows:
-        raise UserError(f"{checkpoint}: its tokenizer has {tokens} tokens, its model has {rows}")
-    output = lm_eval.simple_evaluate(
-        model=model, tasks=[name], task_manager=manager, limit=limit, bootstrap_iters=0
-    )
-    return {
-        key.removesuffix(",none"): value
-        for key, value in output["results"][name].items()
-        if key.endswith(",none") and "stderr" not in key
-    }

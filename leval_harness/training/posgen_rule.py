@@ -27,8 +27,8 @@ from leval_harness.training.posgen_evaluate import (
 )
 from leval_harness.training.posgen_models import StackData, adamw, build_stack
 from leval_harness.training.posgen_settings import PosGenRun, Recipe, Work
-from leval_harness.training.stacked import token_losses
-from leval_harness.training.trainer import fastest_device, write_rows
+from leval_harness.training.stack import token_losses
+from leval_harness.training.trainer import device_of, write_rows
 from leval_tasks.metadata import PosGenSettings
 from leval_tasks.posgen.sequences import rule_labels
 from leval_tasks.posgen.vocabulary import PREFIX, special_id
@@ -126,7 +126,7 @@ def train_by_rule(recipe: Recipe, runs: Sequence[PosGenRun], work: Work) -> list
 
     A run takes minutes, so one that was stopped begins again.
     """
-    device = torch.device("cpu") if work.device == "cpu" else fastest_device()
+    device = device_of(work.device)
     written = []
     for run in tqdm(runs, disable=None if work.progress else True):
         start = time.monotonic()

@@ -36,7 +36,7 @@ from leval_harness.training.posgen_models import (
 )
 from leval_harness.training.posgen_rule import train_by_rule
 from leval_harness.training.posgen_settings import PosGenRun, Recipe, Work, rope_parameters
-from leval_harness.training.stacked import StackedDecoder
+from leval_harness.training.stack import Stack
 from leval_tasks.posgen.encodings import ENCODINGS
 from resonance_vllm.errors import SettingError
 from resonance_vllm.files import write_json
@@ -52,7 +52,7 @@ WARM_UP = 0.1
 class _Recorder(TrainerCallback):
     """Validate at fixed epochs, write a CSV a run, stop when a loss is NaN or infinite."""
 
-    def __init__(self, stack: StackedDecoder, data: StackData, folder: Path) -> None:
+    def __init__(self, stack: Stack, data: StackData, folder: Path) -> None:
         self.stack, self.data = stack, data
         self.every = data.recipe.evaluate_every * data.recipe.steps_per_epoch
         self.files = [folder / run.folder / METRICS_FILE for run in data.runs]
@@ -128,7 +128,7 @@ def train_stack(recipe: Recipe, runs: Sequence[PosGenRun], work: Work) -> list[d
     return written
 
 
-def _trainer(stack: StackedDecoder, data: StackData, arguments: TrainingArguments) -> Trainer:
+def _trainer(stack: Stack, data: StackData, arguments: TrainingArguments) -> Trainer:
     recipe = data.recipe
     optimizer = adamw(stack, recipe)
     # One cycle: cosine, 10 % warm-up from lr/25, down to lr/250,000; it moves beta1 as well.

@@ -18,7 +18,7 @@ from torch.utils.data import SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from leval_harness.locks import LockedError, lock
-from resonance_vllm.errors import SettingError, UserError, shown
+from resonance_vllm.errors import UserError
 from resonance_vllm.files import read_object, write_text
 
 CLOCK = "leval_harness_clock"
@@ -81,28 +81,14 @@ def write_rows(file: Path, columns: Sequence[str], rows: Iterable[Sequence[objec
     write_text(file, text.getvalue())
 
 
-def usable_device(name: str) -> torch.device:
-    """A device of torch that can compute.
-
-    Raises:
-        SettingError: it has another form, or torch cannot use it on this machine.
-    """
-    try:
-        torch.ones(1, device=name).item()
-        return torch.device(name)
-    except Exception as error:  # of many kinds
-        reason = (str(error).splitlines() or [""])[0]
-        raise SettingError(f"device: {shown(name)} cannot be used here: {reason}") from error
-
-
-def fastest_device() -> torch.device:
-    """The accelerator of this machine, else the CPU.
+def device_of(name: str) -> torch.device:
+    """`cpu`, or for `auto` the accelerator of this machine, else its CPU.
 
     A torch that was built for CUDA names it on machines without a GPU too, so availability is
     checked.
     """
     accelerator = torch.accelerator.current_accelerator(check_available=True)
-    return accelerator or torch.device("cpu")
+    return accelerator if name == "auto" and accelerator else torch.device("cpu")
 
 
 def training_arguments(states: Path, cpu: bool = False, **options: Any) -> TrainingArguments:

@@ -73,13 +73,10 @@ _LOGS = (module._Metrics, "on_log")
 @pytest.mark.parametrize(
     ("rank", "where"),
     [
-        pytest.param(0, (*_LOGS, 5, True), marks=pytest.mark.long),
-        pytest.param(2, (*_LOGS, 5, True), marks=pytest.mark.long),
-        (0, (*_SAVES, 4)),
-        pytest.param(0, (module, "_save"), marks=pytest.mark.long),
-        (2, (module, "_write_held_out")),
+        pytest.param(0, (*_LOGS, 5, True), marks=pytest.mark.long, id="a-step"),
+        pytest.param(0, (*_SAVES, 4), id="half-a-state"),
+        pytest.param(2, (module, "_write_held_out"), id="before-the-result-lora"),
     ],
-    ids=["a-step", "a-step-lora", "half-a-state", "before-the-checkpoint", "before-the-result"],
 )
 def test_checkpoint_carries_the_rope_settings_and_a_stopped_run_resumes(
     model, data, tmp_path, killed, rank, where
