@@ -183,8 +183,7 @@ def vllm_report(
     from vllm.config import set_current_vllm_config
     from vllm.engine.arg_utils import EngineArgs
 
-    from resonance_vllm import hf
-    from resonance_vllm.vllm import Apart, asked_by, register
+    from resonance_vllm.vllm import Apart, asked_by, register, transformers_report
     from resonance_vllm.vllm_exchange import built_apart
     from resonance_vllm.vllm_held import rotary_report
 
@@ -202,8 +201,7 @@ def vllm_report(
     ).create_engine_config()
     config = engine.model_config
     if config.using_transformers_backend():  # for whose models vLLM changes transformers' classes
-        specs = [spec for spec, _ in asked_by(config).values()]
-        return hf.apply_rope(hf.on_meta(config.hf_config), specs[0] if len(specs) == 1 else None)
+        return transformers_report(config, asked_by(config))
     with set_current_vllm_config(engine):
         _one_process()
         where = Apart(torch.device("cpu"), _LOOK)

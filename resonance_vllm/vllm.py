@@ -35,7 +35,7 @@ from resonance_vllm.positions import (
     unscaled_type,
     windowed,
 )
-from resonance_vllm.verify import CLOSE, NoRope, Turns, differences, refusal
+from resonance_vllm.verify import CLOSE, NoRope, RotaryReport, Turns, differences, refusal
 from resonance_vllm.vllm_held import Given, frequencies_of, held_turns, rotary_modules, table_of
 
 # Named after the package, below vLLM's own logger: that one has a handler in every process.
@@ -119,7 +119,7 @@ def asked_of(rope: Mapping[str, Any], shipped: Mapping[str, Any], length: int) -
     if spec.method.follows_length and "alpha" in rope:
         raise RopeConfigError(
             f"rope_type: {spec.rope_type!r} would lose the alpha of this model's own dynamic type "
-            "in vLLM; allowed: on transformers, or another method in its place"
+            "in vLLM; allowed: another method in its place"
         )
     kept = {k: v for k, v in shipped.items() if k in {*model_keys(shipped), _SHARE}}
     spec = dataclasses.replace(spec, method=spec.method.at_length(length))
@@ -176,10 +176,8 @@ def shipped_config(model: Any) -> Any:
 class TaggedBase(float):
     """A base of rotation that knows the settings it stands for.
 
-    Attributes:
-        spec: the settings.
-        by_library: whether the dictionary around it has the YaRN that they start from; else it is
-            plain RoPE, which they change by the ratio that they change plain frequencies.
+    `by_library`: the dictionary around it has the YaRN that they start from; else it is plain RoPE,
+    which they change by the ratio that they change plain frequencies.
     """
 
     spec: RopeSpec
@@ -233,7 +231,7 @@ def _shown_as_stock(config: Any, asked: Mapping[str | None, Asked], served: int)
 
 @functools.cache
 def resonance_yarn() -> Any:
-    """The rotary embedding of Resonance YaRN, a class that derives from vLLM's."""
+    """The rotary embedding of Resonance YaRN."""
     from vllm.model_executor.layers.rotary_embedding import YaRNScalingRotaryEmbedding
 
     class ResonanceYaRNScalingRotaryEmbedding(YaRNScalingRotaryEmbedding):
@@ -379,7 +377,9 @@ def _wrap_initialize_model(original: Wrapped) -> Wrapped:
         first = next(iter(asked.values())).spec
         shown: Any = contextlib.nullcontext()
         of_transformers = config.using_transformers_backend()
-        if first.rope_type in OWN_TYPES and not of_transformers:
+        if of_transformers:
+            transformers_report(config, asked)
+        elif first.rope_type in OWN_TYPES:
             shown = _shown_as_stock(text, asked, int(config.max_model_len))
         try:
             with shown:
@@ -398,6 +398,16 @@ def _wrap_initialize_model(original: Wrapped) -> Wrapped:
         return model
 
     return initialize_model
+
+
+def transformers_report(model: Any, asked: Mapping[str | None, Asked]) -> list[RotaryReport]:
+    """What modules turn by, of a `ModelConfig` that vLLM runs through transformers' classes."""
+    from resonance_vllm import hf
+
+    if len(asked) == 1:
+        spec = next(iter(asked.values())).spec
+        return hf.report_of_checkpoint(model.model, spec, int(model.max_model_len))
+    return hf.apply_rope(hf.on_meta(copy.deepcopy(model.hf_config)))
 
 
 def _refuse_draft(target: Any) -> None:

@@ -23,6 +23,8 @@ NOT_RUN = {
     "kimi_k2": "transformers does not know it",
     "lfm2_12b": "vLLM on processors gives other numbers with plain RoPE too",
     "mimo_v2": "vLLM's code names plain RoPE, and its attention wants Triton",
+    "ministral3_8b": "vLLM leaves out its scale of queries",
+    "ministral3_text": "vLLM leaves out its scale of queries",
     "minimax_m2": "vLLM has no router with a sigmoid on processors",
 }
 APART = {"apertus": 1e-2}  # vLLM keeps two numbers of its activation in bfloat16
