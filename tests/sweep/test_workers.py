@@ -1,6 +1,7 @@
 """Real workers on pretended GPUs: how often a model is loaded, where, and by whom."""
 
 import json
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -94,19 +95,24 @@ def answers(out: Path) -> dict[tuple[str, int], list[Any]]:
     return found
 
 
-@pytest.mark.parametrize("backend", ["hf", "hf-long"])
-def test_methods_and_lengths_of_one_load_read_as_each_does_alone(
-    tiny: Path, forks: Forks, tmp_path: Path, backend: str
-) -> None:
-    """Bit for bit: the samples of lm-eval hold every digit of a log-likelihood."""
+def choices(tiny: Path, folder: Path) -> Path:
+    """The tiny task as one of multiple choice, which scores texts."""
     task = (tiny / "tiny_gen.yaml").read_text()
     task = task.replace("output_type: generate_until", "output_type: multiple_choice")
     generation = "generation_kwargs: {until: [], max_gen_toks: 4}"
     task = task.replace(generation, "doc_to_choice: ['0', '2']")
     task = task.replace('doc_to_target: "{{a}}"', "doc_to_target: 0")
-    task = task.replace("exact_match", "acc").replace("tiny_gen", "choice", 1)
-    (tmp_path / "choice.yaml").write_text(task)
-    base = [f"--set=tasks={tmp_path}/choice.yaml", "--set=context_lengths=[64, 128]"]
+    path = folder / "choice.yaml"
+    path.write_text(task.replace("exact_match", "acc").replace("tiny_gen", "choice", 1))
+    return path
+
+
+@pytest.mark.parametrize("backend", ["hf", "hf-long"])
+def test_methods_and_lengths_of_one_load_read_as_each_does_alone(
+    tiny: Path, forks: Forks, tmp_path: Path, backend: str
+) -> None:
+    """Bit for bit: the samples of lm-eval hold every digit of a log-likelihood."""
+    base = [f"--set=tasks={choices(tiny, tmp_path)}", "--set=context_lengths=[64, 128]"]
     base += [f"--set=models.tiny.backend={backend}"]
     together, alone = tmp_path / "together", tmp_path / "alone"
     every = f"--set=methods={json.dumps(METHODS)}"
@@ -121,3 +127,60 @@ def test_methods_and_lengths_of_one_load_read_as_each_does_alone(
     assert len(found) == 8
     assert found == answers(alone)
     assert found["rope", 128] != found["yarn", 128]
+
+
+@pytest.mark.long
+@pytest.mark.vllm
+def test_methods_of_one_engine_of_vllm_read_as_each_does_alone(
+    tiny: Path, smollm2: Path, forks: Forks, tmp_path: Path
+) -> None:
+    args = {"enforce_eager": True, "kv_cache_memory_bytes": 200_000_000}
+    model = {"path": str(smollm2), "backend": "vllm", "dtype": "bfloat16", "args": args}
+    base = [f"--set=models={json.dumps({'small': model})}", "--set=context_lengths=[512]"]
+    base += [f"--set=tasks={choices(tiny, tmp_path)}"]
+    every = f"--set=methods={json.dumps(METHODS)}"
+    together, alone = tmp_path / "together", tmp_path / "alone"
+    assert forks.sweep(tiny / "sweep.yaml", together, *base, every) == 0, forks.said()
+    assert sum(loads(together).values()) == 1
+    for name in ("shipped", "resonance_yarn"):
+        only = [f"--set=methods={json.dumps({name: METHODS[name]})}", f"--set=baseline={name}"]
+        only.append(f"--set=name={name}")
+        assert forks.sweep(tiny / "sweep.yaml", alone, *base, *only) == 0, forks.said()
+    found = answers(together)
+    assert len(found) == 4
+    assert {key: found[key] for key in answers(alone)} == answers(alone)
+
+
+def losses(out: Path, texts: int) -> dict[str, bytes]:
+    """Read and file -> losses of the cells of so many texts."""
+    found = {}
+    for path in out.glob("*/cells/*/losses_*.npy"):
+        cell = json.loads((path.parent / "cell.json").read_text())
+        if cell["metadata"]["num_docs"] == texts:
+            found[path.name] = path.read_bytes()
+    return found
+
+
+def test_a_cell_of_more_texts_takes_the_losses_that_are_there(
+    tiny: Path, forks: Forks, tmp_path: Path
+) -> None:
+    """Of method and yardstick alike: one text more is all that is read."""
+    options = ["--set=tasks=effective_context_pydocs", "--set=metadata.window=64"]
+    options += ["--set=methods={yarn: {rope_type: yarn, factor: 2}}", "--set=baseline=yarn"]
+    grown, fresh = tmp_path / "grown", tmp_path / "fresh"
+    for out, texts in ((grown, 2), (grown, 3), (fresh, 3)):
+        more = f"--set=metadata.num_docs={texts}"
+        assert forks.sweep(tiny / "sweep.yaml", out, *options, more) == 0, forks.said()
+    assert losses(grown, 3).keys() == losses(fresh, 3).keys()
+    assert losses(grown, 3) == losses(fresh, 3)
+    assert len(losses(fresh, 3)) == 6
+    logs = {
+        texts: "".join(
+            (path.parent / "log.txt").read_text()
+            for path in grown.glob("*/cells/*/cell.json")
+            if json.loads(path.read_text())["metadata"]["num_docs"] == texts
+        )
+        for texts in (2, 3)
+    }
+    read = {n: set(re.findall(r"Reading:   0%.* 0/(\d+) ", log)) for n, log in logs.items()}
+    assert read == {2: {"2", "6"}, 3: {"1", "3"}}, "windows of all texts, then of one"
