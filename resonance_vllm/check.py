@@ -21,7 +21,7 @@ from resonance_vllm.config import (
 from resonance_vllm.core.maps import MappedMethod
 from resonance_vllm.core.spec import LENGTH, RopeSpec
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.verify import NoRope, RotaryReport, differences
+from resonance_vllm.verify import NoRope, RotaryReport, Turns, differences
 
 LIBRARIES = ("transformers", "vllm")
 PLUGIN_GROUP, PLUGIN = "vllm.general_plugins", "resonance_rope"
@@ -184,8 +184,9 @@ def vllm_report(
     from vllm.engine.arg_utils import EngineArgs
 
     from resonance_vllm import hf
-    from resonance_vllm.vllm import Apart, asked_by, register, rotary_report
+    from resonance_vllm.vllm import Apart, asked_by, register
     from resonance_vllm.vllm_exchange import built_apart
+    from resonance_vllm.vllm_held import rotary_report
 
     register()
     # weights that this device cannot read are not read here
@@ -315,29 +316,30 @@ def about_vllm(
 
 def _different(ours: list[Side], theirs: list[Side]) -> list[str]:
     """How the rotations of a layer type differ, as sentences."""
-    held = [{each["layer_type"]: each for each in reversed(side)} for side in (ours, theirs)]
-    kinds: list[str | None] = [kind for kind in {**held[0], **held[1]} if kind]
-    lines = []
-    # A library that names no layer types has one rotation for all.
+    kinds = [kind for kind in dict.fromkeys(one["layer_type"] for one in [*ours, *theirs]) if kind]
+    lines: list[str] = []
     for kind in kinds or [None]:
-        pair = [side.get(kind, side.get(None)) for side in held]
         where = f" of {kind}" if kind else ""
-        if pair[0] is None or pair[1] is None:
-            alone = "vLLM" if pair[0] is None else "transformers"
+        # A library that names no layer types has one rotation for all.
+        on_hf, on_vllm = (
+            [one for one in side if one["layer_type"] in (kind, None)] for side in (ours, theirs)
+        )
+        if not on_hf or not on_vllm:
+            alone = "transformers" if on_hf else "vLLM"
             lines.append(f"layers: a rotation{where} is held on {alone} alone")
             continue
-        if wrong := differences(_turns(pair[1]), _turns(pair[0])):
-            lines.append(f"rotation{where}: on vLLM {'; '.join(wrong)}")
-        if pair[0]["exact_phase"] != pair[1]["exact_phase"]:
-            exact = "transformers" if pair[0]["exact_phase"] else "vLLM"
-            lines.append(f"exact phase{where}: on {exact} alone")
-    return lines
+        pairs = [(on_hf[0], each) for each in on_vllm] + [(each, on_vllm[0]) for each in on_hf[1:]]
+        for one, other in pairs:
+            if wrong := differences(_turns(other), _turns(one)):
+                lines.append(f"rotation{where}: on vLLM {'; '.join(wrong)}")
+            if one["exact_phase"] != other["exact_phase"]:
+                exact = "transformers" if one["exact_phase"] else "vLLM"
+                lines.append(f"exact phase{where}: on {exact} alone")
+    return list(dict.fromkeys(lines))
 
 
-def _turns(module: Side) -> Any:
+def _turns(module: Side) -> Turns:
     import torch
-
-    from resonance_vllm.verify import Turns
 
     frequencies = torch.tensor(module["inv_freq"], dtype=torch.float64)
     return Turns(frequencies, module["attention_factor"])

@@ -177,7 +177,7 @@ def vllm_hf_overrides(
     fixed = fixed_for_vllm(rope, model, max_model_len)
     limit = length_limit(model, fixed, max_model_len)
     original = fixed.method.trained_length or limit
-    factor, positions = fixed.method.extension, limit
+    factor, positions = getattr(fixed.method, "factor", None), limit
     if factor is not None and vllm_multiplies(model, fixed.rope_type):
         # llama3 has a limit of its own
         positions = original if int(original * factor) == limit else math.ceil(limit / factor)

@@ -53,7 +53,8 @@ def export_checkpoint(checkpoint: Path, request: RopeRequest, out: Path) -> int:
         OSError: the checkpoint has no config.json, or `out` is not empty.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise FileExistsError(f"out: {out} is there already; give a new folder")
+        kind = "is not empty" if out.is_dir() else "is a file"
+        raise FileExistsError(f"out: {out} {kind}; give a new folder")
     if not (checkpoint / "config.json").is_file():
         raise FileNotFoundError(f"{checkpoint} holds no config.json, so it is no checkpoint")
     model = ModelPositions.of_checkpoint(str(checkpoint))

@@ -15,7 +15,6 @@ import functools
 import importlib
 import inspect
 import logging
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
@@ -25,19 +24,19 @@ import torch
 from torch import nn
 
 from resonance_vllm.config import COMPARED
-from resonance_vllm.core.frequencies import Rotation, base_frequencies, rotation
+from resonance_vllm.core.frequencies import base_frequencies, rotation
 from resonance_vllm.core.phase import cos_sin_table
 from resonance_vllm.core.spec import LENGTH, OWN_TYPES, RESONANCE, RopeSpec, RopeType
 from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.positions import (
     by_layer,
-    by_layer_type,
     model_keys,
     of_present_layers,
     unscaled_type,
     windowed,
 )
-from resonance_vllm.verify import CLOSE, NoRope, RotaryReport, Turns, differences, refusal
+from resonance_vllm.verify import CLOSE, NoRope, Turns, differences, refusal
+from resonance_vllm.vllm_held import Given, frequencies_of, held_turns, rotary_modules, table_of
 
 # Named after the package, below vLLM's own logger: that one has a handler in every process.
 logger = logging.getLogger("vllm.resonance_vllm")
@@ -150,9 +149,11 @@ def asked_by(model: Any) -> dict[str | None, Asked]:
         kind: asked_of(rope, before.get(kind, before.get(None)) or {}, served)
         for kind, rope in ropes.items()
     }
+    apart = apart_now.get()
     for spec, _ in asked.values():
         limit = spec.method.length_limit(served)
-        if served > limit and spec.rope_type in OWN_TYPES:
+        checked = spec.rope_type in OWN_TYPES and not (apart and apart.for_running)
+        if checked and served > limit:
             raise RopeConfigError(
                 f"max_model_len: {served} is above the limit of {limit} tokens of rope_type "
                 f"{spec.rope_type!r}; allowed: --max-model-len {limit}, or a larger factor"
@@ -230,14 +231,6 @@ def _shown_as_stock(config: Any, asked: Mapping[str | None, Asked], served: int)
         vars(config).update(before)
 
 
-class Given(NamedTuple):
-    """What a rotary module was given, kept as its attribute `resonance`."""
-
-    spec: RopeSpec
-    rotation: Rotation
-    scale: float
-
-
 @functools.cache
 def resonance_yarn() -> Any:
     """The rotary embedding of Resonance YaRN, a class that derives from vLLM's."""
@@ -261,10 +254,14 @@ def resonance_yarn() -> Any:
 
 
 class Apart(NamedTuple):
-    """Where tables are made, in float32, while a model is built without weights, and how long."""
+    """Where tables are made, in float32, while a model is built without weights, and how long.
+
+    An engine that runs may serve more than the settings that it gets allow.
+    """
 
     device: torch.device
     rows: int
+    for_running: bool = False
 
 
 apart_now: ContextVar[Apart | None] = ContextVar("apart_now", default=None)
@@ -354,44 +351,12 @@ def _changed(module: Any, base: TaggedBase, rows: int) -> Any:
     return module
 
 
-def frequencies_of(module: Any) -> torch.Tensor:
-    """What vLLM computes for a module, radians a token `[features]`."""
-    factor = getattr(module, "scaling_factor", None)
-    found: torch.Tensor = module._compute_inv_freq(module.base if factor is None else factor)
-    return found
-
-
 def _verify_formula(module: Any, spec: RopeSpec) -> None:
     """Refuse a YaRN of vLLM for which a model file dropped a key, or put another in its place."""
     held = Turns(frequencies_of(module), module.mscale)
     if wrong := differences(held, spec.method):
         where = f"{type(module).__name__} in vLLM"
         raise refusal(spec, where, wrong, held, "settings that this model's code reads")
-
-
-def table_of(module: Any) -> tuple[str, torch.Tensor]:
-    """The buffer of a module that holds cos and sin by position, and its name.
-
-    Raises:
-        RopeConfigError: there is none.
-    """
-    for name, buffer in module.named_buffers(recurse=False):
-        if name.endswith("cos_sin_cache") and buffer.ndim == 2 and buffer.is_floating_point():
-            return name, buffer
-    raise RopeConfigError(
-        f"rope_type: vLLM's {type(module).__name__} has no table of cos and sin by position, so "
-        "no settings can be given to it; allowed: models whose rotation is such a table"
-    )
-
-
-def held_turns(module: Any) -> Turns:
-    """What a module turns by, read from the second row of its table; frequencies are float64."""
-    _, table = table_of(module)
-    first = 0
-    if getattr(module, "use_long_rope", False):  # that of long sequences is behind the other one
-        first = min(int(module.original_max_position_embeddings), len(table) // 2)
-    cos, sin = table[first : first + 2].double().cpu().chunk(2, dim=-1)
-    return Turns(torch.atan2(sin[1], cos[1]), float(cos[0].max()))
 
 
 # What was built.
@@ -443,42 +408,6 @@ def _refuse_draft(target: Any) -> None:
             f"speculative_config: the draft model would not get rope_type {ours[0]!r}, which vLLM "
             "gives the target alone; allowed: methods without a draft model (ngram, suffix)"
         )
-
-
-def rotary_modules(model: nn.Module, config: Any) -> Iterator[tuple[str, str | None, Any]]:
-    """Name, layer type and module of every rotary module of a model's text part, by each name.
-
-    The layer type is as transformers names it; None where the config has none.
-    """
-    whole: Any = model
-    text = whole.get_language_model() if hasattr(whole, "get_language_model") else model
-    prefix = next((name for name, module in model.named_modules() if module is text), "")
-    kinds = getattr(config, "layer_types", None) or []
-    for name, module in text.named_modules(prefix=prefix, remove_duplicate=False):
-        if "RotaryEmbedding" in type(module).__name__:
-            index = re.search(r"\.(\d+)\.", name)
-            known = index is not None and int(index[1]) < len(kinds)
-            yield name, str(kinds[int(index[1])]) if known and index else None, module
-
-
-def rotary_report(model: nn.Module, config: Any) -> list[RotaryReport]:
-    """What every rotary module of a built model turns by, one entry for each layer type.
-
-    Layers that share a module are one entry, with the name that it has in the first of them.
-    """
-    found: dict[tuple[int, str | None], RotaryReport] = {}
-    modules = list(rotary_modules(model, config))
-    several = len({id(module) for _, _, module in modules}) > 1
-    several |= by_layer_type(getattr(config, "rope_parameters", None) or {})
-    for name, kind, module in modules:
-        key = id(module), kind if several else None
-        if key not in found:
-            given: Given | None = getattr(module, "resonance", None)
-            exact = given is not None and given.rotation.exact
-            turns = Turns(given.rotation.inv_freq, given.scale) if given else held_turns(module)
-            inv_freq = tuple(turns.inv_freq.tolist())
-            found[key] = RotaryReport(name, key[1], inv_freq, turns.attention_factor, exact)
-    return list(found.values())
 
 
 def _verify(model: nn.Module, config: Any, asked: Mapping[str | None, Asked]) -> None:

@@ -15,15 +15,8 @@ from resonance_vllm.config import COMPARED
 from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.positions import by_layer, by_layer_type, global_layers, model_keys
 from resonance_vllm.verify import NoRope, RotaryReport
-from resonance_vllm.vllm import (
-    Apart,
-    apart_now,
-    frequencies_of,
-    rotary_modules,
-    rotary_report,
-    shipped_config,
-    table_of,
-)
+from resonance_vllm.vllm import Apart, apart_now, shipped_config
+from resonance_vllm.vllm_held import frequencies_of, rotary_modules, rotary_report, table_of
 
 _ANOTHER = "allowed: an engine of its own"
 
@@ -73,7 +66,9 @@ def exchange(model: nn.Module, engine: Any, rope: Mapping[str, Any] | None) -> l
     if not tables:
         raise NoRope(f"rope_type: {type(model).__name__} has no rotary position embeddings")
     try:
-        fresh = built_apart(wanted, Apart(tables[0].device, max(map(len, tables))))
+        fresh = built_apart(
+            wanted, Apart(tables[0].device, max(map(len, tables)), for_running=True)
+        )
     except (NotImplementedError, RuntimeError) as error:  # model code that reads its weights
         raise _refused(f"{type(model).__name__} is not built without weights: {error}") from error
     pairs = _pairs(model, fresh, text)

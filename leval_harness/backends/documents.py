@@ -44,7 +44,7 @@ def unique_tokens(texts: Sequence[list[int]]) -> int:
     return sum(map(len, texts)) - again
 
 
-def batches(texts: Sequence[list[int]], most: Sequence[int]) -> Iterator[Batch]:
+def batches(texts: Sequence[list[int]], most: Sequence[int], least: int = 1) -> Iterator[Batch]:
     """Batches of texts in the order in which they are read, prefixes before what follows them.
 
     Texts that go on together for long are divided, so that of all tokens at most `REPEATED` are
@@ -53,6 +53,7 @@ def batches(texts: Sequence[list[int]], most: Sequence[int]) -> Iterator[Batch]:
     Args:
         texts: token ids.
         most: of each text, the tokens that a shared prefix may have.
+        least: tokens by which a prefix may be longer than the one before it.
     """
     order = reading_order(texts)
     alike = [min(common_prefix(texts[a], texts[b]), most[a], most[b]) for a, b in pairwise(order)]
@@ -61,6 +62,8 @@ def batches(texts: Sequence[list[int]], most: Sequence[int]) -> Iterator[Batch]:
         first, last, start = todo.pop()
         inner = alike[first : last - 1]
         shared = min(inner, default=start)
+        cuts = [at + 1 for at in range(first, last - 1) if alike[at] == shared]
+        shared = shared if shared >= start + least else start
         rows = tuple(order[first:last])
         again = sum(inner) - shared * len(inner)
         read = sum(len(texts[row]) - shared for row in rows) - again + shared - start
@@ -69,6 +72,5 @@ def batches(texts: Sequence[list[int]], most: Sequence[int]) -> Iterator[Batch]:
             continue
         if shared > start:
             yield Batch(shared, (), rows[0])
-        cuts = [at + 1 for at in range(first, last - 1) if alike[at] == shared]
         parts = [(a, b, shared) for a, b in pairwise([first, *cuts, last])]
         todo += reversed(parts)

@@ -142,9 +142,9 @@ class Scorer:
             text.passages.append(passage)
         texts, alone = list(by_tokens.values()), []
         # A pass of a single token is decoding, which some recurrent models compute otherwise.
-        least = 1 if reader.copied else 0
-        most = [max(0, text.first - least) for text in texts]
-        for batch in batches([text.inputs for text in texts], most):
+        least = 2 if reader.copied else 1
+        most = [max(0, text.first + 1 - least) for text in texts]
+        for batch in batches([text.inputs for text in texts], most, least):
             if not batch.shared:
                 alone += [texts[row] for row in batch.rows]
                 continue

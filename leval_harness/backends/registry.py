@@ -74,17 +74,18 @@ def register() -> None:
             model_registry.register(name, target=backend.target)
 
 
-def take_over() -> None:
-    """Let lm-eval's names `hf` and `vllm` stand for our classes, which take RoPE settings.
+def take_over(name: str) -> None:
+    """Let lm-eval's names of `hf` and `vllm` stand for our class, which takes RoPE settings.
 
-    For a process that is ours: lm-eval's registry has no way to do it, and refuses a second entry.
+    For a process that is ours: lm-eval's registry has no way to do it. Our class is imported first,
+    because lm-eval's module registers its own when it is imported, and refuses a second entry.
     """
     register()
     from lm_eval.api.registry import model_registry
 
-    stock = {"huggingface": "hf", "hf-auto": "hf", **{name: name for name in _STOCK_BACKENDS}}
-    for name, ours in stock.items():
-        model_registry._objs[name] = _STOCK_BACKENDS[ours].target
+    ours = {"huggingface": "hf", "hf-auto": "hf"}.get(name, name)
+    if ours in _STOCK_BACKENDS:
+        model_registry._objs[name] = backend_class(ours)
 
 
 def backend_class(name: str) -> Any:

@@ -7,7 +7,6 @@ cached from its first question to its last.
 """
 
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -38,9 +37,7 @@ class RopeVLLM(VLLM):
     """
 
     def __init__(self, pretrained: str, **arguments: Any) -> None:
-        engine = with_cpu_cache(arguments)
-        if hasattr(import_module("resonance_vllm.vllm"), "RopeWorker"):
-            engine = {"worker_extension_cls": WORKER, **engine}
+        engine = {"worker_extension_cls": WORKER, **with_cpu_cache(arguments)}
         self._shipped, self._loaded_with = pretrained, engine.get("revision")
         with starting():
             super().__init__(pretrained, **engine)

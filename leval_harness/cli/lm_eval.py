@@ -10,7 +10,8 @@ from unittest.mock import patch
 
 import click
 
-from leval_harness.cli.lm_eval_run import RopeOptions, complete, requests_cache
+from leval_harness.backends import take_over
+from leval_harness.cli.lm_eval_run import RopeOptions, complete, requests_cache, stated
 from resonance_vllm.errors import SettingError, UserError, near, needs_extra
 
 _ROPE_HELP = """\
@@ -63,6 +64,7 @@ def _run(ours: RopeOptions, rest: list[str]) -> None:
         settings = parsed(rest)
         if settings.command == "run":
             complete(settings, ours)
+            take_over(str(stated(settings, "model") or "hf"))
             running.enter_context(requests_cache(settings))
         elif ours.rope is not None:
             raise SettingError("--rope goes with `run --model_args pretrained=MODEL --tasks …`")
@@ -110,10 +112,12 @@ def _register() -> None:
     """RoPE types into transformers, models into lm-eval; vLLM and tasks find ours by themselves."""
     try:
         import leval_harness.backends
+        from leval_harness.training import t5
         from resonance_vllm import hf
     except ImportError as error:
         without = f"running without our RoPE types and backends; {needs_extra('hf')}"
         logging.getLogger(__name__).warning("%s: %s", error, without)
         return
     hf.register()
-    leval_harness.backends.take_over()
+    t5.register()
+    leval_harness.backends.register()

@@ -30,6 +30,7 @@ from leval_tasks.posgen.encodings import tests_of, trained_by_default
 from resonance_vllm.errors import printable
 
 _COUNT = click.IntRange(1)
+_DEVICE = click.option("--device", type=click.Choice(["auto", "cpu"]), default="auto")
 
 
 @click.group()
@@ -47,7 +48,7 @@ _SECTIONS = {
     ),
     **dict.fromkeys(Recipe.model_fields, "Training"),
     **dict.fromkeys(Architecture.model_fields, "Architecture"),
-    **dict.fromkeys(("minutes", "stack_size", "jobs", "save_steps", "device"), "Running"),
+    **dict.fromkeys(("stack_size", "jobs", "save_steps", "device"), "Running"),
 }
 
 
@@ -69,11 +70,10 @@ _SECTIONS = {
 @click.option("--seed-policy", help="random, or cycled: tests begin like training sequences.")
 @setting_options(Recipe)
 @setting_options(Architecture)
-@click.option("--minutes", type=float, help="Stop after so long; repeat the command to go on.")
 @click.option("--stack", "stack_size", type=_COUNT, default=1, help="Models trained at once (GPU).")
 @click.option("--jobs", type=_COUNT, default=1, help="Processes that share the cores of a CPU.")
 @click.option("--save-steps", type=_COUNT, default=200, help="Steps between two states.")
-@click.option("--device", type=click.Choice(["auto", "cpu"]), default="auto")
+@_DEVICE
 @json_option
 def train(
     preset: str,
@@ -115,11 +115,8 @@ def train(
     for result in train_all(recipe, runs, out, **options):
         results.append(result)
         click.echo(f"[{len(results)}/{len(runs)}] {_summary(result)}", err=as_json)
-    if options["minutes"] is not None and len(results) < len(runs):
-        click.echo(f"Stopped after {options['minutes']:g} minutes; repeat the command", err=True)
     tests = {run.encoding: tests_of(recipe.reading, run.encoding) for run in runs}
-    device = "cpu" if options["device"] == "cpu" else None
-    results += _cross(out, tests, options["stack_size"], device, as_json)
+    results += _cross(out, tests, options["stack_size"], options["device"], as_json)
     if as_json:
         click.echo(json.dumps(results))
 
@@ -137,7 +134,7 @@ def _cross(
     folder: Path,
     tests: Mapping[str, Sequence[str]],
     stack_size: int,
-    device: str | None,
+    device: str,
     as_json: bool,
 ) -> list[dict[str, Any]]:
     """Test under other encodings and print each result."""
@@ -156,41 +153,27 @@ def _cross(
     "--encoding",
     "encodings",
     multiple=True,
-    help="To test all its models under, or TRAINED:TESTED.",
+    required=True,
+    help="To test all models under, or TRAINED:TESTED; repeatable.",
 )
-@click.option("--subtask", help="Of a checkpoint; default: the one it was trained on.")
-@click.option("--limit", type=int, help="Of a checkpoint: only the first so many sequences.")
 @click.option("--stack", "stack_size", type=_COUNT, default=1, help="Models tested at once (GPU).")
-@click.option("--device", default="cpu", help="Torch device.")
+@_DEVICE
 @json_option
 def evaluate(
-    folder: Path, encodings: tuple[str, ...], stack_size: int, as_json: bool, **options: Any
+    folder: Path, encodings: tuple[str, ...], stack_size: int, device: str, as_json: bool
 ) -> None:
-    """Test a checkpoint, or trained models under further encodings.
+    """Test trained models under further encodings.
 
     A model is trained once and tested under any encoding; what is tested already is not repeated.
     `--encoding rope:yarn_code` tests the models that were trained with rope alone.
 
     Example: leval-harness posgen evaluate runs/posgen --encoding yarn --encoding yarn_code
     """
-    if encodings:
-        if options["subtask"] or options["limit"]:
-            raise click.UsageError("--subtask and --limit are for a single checkpoint")
-        from leval_tasks.posgen.encodings import parse_tests
+    from leval_tasks.posgen.encodings import parse_tests
 
-        tests = parse_tests(encodings)
-        results = _cross(folder, tests, stack_size, options["device"], as_json)
-        if as_json:
-            click.echo(json.dumps(results))
-        return
-    from leval_harness.training.posgen_evaluate import evaluate_checkpoint
-
-    metrics = evaluate_checkpoint(str(folder), **options)
+    results = _cross(folder, parse_tests(encodings), stack_size, device, as_json)
     if as_json:
-        click.echo(json.dumps(metrics))
-        return
-    for name, value in metrics.items():
-        click.echo(f"{name:24} {100 * value:6.2f} %")
+        click.echo(json.dumps(results))
 
 
 @posgen.command()

@@ -13,15 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import PartialState
-from pydantic import FiniteFloat
 from torch import Tensor
 from torch.utils.data import Dataset
-from transformers import (
-    AutoTokenizer,
-    Trainer,
-    TrainerCallback,
-    TrainingArguments,
-)
+from transformers import AutoTokenizer, Trainer, TrainerCallback, TrainingArguments
 
 from leval_harness.training import trainer as shared
 from leval_harness.training.finetune_settings import FineTuneSettings
@@ -29,7 +23,7 @@ from leval_harness.training.text import Ids, prepare_text
 from leval_tasks.perplexity.documents import Text
 from resonance_vllm.config import ModelPositions, length_limit, loading
 from resonance_vllm.errors import SettingError, UserError
-from resonance_vllm.files import hashes, write_text
+from resonance_vllm.files import read_object, write_json
 from resonance_vllm.hf import load
 
 logger = logging.getLogger(__name__)
@@ -38,14 +32,6 @@ REQUEST_FILE = "finetune.json"
 RESULT_FILE = "finetune_result.json"
 METRICS_FILE = "metrics.csv"
 COLUMNS = ("step", "loss", "learning_rate", "grad_norm")
-
-
-class _Finished(shared.Finished):
-    steps: int
-    tokens: int
-    epochs: FiniteFloat
-    mean_loss: FiniteFloat
-    seconds: FiniteFloat
 
 
 class Rows(Dataset[dict[str, Tensor]]):
@@ -71,12 +57,6 @@ class _Metrics(TrainerCallback):
     def __init__(self, file: Path) -> None:
         self.file = file
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Write the rows of earlier steps, which the resumed state has."""
-        if state.is_world_process_zero:
-            before = [row for row in state.log_history if "loss" in row]
-            shared.write_rows(self.file, COLUMNS, [[r.get(c) for c in COLUMNS] for r in before])
-
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         if not logs or "loss" not in logs:
             return
@@ -86,9 +66,9 @@ class _Metrics(TrainerCallback):
                 f"loss: {loss} at step {state.global_step}; lower the learning rate "
                 f"({args.learning_rate:g}), clip gradients (max_grad_norm), or train without bf16"
             )
-        if state.is_world_process_zero:
-            values = [logs.get(column) for column in COLUMNS[1:]]
-            shared.add_row(self.file, [state.global_step, *values])
+        if state.is_world_process_zero:  # the history holds this row and those before a resume
+            rows = [[row.get(c) for c in COLUMNS] for row in state.log_history if "loss" in row]
+            shared.write_rows(self.file, COLUMNS, rows)
 
 
 def load_model(model_path: str, settings: FineTuneSettings) -> Any:
@@ -144,10 +124,9 @@ def finetune(
         UserError: a setting does not fit the model, or the loss is NaN or infinite.
     """
     asked_for = {"schema_version": 1, "model": str(model_path), "data": list(sources)}
-    inputs = {str(each): shared.content_of(each) for each in (model_path, *sources)}
-    request = {**asked_for, **settings.model_dump(), "inputs": inputs}
-    claimed = shared.is_claimed(out / REQUEST_FILE, request)
-    if claimed and (finished := shared.finished(out / RESULT_FILE, _Finished)) is not None:
+    request = {**asked_for, **settings.model_dump()}
+    shared.refuse_other(out / REQUEST_FILE, request)
+    if (finished := read_object(out / RESULT_FILE)) is not None:
         logger.info("%s is finished already", out)
         return finished
     # accelerate finds the processes on a CPU only if it is named
@@ -161,9 +140,9 @@ def finetune(
     if settings.lora_rank:
         model = _with_lora(model, settings)
     with contextlib.ExitStack() as stack:
-        if processes.is_main_process:  # claimed only now that all settings are known to fit
+        if processes.is_main_process:  # written only now that all settings are known to fit
             stack.enter_context(shared.exclusive(out))
-            shared.claim(out / REQUEST_FILE, request)
+            write_json(out / REQUEST_FILE, request)
         return _train(
             model, tokenizer, Rows(rows, sequences, settings.seed), held_out, out, settings
         )
@@ -179,15 +158,14 @@ def _train(
 ) -> dict[str, Any]:
     """Train, from the last state if there is one, and write everything; see `finetune`."""
     states = out / "states"
-    last, _ = shared.last_state(states)
     clock = shared.Clock()
     trainer = shared.InOrderTrainer(
         model=model,
         args=_arguments(states, settings),
         train_dataset=rows,
-        callbacks=[_Metrics(out / METRICS_FILE), shared.WholeStates(states), clock],
+        callbacks=[_Metrics(out / METRICS_FILE), clock],
     )
-    trainer.train(resume_from_checkpoint=last)
+    trainer.train(resume_from_checkpoint=shared.last_state(states))
     _save(trainer, tokenizer, out, settings)
     if trainer.is_world_process_zero():
         _write_held_out(out / "held_out", held_out)
@@ -205,8 +183,7 @@ def _train(
         **shared.made_by(),
     }
     if trainer.is_world_process_zero():
-        result["files"] = hashes(out, without=(RESULT_FILE, states.name))
-        write_text(out / RESULT_FILE, json.dumps(result, indent=1))
+        write_json(out / RESULT_FILE, result)
         shutil.rmtree(states, ignore_errors=True)
     return result
 

@@ -1,13 +1,12 @@
-"""Test PosGen models: when they are trained, under other encodings, and through lm-eval.
+"""Test PosGen models, when they are trained and under other encodings.
 
 A finished run has a `result.json`. Each of its tests under another encoding is a file
 `tested/<encoding>.json` beside it.
 """
 
-import json
 import logging
 import math
-import os
+import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -17,17 +16,14 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from leval_harness.training import t5_layer
-from leval_harness.training.posgen_models import WEIGHTS, StackData, load_stack, save_models
+from leval_harness.training.posgen_models import StackData, load_stack, save_models
 from leval_harness.training.posgen_settings import PosGenRun, Recipe, rope_parameters
-from leval_harness.training.stacked import StackedDecoder, token_losses
-from leval_harness.training.trainer import exclusive, fastest_device, made_by, usable_device
-from leval_tasks.metadata import SUBTASKS
+from leval_harness.training.stack import Stack, token_losses
+from leval_harness.training.trainer import device_of, exclusive, made_by
 from leval_tasks.posgen.encodings import ENCODINGS
 from leval_tasks.posgen.sequences import position_ranges
-from resonance_vllm.config import loading
 from resonance_vllm.errors import SettingError, UserError, one_of
-from resonance_vllm.files import altered, hashes, read_object, write_text
+from resonance_vllm.files import read_object, write_json
 from resonance_vllm.settings import read
 
 logger = logging.getLogger(__name__)
@@ -42,7 +38,7 @@ EVALUATION_BATCH = 125
 
 @torch.no_grad()
 def evaluate(
-    stack: StackedDecoder, data: StackData, split: str, rows: int | None = None
+    stack: Stack, data: StackData, split: str, rows: int | None = None
 ) -> list[dict[str, Any]]:
     """Teacher-forced metrics of each model, over all tokens after the seed of its first `rows`.
 
@@ -98,7 +94,7 @@ def require_finite(loss: float, step: int, run: PosGenRun, recipe: Recipe) -> No
 
 
 def write_results(
-    stack: StackedDecoder,
+    stack: Stack,
     data: StackData,
     folder: Path,
     kept_steps: Sequence[int],
@@ -121,10 +117,9 @@ def write_results(
     shared = {"steps": steps, "seconds": seconds / count, "stack": count, **made_by()}
     written = []
     for run, step, result in zip(data.runs, kept_steps, results, strict=True):
-        files = hashes(folder / run.folder, without=(RESULT_FILE, TESTS))
         record = {"schema_version": 1, **vars(run), "kept_step": step, "test": result, **shared}
-        record["files"] = files
-        write_text(folder / run.folder / RESULT_FILE, json.dumps(record, indent=1))
+        shutil.rmtree(folder / run.folder / TESTS, ignore_errors=True)  # of a model before
+        write_json(folder / run.folder / RESULT_FILE, record)
         written.append(record)
     return written
 
@@ -141,31 +136,20 @@ def read_recipe(folder: Path) -> Recipe:
     return read(Recipe, written, SETTINGS_FILE)
 
 
-def finished_runs(folder: Path) -> dict[PosGenRun, str]:
-    """Each finished run of a folder, and the SHA-256 of its weights.
-
-    A run whose weights have changed since is named in the log and left out.
-    """
+def finished_runs(folder: Path) -> dict[PosGenRun, dict[str, Any]]:
+    """Each finished run of a folder, and its result."""
     found = {}
     for file in sorted(folder.glob(f"*/*/seed-*/{RESULT_FILE}")):
-        done = read_object(file) or {}
-        named = done.get("files")
-        weights = named.get(WEIGHTS) if isinstance(named, Mapping) else None
-        run = _run_of(done)
+        result = read_object(file) or {}
+        try:
+            run = PosGenRun(result["subtask"], result["encoding"], result["seed"])
+        except (KeyError, SettingError):
+            run = None
         if run is None or run.folder != file.parent.relative_to(folder).as_posix():
             logger.warning("%s: is no result of this place; left out", file)
-        elif weights and altered(file.parent, {WEIGHTS: weights}):
-            logger.warning("%s: %s changed since; left out", file.parent, WEIGHTS)
-        elif weights:
-            found[run] = weights
+        else:
+            found[run] = result
     return found
-
-
-def _run_of(done: Mapping[str, Any]) -> PosGenRun | None:
-    try:
-        return PosGenRun(done["subtask"], done["encoding"], done["seed"])
-    except (KeyError, SettingError):
-        return None
 
 
 def cross(
@@ -173,7 +157,7 @@ def cross(
     tests: Mapping[str, Sequence[str]],
     *,
     stack_size: int = 1,
-    device: str | None = "cpu",
+    device: str = "cpu",
 ) -> Iterator[dict[str, Any]]:
     """Test finished runs under every encoding that they have no test of; yield the new tests.
 
@@ -182,95 +166,38 @@ def cross(
         tests: trained encoding -> those to test it under. Its own is left out: training has
             tested it.
         stack_size: models tested at a time.
-        device: torch's; None takes the fastest that there is.
+        device: `auto` or `cpu`.
 
     Raises:
-        SettingError: there is no such encoding or device.
+        SettingError: there is no such encoding.
         UserError: the folder was not written by `posgen train`, or another test works on it.
     """
     for encoding in dict.fromkeys(chain(*tests.values())):
         one_of("encoding", encoding, ENCODINGS)
-    on = usable_device(device) if device else fastest_device()
-    recipe, weights = read_recipe(folder), finished_runs(folder)
+    recipe = read_recipe(folder)
     with exclusive(folder / f".{TESTS}"):
         waiting: dict[tuple[str, str], list[PosGenRun]] = defaultdict(list)
-        for run in weights:
+        for run in finished_runs(folder):
             for encoding in tests.get(run.encoding, ()):
-                known = read_object(_test_file(folder, run, encoding)) or {}
-                if encoding != run.encoding and known.get("weights") != weights[run]:
+                if encoding != run.encoding and not _test_file(folder, run, encoding).exists():
                     waiting[run.subtask, encoding].append(run)
         stacks = [
             (encoding, runs[start : start + stack_size])
             for (_, encoding), runs in waiting.items()
             for start in range(0, len(runs), stack_size)
         ]
-        for encoding, runs in tqdm(stacks, disable=not stacks or bool(os.environ.get("CI"))):
-            stack = load_stack(recipe, runs, folder)
+        for encoding, runs in tqdm(stacks, disable=None if stacks else True):
+            stack = load_stack(recipe, runs, folder).to(device_of(device))
             stack.rotate_by([rope_parameters(encoding, recipe)] * len(runs))
-            stack.to(on)
             results = evaluate(stack, StackData(recipe, runs), "test")
             for run, result in zip(runs, results, strict=True):
                 record = {"schema_version": 1, **vars(run), "tested_with": encoding}
-                record |= {"weights": weights[run], "test": result, **made_by()}
+                record |= {"test": result, **made_by()}
                 file = _test_file(folder, run, encoding)
                 file.parent.mkdir(exist_ok=True)
-                write_text(file, json.dumps(record, indent=1))
+                write_json(file, record)
                 yield record
 
 
 def _test_file(folder: Path, run: PosGenRun, encoding: str) -> Path:
     return folder / run.folder / TESTS / f"{encoding}.json"
-
-
-def evaluate_checkpoint(
-    checkpoint: str, *, subtask: str | None = None, limit: int | None = None, device: str = "cpu"
-) -> dict[str, float]:
-    """Test a checkpoint through lm-eval, as any other model is tested.
-
-    Args:
-        checkpoint: its folder.
-        subtask: to test it on; None takes the one in its config.json.
-        limit: how many sequences of the test split; None for all.
-        device: torch's.
-
-    Returns:
-        The fractions `ood_accuracy`, `id_accuracy` and `accuracy@a-b`.
-
-    Raises:
-        SettingError: the device cannot be used, or the sub-task is unknown, or neither given nor in
-            the checkpoint.
-        UserError: the folder holds no checkpoint, or one that transformers cannot load.
-    """
-    import lm_eval
-    from lm_eval.tasks import TaskManager
-
-    from leval_harness.backends.hf_long import HFLong
-
-    file = Path(checkpoint) / "config.json"
-    if not file.is_file():
-        raise UserError(f"checkpoint: {checkpoint} has no config.json; give a checkpoint folder")
-    config = read_object(file)
-    if config is None:
-        raise UserError(f"checkpoint: {file} is not a JSON object")
-    stated = config.get("posgen")
-    subtask = subtask or (stated.get("subtask") if isinstance(stated, dict) else None)
-    if subtask is None:
-        raise SettingError(f"subtask: not in {file}; give one of {', '.join(SUBTASKS)}")
-    one_of("subtask", subtask, SUBTASKS)
-    usable_device(device)
-    t5_layer.register()
-    name = f"posgen_{subtask}"
-    manager = TaskManager(metadata={"pretrained": checkpoint})
-    with loading(checkpoint):
-        model = HFLong(pretrained=checkpoint, device=device, dtype="float32", batch_size=32)
-    tokens, rows = len(model.tokenizer), model.model.get_input_embeddings().num_embeddings
-    if tokens > rows:
-        raise UserError(f"{checkpoint}: its tokenizer has {tokens} tokens, its model has {rows}")
-    output = lm_eval.simple_evaluate(
-        model=model, tasks=[name], task_manager=manager, limit=limit, bootstrap_iters=0
-    )
-    return {
-        key.removesuffix(",none"): value
-        for key, value in output["results"][name].items()
-        if key.endswith(",none") and "stderr" not in key
-    }

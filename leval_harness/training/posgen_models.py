@@ -13,8 +13,8 @@ from torch.utils.data import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from leval_harness.training.posgen_settings import PosGenRun, Recipe, rope_parameters
-from leval_harness.training.stacked import StackedDecoder
-from leval_harness.training.t5_layer import PosGenT5Config, PosGenT5ForCausalLM
+from leval_harness.training.stack import Stack
+from leval_harness.training.t5 import PosGenT5Config, PosGenT5ForCausalLM
 from leval_tasks.metadata import PosGenSettings
 from leval_tasks.posgen.sequences import splits
 from leval_tasks.posgen.vocabulary import PREFIX, build_tokenizer, special_id, vocabulary_size
@@ -67,33 +67,31 @@ def build_model(recipe: Recipe, run: PosGenRun) -> Any:
     return model
 
 
-def build_stack(recipe: Recipe, runs: Sequence[PosGenRun]) -> StackedDecoder:
+def build_stack(recipe: Recipe, runs: Sequence[PosGenRun]) -> Stack:
     """New models of several runs as one module, each with its run's own encoding."""
     return _stack(recipe, runs, [build_model(recipe, run).state_dict() for run in runs])
 
 
-def load_stack(recipe: Recipe, runs: Sequence[PosGenRun], folder: Path) -> StackedDecoder:
+def load_stack(recipe: Recipe, runs: Sequence[PosGenRun], folder: Path) -> Stack:
     """Trained models of several runs of a folder as one module."""
     return _stack(recipe, runs, [load_file(folder / run.folder / WEIGHTS) for run in runs])
 
 
 def _stack(
     recipe: Recipe, runs: Sequence[PosGenRun], states: Sequence[Mapping[str, Tensor]]
-) -> StackedDecoder:
+) -> Stack:
     length = recipe.settings(runs[0].subtask).length + 1
     ropes = [rope_parameters(run.encoding, recipe) for run in runs]
-    return StackedDecoder(recipe.architecture, states, ropes, length, recipe.keep != "last")
+    return Stack(recipe.architecture, states, ropes, length, recipe.keep != "last")
 
 
-def adamw(stack: StackedDecoder, recipe: Recipe) -> torch.optim.AdamW:
+def adamw(stack: Stack, recipe: Recipe) -> torch.optim.AdamW:
     """The optimiser of the weights that are trained."""
     trained = [p for p in stack.parameters() if p.requires_grad]
     return torch.optim.AdamW(trained, lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
 
 
-def save_models(
-    stack: StackedDecoder, recipe: Recipe, runs: Sequence[PosGenRun], folder: Path
-) -> None:
+def save_models(stack: Stack, recipe: Recipe, runs: Sequence[PosGenRun], folder: Path) -> None:
     """Write each model of a stack as a checkpoint of its own, with the number tokenizer."""
     for index, run in enumerate(runs):
         model = build_model(recipe, run)

@@ -1,6 +1,5 @@
 """What a PosGen training run is: architecture, encoding, optimiser, and the presets by name."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -117,7 +116,7 @@ class Recipe(Settings):
         return read(PosGenSettings, {**self.data, "subtask": subtask})
 
     def recorded(self) -> dict[str, Any]:
-        """What decides a trained model; a folder is claimed for it.
+        """What decides a trained model; all of a folder share it.
 
         The reading and the sub-tasks only say which models to train and how to test them.
         """
@@ -173,19 +172,12 @@ class Work:
         save_steps: steps between two states.
         device: `auto` or `cpu`.
         progress: whether to show a bar.
-        deadline: by `time.monotonic`; past it a state is saved and nothing returned.
     """
 
     folder: Path
     save_steps: int = 200
     device: str = "auto"
     progress: bool = True
-    deadline: float | None = None
-
-    @property
-    def shows_bar(self) -> bool:
-        """Whether to show a bar here; in CI none is."""
-        return self.progress and not os.environ.get("CI")
 
 
 T5_SMALL = Architecture(kind="t5", dropout=0.1)

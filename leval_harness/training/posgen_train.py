@@ -7,14 +7,12 @@ import os
 import shutil
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel, FiniteFloat
 from tqdm import tqdm
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
@@ -22,9 +20,9 @@ from leval_harness.training import trainer as shared
 from leval_harness.training.posgen_evaluate import (
     METRICS,
     METRICS_FILE,
-    RESULT_FILE,
     SETTINGS_FILE,
     evaluate,
+    finished_runs,
     metrics_row,
     require_finite,
     write_results,
@@ -38,42 +36,29 @@ from leval_harness.training.posgen_models import (
 )
 from leval_harness.training.posgen_rule import train_by_rule
 from leval_harness.training.posgen_settings import PosGenRun, Recipe, Work, rope_parameters
-from leval_harness.training.stacked import StackedDecoder
+from leval_harness.training.stack import Stack
 from leval_tasks.posgen.encodings import ENCODINGS
 from resonance_vllm.errors import SettingError
+from resonance_vllm.files import write_json
 
 logger = logging.getLogger(__name__)
 
-ROWS = "leval_harness_rows"
+ROWS = "posgen"
+"""Key of the rows of a validation in the Trainer's history."""
 WARM_UP = 0.1
 """Share of the steps in which the learning rate rises."""
-
-
-class _Accuracies(BaseModel, strict=True):
-    id_accuracy: FiniteFloat
-    ood_accuracy: FiniteFloat
-
-
-class _Finished(shared.Finished):
-    test: _Accuracies
 
 
 class _Recorder(TrainerCallback):
     """Validate at fixed epochs, write a CSV a run, stop when a loss is NaN or infinite."""
 
-    def __init__(self, stack: StackedDecoder, data: StackData, folder: Path) -> None:
+    def __init__(self, stack: Stack, data: StackData, folder: Path) -> None:
         self.stack, self.data = stack, data
         self.every = data.recipe.evaluate_every * data.recipe.steps_per_epoch
         self.files = [folder / run.folder / METRICS_FILE for run in data.runs]
-        self.rows: list[list[list[Any]]] = [[] for _ in self.files]
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Write the rows of earlier steps, which the resumed state has."""
-        self.rows = state.stateful_callbacks.get(ROWS, self.rows)
-        for file, rows in zip(self.files, self.rows, strict=True):
-            shared.write_rows(file, METRICS, rows)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """The history of a resumed state has the rows of earlier steps."""
         recipe, step, losses = self.data.recipe, state.global_step, self.stack.last_losses
         due = step % self.every == 0 or step == recipe.steps
         if losses is None or not (due or step % 20 == 0):
@@ -85,11 +70,13 @@ class _Recorder(TrainerCallback):
             results = self._validate()
             if recipe.keep != "last":
                 self.stack.keep([result["id_accuracy"] for result in results], step)
-            for at, (loss, result) in enumerate(zip(train_losses, results, strict=True)):
-                row = metrics_row(step, step / recipe.steps_per_epoch, loss, result)
-                self.rows[at].append(row)
-                shared.add_row(self.files[at], row)
-            state.stateful_callbacks[ROWS] = self.rows
+            epoch = step / recipe.steps_per_epoch
+            pairs = zip(train_losses, results, strict=True)
+            rows = [metrics_row(step, epoch, loss, result) for loss, result in pairs]
+            state.log_history.append({"step": step, ROWS: rows})
+            for at, file in enumerate(self.files):
+                so_far = [each[ROWS][at] for each in state.log_history if ROWS in each]
+                shared.write_rows(file, METRICS, so_far)
 
     def _validate(self) -> list[dict[str, Any]]:
         recipe, encodings = self.data.recipe, [run.encoding for run in self.data.runs]
@@ -110,13 +97,10 @@ def train_stack(recipe: Recipe, runs: Sequence[PosGenRun], work: Work) -> list[d
     Raises:
         UserError: a loss became NaN or infinite.
     """
-    if work.deadline is not None and time.monotonic() >= work.deadline:
-        return []
     torch.manual_seed(runs[0].seed)
     stack, data = build_stack(recipe, runs), StackData(recipe, runs)
     name = hashlib.sha256(" ".join(run.folder for run in runs).encode()).hexdigest()[:12]
     states = work.folder / ".unfinished" / name
-    last, done = shared.last_state(states)
     clock = shared.Clock()
     arguments = shared.training_arguments(
         states,
@@ -130,25 +114,21 @@ def train_stack(recipe: Recipe, runs: Sequence[PosGenRun], work: Work) -> list[d
         bf16=recipe.bf16,
         seed=runs[0].seed,
         remove_unused_columns=False,
-        disable_tqdm=not work.shows_bar,
+        disable_tqdm=not work.progress,
     )
     trainer = _trainer(stack, data, arguments)
     trainer.add_callback(_Recorder(stack, data, work.folder))
-    trainer.add_callback(shared.WholeStates(states))
     trainer.add_callback(clock)
-    trainer.add_callback(shared.Deadline(work.deadline))
-    logger.info("training %s, from step %d", ", ".join(r.folder for r in runs), done)
-    trainer.train(resume_from_checkpoint=last)
+    logger.info("training %s", ", ".join(run.folder for run in runs))
+    trainer.train(resume_from_checkpoint=shared.last_state(states))
     steps = trainer.state.global_step
-    if steps < recipe.steps:
-        return []
     kept = stack.restore_kept() if recipe.keep != "last" else [steps] * len(runs)
     written = write_results(stack, data, work.folder, kept, steps, clock.seconds)
     shutil.rmtree(states, ignore_errors=True)
     return written
 
 
-def _trainer(stack: StackedDecoder, data: StackData, arguments: TrainingArguments) -> Trainer:
+def _trainer(stack: Stack, data: StackData, arguments: TrainingArguments) -> Trainer:
     recipe = data.recipe
     optimizer = adamw(stack, recipe)
     # One cycle: cosine, 10 % warm-up from lr/25, down to lr/250,000; it moves beta1 as well.
@@ -177,7 +157,6 @@ def train_all(
     jobs: int = 1,
     save_steps: int = 200,
     device: str = "auto",
-    minutes: float | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Train every run that has no result in the folder yet; yield all results.
 
@@ -189,7 +168,6 @@ def train_all(
         jobs: stacks at a time, each in a process of its own.
         save_steps: steps between two states.
         device: `auto` or `cpu`.
-        minutes: after which an unfinished run is left as a state and is not yielded.
 
     Raises:
         SettingError: the sequences cannot be made, or the warm-up has no length; nothing is
@@ -206,18 +184,13 @@ def train_all(
             "one epoch more or less"
         )
     request = recipe.recorded()
-    shared.is_claimed(folder / SETTINGS_FILE, request)
+    shared.refuse_other(folder / SETTINGS_FILE, request)
     with shared.exclusive(folder):
-        shared.claim(folder / SETTINGS_FILE, request)
-        waiting = []
-        for run in runs:
-            done = shared.finished(folder / run.folder / RESULT_FILE, _Finished)
-            if done is None or any(done.get(name) != each for name, each in vars(run).items()):
-                waiting.append(run)  # or the result of another run was copied there
-            else:
-                yield done
-        deadline = None if minutes is None else time.monotonic() + 60 * minutes
-        work = Work(folder, save_steps, device, jobs == 1, deadline)
+        write_json(folder / SETTINGS_FILE, request)
+        done = finished_runs(folder)
+        yield from (done[run] for run in runs if run in done)
+        waiting = [run for run in runs if run not in done]
+        work = Work(folder, save_steps, device, jobs == 1)
         calls = [
             (recipe, waiting[start : start + stack_size], work)
             for start in range(0, len(waiting), stack_size)
@@ -249,7 +222,7 @@ def in_processes(
         futures = [pool.submit(function, *call) for call in calls]
         try:
             finished = as_completed(futures)
-            for future in tqdm(finished, total=len(calls), disable=bool(os.environ.get("CI"))):
+            for future in tqdm(finished, total=len(calls), disable=None):
                 yield from future.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import psutil
 
 from leval_harness.training.finetune_settings import FineTuneSettings
 from leval_tasks.data import numbered_rows, read_bytes
@@ -18,13 +17,6 @@ Ids = npt.NDArray[np.int64]
 HUB_SETS = {"pg19": "emozilla/pg19"}
 CHARACTERS_PER_TOKEN = 6
 """More than English has, so that a large data set is read no further than one epoch needs."""
-
-TOKENIZER_BYTES = 160
-"""Memory that a fast tokenizer takes for a character of a document, measured on SmolLM2's."""
-READING_BYTES = 2
-"""Memory that a byte of a file takes while it is decoded."""
-PACKING_BYTES = 8
-"""Memory that the tokens of a character take while they are packed."""
 
 SHARED_RUN = 50
 # A prime below 2**31, so that products of two residues stay inside int64.
@@ -50,7 +42,6 @@ def prepare_text(
         return np.array(encoded["input_ids"], dtype=np.int64)
 
     documents = read_documents(sources, CHARACTERS_PER_TOKEN * sequences * settings.sequence_length)
-    _check_memory(documents)
     training, held_out = split_documents(documents, settings.held_out, settings.seed)
     hashes = [run_hashes(ids(document)) for document in held_out]
     known = np.unique(np.concatenate(hashes)) if hashes else np.empty(0, dtype=np.int64)
@@ -58,25 +49,6 @@ def prepare_text(
     if tokenizer.eos_token_id is None:
         raise UserError("tokenizer: it has no end-of-text token to put between documents")
     return pack(pieces, settings.sequence_length, tokenizer.eos_token_id, settings.seed), held_out
-
-
-def _check_memory(documents: Sequence[Text]) -> None:
-    """Refuse text whose tokens would not fit into memory: documents are tokenised one by one.
-
-    Raises:
-        UserError: names the longest document, the memory needed and the memory there is.
-    """
-    longest = max(documents, key=lambda document: len(document.text))
-    total = sum(len(document.text) for document in documents)
-    needed = TOKENIZER_BYTES * len(longest.text) + PACKING_BYTES * total
-    available = psutil.virtual_memory().available
-    if needed > available:
-        raise UserError(
-            f"data: tokenizing {total:,} characters, {len(longest.text):,} of them in the longest "
-            f"document ({longest.name}), takes about {needed / 2**30:.1f} GiB of memory, and "
-            f"{available / 2**30:.1f} GiB are available; give less text, or divide long documents "
-            "(a .jsonl file has one a line)"
-        )
 
 
 def read_documents(sources: Sequence[str], characters: int | None = None) -> list[Text]:
@@ -112,12 +84,6 @@ def _read_source(source: str, characters: int | None) -> Iterable[Text]:
     if not path.is_file():
         kinds = f"a .jsonl or .txt file that is there, a folder of them, or {', '.join(HUB_SETS)}"
         raise SettingError(not_allowed("data", source, kinds))
-    size, available = path.stat().st_size, psutil.virtual_memory().available
-    if READING_BYTES * size > available:
-        raise UserError(
-            f"data: reading {path} takes about {READING_BYTES * size / 2**30:.1f} GiB of memory, "
-            f"and {available / 2**30:.1f} GiB are available; give less text"
-        )
     if path.suffix == ".jsonl":
         rows = numbered_rows(read_bytes(path, UserError), f"data: {path}", TextRow, UserError)
         return [Text(path.stem, row.text) for _, row in rows]

@@ -1,14 +1,11 @@
-"""Parts of every training: the claim on its folder, states to resume from, results, devices."""
+"""Parts of every training: its folder, states to resume from, metrics, devices."""
 
 import contextlib
 import csv
-import hashlib
 import io
 import json
-import logging
 import os
 import shlex
-import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,28 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import PartialState
-from pydantic import BaseModel, ValidationError
 from torch.utils.data import SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from leval_harness.checkpoint_files import loaded_files
 from leval_harness.locks import LockedError, lock
-from resonance_vllm.errors import SettingError, UserError, shown
-from resonance_vllm.files import (
-    altered,
-    file_sha256,
-    hashes,
-    read_object,
-    user_path,
-    write_json,
-    write_text,
-)
-
-logger = logging.getLogger(__name__)
+from resonance_vllm.errors import UserError
+from resonance_vllm.files import read_object, write_text
 
 CLOCK = "leval_harness_clock"
-STATE_FILES = "leval_harness_files.json"
 
 
 @contextlib.contextmanager
@@ -60,140 +43,59 @@ def exclusive(folder: Path) -> Iterator[None]:
         yield
 
 
-def last_state(states: Path) -> tuple[str | None, int]:
-    """Folder and step of the newest whole state, `(None, 0)` without one; see `WholeStates`."""
-    folders = ((each.name.partition("-")[2], each) for each in states.glob("checkpoint-*"))
-    steps = {int(step): folder for step, folder in folders if step.isdecimal() and len(step) < 12}
-    for step, folder in sorted(steps.items(), reverse=True):
-        named = (read_object(folder / STATE_FILES) or {}).get("files")
-        if isinstance(named, dict) and named and not altered(folder, named):
-            return str(folder), step
-    return None, 0
+def last_state(states: Path) -> str | None:
+    """Folder of the newest whole state of transformers' Trainer.
 
-
-class Finished(BaseModel, strict=True):
-    """What is read of the result of a training; a subclass has what its command prints."""
-
-    files: dict[str, str] = {}
-
-
-def finished(result: Path, form: type[Finished]) -> dict[str, Any] | None:
-    """The result of a training if it has a form and all files that it names are unchanged."""
-    content = read_object(result)
-    if content is None:
-        return None
-    try:
-        form.model_validate(content)
-    except ValidationError:
-        logger.warning("%s: is no result of a training; trained again", result)
-        return None
-    if changed := altered(result.parent, content.get("files", {})):
-        logger.warning("%s: %s changed since; trained again", result.parent, ", ".join(changed[:5]))
-        return None
-    return content
-
-
-def content_of(source: str) -> str | None:
-    """SHA-256 of a file, or over those of a folder; None of a name on the hub.
-
-    Of a checkpoint the files count that transformers loads, of another folder all.
+    The Trainer writes `trainer_state.json` last, but would resume from a state that lacks it.
     """
-    path = user_path(source)
-    if path.is_file():
-        return file_sha256(path)
-    if not path.is_dir():
-        return None
-    content = hashes(path)
-    if (path / "config.json").is_file():
-        content = {str(each.relative_to(path)): file_sha256(each) for each in loaded_files(path)}
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    files = states.glob("checkpoint-*/trainer_state.json")
+    whole = [file.parent for file in files if read_object(file)]
+    newest = max(whole, key=lambda folder: int(folder.name.rpartition("-")[2]), default=None)
+    return None if newest is None else str(newest)
 
 
-def is_claimed(file: Path, request: Mapping[str, Any]) -> bool:
-    """Whether `file` claims its folder for the same request; False if the folder is free.
+def refuse_other(file: Path, request: Mapping[str, Any]) -> None:
+    """Refuse a folder that holds another training than `request`, which `file` in it tells.
 
     Raises:
-        UserError: the folder holds something else, or was made from files that changed since.
+        UserError: the folder holds something else.
     """
-    folder = file.parent
-    written = read_object(file) or read_object(_copy(file))
-    if written is None and not file.is_file():
+    folder, written = file.parent, read_object(file)
+    if written is None:
         if folder.is_dir() and any(not inside.name.startswith(".") for inside in folder.iterdir()):
             raise UserError(
                 f"out: {folder} is not empty and holds no such training; choose another folder"
             )
-        return False
-    request = json.loads(json.dumps(request))
-    if written == request:
-        return True
-    inputs = request.get("inputs", {})
-    if written is not None and {**written, "inputs": inputs} == {**request, "inputs": inputs}:
-        before = written.get("inputs")
-        before = before if isinstance(before, dict) else {}
-        changed = [name for name, each in inputs.items() if before.get(name) != each]
+    elif written != json.loads(json.dumps(request)):
         raise UserError(
-            f"out: {folder} holds a run on other content of {', '.join(changed)}, which "
-            "changed since; choose another folder"
+            f"out: {folder} holds a run with other settings ({file.name}); choose another folder, "
+            "or repeat the settings to continue there"
         )
-    raise UserError(
-        f"out: {folder} holds a run with other settings ({file.name}); choose another folder, "
-        "or repeat the settings to continue there"
-    )
-
-
-def claim(file: Path, request: Mapping[str, Any]) -> None:
-    """Claim a folder for a training, see `is_claimed`; a copy replaces a damaged file."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    for each in (_copy(file), file):
-        write_text(each, json.dumps(request, indent=1, sort_keys=True))
-
-
-def _copy(file: Path) -> Path:
-    return file.with_name(f".{file.name}")
 
 
 def write_rows(file: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a CSV: the rows that a resumed run has from the sessions before."""
+    """Write a CSV of all rows so far."""
     file.parent.mkdir(parents=True, exist_ok=True)
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([columns, *rows])
     write_text(file, text.getvalue())
 
 
-def add_row(file: Path, row: Sequence[object]) -> None:
-    """Append a row to a CSV that `write_rows` began."""
-    with file.open("a", newline="") as stream:
-        csv.writer(stream, lineterminator="\n").writerow(row)
-
-
-def usable_device(name: str) -> torch.device:
-    """A device of torch that can compute.
-
-    Raises:
-        SettingError: it has another form, or torch cannot use it on this machine.
-    """
-    try:
-        torch.ones(1, device=name).item()
-        return torch.device(name)
-    except Exception as error:  # of many kinds
-        reason = (str(error).splitlines() or [""])[0]
-        raise SettingError(f"device: {shown(name)} cannot be used here: {reason}") from error
-
-
-def fastest_device() -> torch.device:
-    """The accelerator of this machine, else the CPU.
+def device_of(name: str) -> torch.device:
+    """`cpu`, or for `auto` the accelerator of this machine, else its CPU.
 
     A torch that was built for CUDA names it on machines without a GPU too, so availability is
     checked.
     """
     accelerator = torch.accelerator.current_accelerator(check_available=True)
-    return accelerator or torch.device("cpu")
+    return accelerator if name == "auto" and accelerator else torch.device("cpu")
 
 
 def training_arguments(states: Path, cpu: bool = False, **options: Any) -> TrainingArguments:
     """Arguments of transformers' Trainer; `cpu` trains on the CPU even if there is a GPU."""
     return TrainingArguments(
         output_dir=str(states),
+        save_total_limit=1,
         logging_nan_inf_filter=False,
         # bf16 on a CPU is refused unless the CPU is named.
         use_cpu=cpu or not torch.accelerator.is_available(),
@@ -214,55 +116,22 @@ class InOrderTrainer(Trainer):
         return SequentialSampler(train_dataset or self.train_dataset)
 
 
-class WholeStates(TrainerCallback):
-    """Marks a state when all of it is written, with its files' hashes, and removes those before."""
-
-    def __init__(self, states: Path) -> None:
-        self.states = states
-
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """All processes have written their share when the first one marks it."""
-        PartialState().wait_for_everyone()
-        if not state.is_world_process_zero:
-            return
-        folder = self.states / f"checkpoint-{state.global_step}"
-        write_json(folder / STATE_FILES, {"files": hashes(folder, without=(STATE_FILES,))})
-        for other in self.states.glob("checkpoint-*"):
-            if other != folder:
-                shutil.rmtree(other, ignore_errors=True)
-
-
 class Clock(TrainerCallback):
     """Seconds of training over all sessions of a run, kept in its states.
 
     Steps that a killed session had not saved are repeated and count once.
     """
 
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._before = self._start = 0.0
+    seconds = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Continue from the time of earlier sessions."""
-        self._before = self.seconds = float(state.stateful_callbacks.get(CLOCK, 0.0))
-        self._start = time.perf_counter()
+        self.seconds = float(state.stateful_callbacks.get(CLOCK, 0.0))
+        self._start = time.perf_counter() - self.seconds
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Record the time for a state that is saved now."""
-        self.seconds = self._before + time.perf_counter() - self._start
-        state.stateful_callbacks[CLOCK] = self.seconds
-
-
-class Deadline(TrainerCallback):
-    """Saves a state and ends the training after the first step past a time of `time.monotonic`."""
-
-    def __init__(self, deadline: float | None) -> None:
-        self.deadline = deadline
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Look at the clock."""
-        if self.deadline is not None and time.monotonic() >= self.deadline:
-            control.should_save = control.should_training_stop = True
+        self.seconds = state.stateful_callbacks[CLOCK] = time.perf_counter() - self._start
 
 
 def made_by() -> dict[str, Any]:

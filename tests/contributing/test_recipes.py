@@ -32,8 +32,9 @@ sizes = dict(vocab_size=9, hidden_size=16, num_hidden_layers=1, num_attention_he
 for name in ("halved", "resonance_halved"):
     config = LlamaConfig(**sizes, rope_parameters={"rope_type": name, **rope})
     model = LlamaForCausalLM(config)
+    (report,) = hf.apply_rope(model)
     assert model(model.dummy_inputs["input_ids"] % 9).logits.isfinite().all()
-    print(json.dumps(model.model.rotary_emb.inv_freq.tolist()))
+    print(json.dumps(report.inv_freq))
 """
 VLLM = """
 import json

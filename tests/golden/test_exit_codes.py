@@ -33,7 +33,7 @@ page {results}/posgen --out full
 data list --data-dir absent
 data verify --data-dir empty
 prompt leval_closed_gsm --model absent --data-dir sample --context-length 900
-posgen evaluate empty
+posgen evaluate empty --encoding yarn
 posgen table empty
 table {results}/sweep --pair yarn:resonance_yarn
 """
@@ -87,7 +87,7 @@ model nope
 posgen nope
 posgen train
 posgen train --stack 0 --out new
-posgen evaluate absent
+posgen evaluate absent --encoding yarn
 posgen table
 posgen table {results}/posgen_train {results}/posgen_train --figure x.svg
 posgen table {results}/posgen_train --only rope:proportional
@@ -101,7 +101,7 @@ posgen train --encoding nope --out new
 posgen train --keep nope --out new
 posgen train --modulus 0 --out new
 posgen train --epochs -1 --out new
-posgen evaluate model --subtask nope
+posgen evaluate model --encoding nope
 finetune model --out new --data text.txt --preset nope
 finetune model --out new --data text.txt --steps -1
 posgen train --modulus 0 --out new

@@ -208,7 +208,7 @@ def test_a_model_that_does_not_build_is_refused_with_the_reason(source, tmp_path
 
 def test_a_file_is_no_folder_to_write_to(tmp_path):
     (tmp_path / "out").write_text("mine")
-    with pytest.raises(OSError, match=r"out: .*out is there already; give a new folder"):
+    with pytest.raises(OSError, match=r"out: .*out is a file; give a new folder"):
         export_checkpoint(tmp_path, RopeRequest.parse("yarn:factor=2"), tmp_path / "out")
     assert (tmp_path / "out").read_text() == "mine"
 

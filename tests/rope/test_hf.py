@@ -16,6 +16,7 @@ from resonance_vllm.core.maps import MappedMethod
 from resonance_vllm.core.phase import cos_sin
 from resonance_vllm.core.spec import OWN_TYPES, ROPE_TYPES, RopeSpec, RopeType
 from resonance_vllm.errors import RopeConfigError
+from resonance_vllm.hf_rotation import rope_function
 
 L, LENGTH = "original_max_position_embeddings", 16
 THETA = {"rope_theta": 100.0}
@@ -249,7 +250,7 @@ def test_types_are_registered_and_without_us_fail_loudly():
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     for name in OWN_TYPES:
-        assert ROPE_INIT_FUNCTIONS[name] is hf._rope_function
+        assert ROPE_INIT_FUNCTIONS[name] is rope_function
         assert hasattr(PreTrainedConfig, f"_validate_{name}_rope_parameters")
 
 

@@ -158,7 +158,7 @@ def test_model_args_of_each_library():
     args = model_args(rope, library="transformers", context_length=12000)
     assert args["pretrained"] == "folder"
     assert args["max_length"] == 12000
-    assert args["max_position_embeddings"] == 16384
+    assert args["rope_parameters"]["rope_type"] == "resonance_yarn"
     assert args["rope_precision"] == "float32"
     args = model_args(rope, library="vllm", context_length=12000)
     assert args["max_model_len"] == 12000
@@ -177,7 +177,7 @@ def test_model_args_refuse_a_length_above_the_limit():
 def test_plain_rope_may_be_asked_beyond_its_length_but_says_so(caplog):
     with caplog.at_level(logging.WARNING):
         args = model_args({"rope_type": "default"}, library="transformers", context_length=12000)
-    assert args["max_position_embeddings"] == 12000
+    assert args["max_length"] == 12000
     assert "extrapolation" in caplog.text
 
 

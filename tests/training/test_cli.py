@@ -38,15 +38,6 @@ def test_wrong_input_is_named(tmp_path, args, message):
     assert not (tmp_path / "out").exists(), "the folder is free for the mended command"
 
 
-@pytest.mark.parametrize(
-    "args", [("posgen",), ("posgen", "train"), ("posgen", "evaluate"), ("finetune",)]
-)
-def test_help_has_an_example(args):
-    result = _run(*args, "--help")
-    assert result.exit_code == 0
-    assert "Example: leval-harness" in " ".join(result.output.split())
-
-
 @pytest.mark.parametrize("program", ["bin/leval-harness", "leval_harness/__main__.py"])
 def test_the_command_of_a_result_can_be_repeated(program, monkeypatch):
     """`python -m leval_harness` recorded a command that starts with `__main__.py`."""

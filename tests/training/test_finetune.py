@@ -12,6 +12,7 @@ from leval_harness.training import finetune as module
 from leval_harness.training.finetune import Rows, finetune
 from leval_harness.training.finetune_settings import FineTuneSettings, preset, presets
 from leval_harness.training.text import prepare_text
+from leval_harness.training.trainer import exclusive
 from leval_tasks.posgen.vocabulary import build_tokenizer
 from resonance_vllm.errors import RopeConfigError, SettingError, UserError
 from resonance_vllm.hf import register
@@ -72,13 +73,10 @@ _LOGS = (module._Metrics, "on_log")
 @pytest.mark.parametrize(
     ("rank", "where"),
     [
-        pytest.param(0, (*_LOGS, 5, True), marks=pytest.mark.long),
-        pytest.param(2, (*_LOGS, 5, True), marks=pytest.mark.long),
-        (0, (*_SAVES, 4)),
-        pytest.param(0, (module, "_save"), marks=pytest.mark.long),
-        (2, (module, "_write_held_out")),
+        pytest.param(0, (*_LOGS, 5, True), marks=pytest.mark.long, id="a-step"),
+        pytest.param(0, (*_SAVES, 4), id="half-a-state"),
+        pytest.param(2, (module, "_write_held_out"), id="before-the-result-lora"),
     ],
-    ids=["a-step", "a-step-lora", "half-a-state", "before-the-checkpoint", "before-the-result"],
 )
 def test_checkpoint_carries_the_rope_settings_and_a_stopped_run_resumes(
     model, data, tmp_path, killed, rank, where
@@ -138,6 +136,11 @@ def test_errors_are_clear_and_a_finished_run_is_not_repeated(model, data, tmp_pa
     settings = FineTuneSettings(**TINY)
     first = finetune(model, [data], tmp_path / "a", settings)
     assert finetune(model, [data], tmp_path / "a", settings) == first
+    with (
+        exclusive(tmp_path / "b"),
+        pytest.raises(UserError, match=r"b \(process \d+ on .*\); wait for it"),
+    ):
+        finetune(model, [data], tmp_path / "b", settings)
     with pytest.raises(UserError, match="a run with other settings"):
         finetune(model, [data], tmp_path / "a", settings.changed(steps=7))
     (tmp_path / "mine").mkdir()

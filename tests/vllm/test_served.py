@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,9 +35,13 @@ def environment(**extra: str) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def address(vllm_server: Any, smollm2: Path) -> Iterator[str]:
     """A running `vllm serve`, started as the documentation says."""
-    overrides = json.dumps({"rope_parameters": ROPE})
-    with vllm_server(smollm2, "--hf-overrides", overrides, "--max-model-len", str(LENGTH)) as url:
-        yield url
+    arguments = ["--hf-overrides", json.dumps({"rope_parameters": ROPE})]
+    arguments += ["--max-model-len", str(LENGTH)]
+    arguments += ["--worker-extension-cls", "resonance_vllm.vllm.RopeWorker"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_SERVER_DEV_MODE", "1")
+        with vllm_server(smollm2, *arguments) as url:
+            yield url
 
 
 @pytest.fixture(scope="module")
@@ -66,21 +71,37 @@ def test_completion_with_log_probabilities(client: Any) -> None:
         assert chosen == max(best.values())
 
 
-def test_chat_with_log_probabilities(client: Any) -> None:
-    answer = client.chat.completions.create(
+def logprobs(client: Any) -> list[float]:
+    answer = client.completions.create(
         model="smollm2",
-        messages=[{"role": "user", "content": "What is the capital of France?"}],
-        max_tokens=12,
+        prompt="The sun and the moon. " * 60,
+        max_tokens=4,
         temperature=0,
-        logprobs=True,
-        top_logprobs=2,
+        logprobs=1,
     )
-    (choice,) = answer.choices
-    tokens = choice.logprobs.content
-    assert len(tokens) == answer.usage.completion_tokens
-    assert "".join(token.token for token in tokens).startswith(choice.message.content[:10])
-    assert all(token.logprob == token.top_logprobs[0].logprob for token in tokens)
-    assert all(len(token.top_logprobs) == 2 for token in tokens)
+    return list(answer.choices[0].logprobs.token_logprobs)
+
+
+def test_a_running_server_takes_other_settings(client: Any, address: str) -> None:
+    """Its cached keys are forgotten: coming back gives the numbers of before, twice asked."""
+    before = logprobs(client)
+    assert logprobs(client) == before
+    assert not set_rope(address, {**ROPE, "rope_type": "yarn"})
+    assert logprobs(client) != before
+    assert set_rope(address, ROPE)
+    assert logprobs(client) == before
+
+
+def set_rope(address: str, rope: dict[str, Any]) -> bool:
+    """Give the server settings; whether its modules have exact phase then."""
+    request = urllib.request.Request(
+        address.removesuffix("/v1") + "/collective_rpc",
+        data=json.dumps({"method": "set_rope", "args": [rope]}).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=300) as answer:
+        (reports,) = json.load(answer)["results"]
+    return all(each["exact_phase"] for each in reports)
 
 
 @pytest.mark.long
@@ -157,27 +178,3 @@ def test_lm_eval_runs_the_closed_tasks(tiny_chat_model: Path, tmp_path: Path) ->
     sample = next(tmp_path.rglob("samples_leval_closed_sfiction_*.jsonl"))
     prompt = json.loads(sample.read_text().splitlines()[0])["doc"]["prompt"]
     assert not prompt["truncated"]
-
-
-@pytest.mark.long
-def test_engine_without_the_plugin_says_unknown_type(tiny_chat_model: Path) -> None:
-    code = (
-        "from vllm import LLM\n"
-        "if __name__ == '__main__':\n"
-        f"    LLM({str(tiny_chat_model)!r}, hf_overrides={{'rope_parameters': {ROPE!r}}},\n"
-        "        enforce_eager=True, max_model_len=1024)\n"
-        "    print('it runs')\n"
-    )
-    path = tiny_chat_model / "run.py"
-    path.write_text(code)
-    run = subprocess.run(
-        [sys.executable, str(path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment(VLLM_PLUGINS="another_plugin"),
-        timeout=400,
-    )
-    assert run.returncode != 0
-    assert "it runs" not in run.stdout
-    assert "Unknown RoPE scaling type resonance_yarn" in run.stdout + run.stderr

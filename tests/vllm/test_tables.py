@@ -10,7 +10,8 @@ import torch
 
 from resonance_vllm.core.phase import cos_sin
 from resonance_vllm.core.spec import OWN_TYPES, RopeSpec, RopeType
-from resonance_vllm.vllm import register, resonance_yarn, table_of, tagged
+from resonance_vllm.vllm import register, resonance_yarn, tagged
+from resonance_vllm.vllm_held import table_of
 
 pytestmark = pytest.mark.vllm
 

@@ -49,10 +49,10 @@ def test_a_cache_that_fits_is_passed_where_none_is_given(
 
 
 @pytest.mark.vllm
-def test_an_engine_starts_by_default_and_says_why_it_does_not(
+def test_an_engine_starts_by_default_says_why_it_does_not_and_exchanges_methods(
     smollm2: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from leval_harness.backends import backend_class
+    from leval_harness.backends import CannotExchange, backend_class, set_rope
 
     monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
     engine = {"dtype": "float32", "enforce_eager": True, "max_model_len": 64, "max_num_seqs": 2}
@@ -60,8 +60,21 @@ def test_an_engine_starts_by_default_and_says_why_it_does_not(
         backend_class("vllm")(str(smollm2), kv_cache_memory_bytes=1 << 50, **engine)
     lm = backend_class("vllm")(str(smollm2), **engine)
     try:
-        request = (("", ""), [504, 253], [260, 905])
-        ((total, _),) = lm._loglikelihood_tokens([request], disable_tqdm=True)
-        assert -50 < total < 0
+        text = [504, 253, 260, 905, 1048, 314, 253, 260, 99, 7, 12, 504] * 4
+        yarn = {"rope_type": "resonance_yarn", "rope_theta": 1e5, "factor": 2.0}
+        yarn["original_max_position_embeddings"] = 8192
+
+        def total(rope: dict[str, Any] | None) -> float:
+            set_rope(lm, rope, context_length=60)
+            return float(lm._loglikelihood_tokens([(("", ""), text[:4], text[4:])])[0][0])
+
+        shipped, other = total(None), total(yarn)
+        assert lm.max_length == 60
+        assert abs(shipped - other) > 1e-3
+        assert (total(None), total(yarn)) == (shipped, other)
+        longrope = {"rope_type": "longrope", "rope_theta": 1e5, "factor": 2.0}
+        lists = {"short_factor": [1.0] * 32, "long_factor": [2.0] * 32}
+        with pytest.raises(CannotExchange):
+            total({**longrope, **lists, "original_max_position_embeddings": 32})
     finally:
         lm.model.llm_engine.engine_core.shutdown()

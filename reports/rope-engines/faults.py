@@ -1,11 +1,11 @@
 """Known faults of RoPE, before and after they were mended, by the RoPE test vectors.
 
-    python benchmarks/rope_faults.py record FAULT --python VENV/bin/python
-    python benchmarks/rope_faults.py write
+    python reports/rope-engines/faults.py record FAULT --python VENV/bin/python
+    python reports/rope-engines/faults.py write
 
 `record` runs the vectors of a fault with the engine in its own environment and keeps what the
-runner answers in docs/reports/rope-faults.jsonl, a line for each fault and release; `write` makes
-the table in docs/reports/rope-engines.md.
+runner answers in faults.jsonl, a line for each fault and release; `write` makes the table in
+README.md.
 """
 
 import argparse
@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import rope_matrix
+import matrix
 
-RESULTS = rope_matrix.REPORT.with_name("rope-faults.jsonl")
+RESULTS = matrix.REPORT.with_name("faults.jsonl")
 PACKAGES = ("transformers", "torch", "mlx")
 LOOK = (
     "import importlib.metadata as m, json; "
@@ -73,9 +73,9 @@ def record(name: str, python: Path) -> None:
     """Run the vectors of a fault; a run of the same version is replaced."""
     fault = FAULTS[name]
     chosen = [part for identity in fault.vectors for part in ("--only", identity)]
-    runner = str(rope_matrix.RUNNER.relative_to(rope_matrix.ROOT))
+    runner = str(matrix.RUNNER.relative_to(matrix.ROOT))
     command = [runner, fault.engine, *chosen, "--json"]
-    run = rope_matrix.answer([str(python), *command])
+    run = matrix.answer([str(python), *command])
     around = subprocess.run([python, "-c", LOOK], capture_output=True, text=True, check=True)
     done = {"fault": name, "package": fault.package, "command": " ".join(["python", *command])}
     done |= {"packages": json.loads(around.stdout), **run}
@@ -95,7 +95,7 @@ def table() -> str:
     """A row for each fault and vector: what an old and a newer release answer."""
     lines = ["| fault | vector | before | after |", "|---|---|---|---|"]
     for name, fault in FAULTS.items():
-        found = sorted((r for r in runs() if r["fault"] == name), key=rope_matrix.version_of)
+        found = sorted((r for r in runs() if r["fault"] == name), key=matrix.version_of)
         for number, identity in enumerate(fault.vectors):
             title = f"{name}: {fault.text}" if number == 0 else ""
             cells = [_cell(run, identity) for run in found]
@@ -119,7 +119,7 @@ def main() -> None:
     commands.add_parser("write")
     args = parser.parse_args()
     if args.command == "write":
-        rope_matrix.put("faults", table())
+        matrix.put("faults", table())
     else:
         record(args.fault, args.python)
 

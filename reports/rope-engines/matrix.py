@@ -1,10 +1,10 @@
-"""Which engines run which RoPE settings right: the matrix in docs/reports/rope-engines.md.
+"""Which engines run which RoPE settings right: the matrix in README.md.
 
-    python benchmarks/rope_matrix.py record ENGINE --python VENV/bin/python
-    python benchmarks/rope_matrix.py write
+    python reports/rope-engines/matrix.py record ENGINE --python VENV/bin/python
+    python reports/rope-engines/matrix.py write
 
 `record` runs the vectors with an engine in its own environment and keeps the outcomes in
-docs/reports/rope-engines.jsonl, a line for each version of an engine; `write` makes the tables.
+engines.jsonl, a line for each version of an engine; `write` makes the tables.
 """
 
 import argparse
@@ -15,12 +15,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from generated import fill
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+sys.path.append(str(HERE.parent))
+from generated import fill  # noqa: E402
 
-ROOT = Path(__file__).resolve().parents[1]
-RUNNER = ROOT / "resonance_vllm/vectors/rope_vectors.py"
-REPORT = ROOT / "docs/reports/rope-engines.md"
-RESULTS = REPORT.with_suffix(".jsonl")
+RUNNER = HERE / "rope_vectors.py"
+REPORT, RESULTS = HERE / "README.md", HERE / "engines.jsonl"
 NAMES = {
     "transformers": "transformers", "vllm": "vLLM", "mlx_lm": "mlx-lm", "mlx_vlm": "mlx-vlm",
     "litgpt": "litgpt", "llama_cpp": "llama.cpp (xllamacpp)", "sglang": "sglang",

@@ -1,15 +1,17 @@
-"""Write `rope_vectors.json`: `PYTHONPATH=tests/shared python -m vectors.generate`."""
+"""Write `rope_vectors.json`: `PYTHONPATH=tests/shared python reports/rope-engines/generate.py`.
+
+The numbers are those of the closed forms of the tests, which share no line with the product.
+"""
 
 import json
 import math
 from pathlib import Path
 from typing import Any
 
-from resonance_vllm.vectors import rope_vectors
-from vectors.cases import ALPHA, SOURCES, Case, cases
+from cases import ALPHA, SOURCES, Case, cases
 from vectors.closed_forms import angle, attention_factor, rotation
 
-FILE = Path(rope_vectors.__file__).with_name("rope_vectors.json")
+FILE = Path(__file__).with_name("rope_vectors.json")
 VERSION = 1
 DIGITS = 10
 """Significant digits of cos and sin; frequencies have all of float64's."""

@@ -1,1 +1,0 @@
-"""Versioned test vectors of rotary position embeddings, and a runner that needs nothing else."""

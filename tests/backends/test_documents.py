@@ -1,0 +1,72 @@
+"""The order in which texts are read, against really keeping one path."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leval_harness.backends.documents import batches, common_prefix, unique_tokens
+
+TEXTS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), min_size=1, max_size=12)
+
+
+def read(texts, most):
+    """Tokens read and texts asked."""
+    path, tokens, asked = [], 0, []
+    for batch in batches(texts, most):
+        shared = texts[batch.source][: batch.shared]
+        kept = common_prefix(path, shared)
+        tokens, path = tokens + len(shared) - kept, shared
+        for row in batch.rows:
+            assert texts[row][: batch.shared] == shared
+            assert batch.shared <= most[row]
+            tokens += len(texts[row]) - batch.shared
+            asked.append(row)
+    return tokens, asked
+
+
+@given(TEXTS, st.integers(0, 1))
+def test_every_text_is_asked_once_after_its_own_prefix(texts, reserve):
+    tokens, asked = read(texts, [len(text) - reserve for text in texts])
+    assert sorted(asked) == list(range(len(texts)))
+    unique = len({tuple(text[:n]) for text in texts for n in range(1, len(text) + 1)})
+    assert unique_tokens(texts) == unique
+    if not reserve:
+        assert tokens <= 1.01 * unique
+
+
+@given(TEXTS)
+def test_a_prefix_grows_by_several_tokens_where_one_is_not_read_as_several_are(texts):
+    kept = [[]]  # the places to which a path that cannot be cut goes back
+    for batch in batches(texts, [len(text) for text in texts], 2):
+        shared = texts[batch.source][: batch.shared]
+        while kept[-1] != shared[: len(kept[-1])]:
+            kept.pop()
+        assert len(shared) - len(kept[-1]) != 1
+        kept.append(shared)
+
+
+def test_questions_of_a_document_form_one_batch_though_they_begin_alike():
+    document = list(range(1000, 2000))
+    texts = [[*document, 7, 8, n] for n in range(4)] + [[*document, 9, n] for n in range(4)]
+    assert [len(batch.rows) for batch in batches(texts, [1000] * 8)] == [8]
+
+
+def test_deeply_nested_texts_need_no_recursion():
+    texts = [[1] * n for n in range(1, 3000)]
+    assert read(texts, [len(text) for text in texts])[0] <= 1.01 * 2999
+
+
+@pytest.mark.parametrize("task", ["coursera", "gsm100", "quality", "sci_fi", "tpo"])
+def test_whole_tasks_are_read_almost_once(real_data, task):
+    lines = (real_data / "leval" / "closed" / f"{task}.jsonl").read_text(encoding="utf-8")
+    texts, words = [], {}
+    for record in map(json.loads, lines.splitlines()):
+        document = record["input"].split()
+        for question in record["instructions"]:
+            text = ["Document", "is", *document, "Question:", *question.split(), "Answer:"]
+            texts.append([words.setdefault(word, len(words)) for word in text])
+    tokens, _ = read(texts, [len(text) - 1 for text in texts])
+    assert tokens <= 1.01 * unique_tokens(texts)
+    assert sum(map(len, texts)) / tokens > 8
