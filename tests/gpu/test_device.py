@@ -25,7 +25,9 @@ def llama(rope_type: str, **more):
              "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 258,
              "initializer_range": 0.4, "bos_token_id": 0, "eos_token_id": 1}  # fmt: skip
     config = LlamaConfig(**sizes, max_position_embeddings=131072, rope_parameters=rope, **more)
-    return LlamaForCausalLM(config).eval()
+    model = LlamaForCausalLM(config).eval()
+    hf.apply_rope(model)
+    return model
 
 
 @pytest.mark.parametrize("rope_type", ROPES)

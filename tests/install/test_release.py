@@ -22,7 +22,7 @@ def test_the_version_stands_in_one_place():
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert cited["version"] == VERSION
     assert re.search(
-        rf"^## ({re.escape(VERSION)}|Unreleased)", (ROOT / "CHANGELOG.md").read_text(), re.M
+        rf"^## \[({re.escape(VERSION)}|Unreleased)\]", (ROOT / "CHANGELOG.md").read_text(), re.M
     )
     in_code = [p for p in ROOT.glob("leval_*/**/*.py") if f'"{VERSION}"' in p.read_text()]
     assert in_code == []

@@ -51,7 +51,7 @@ def reference(tmp_path):
 
 def with_rope(folder, rope, **arguments):
     """A setup of the checkpoint with another RoPE dictionary, as a wrong config would give it."""
-    return setup(folder, rope_parameters=rope, **arguments)
+    return setup(folder, rope_parameters=rope, max_length=LENGTH, **arguments)
 
 
 def setup(folder, **arguments):

@@ -47,7 +47,7 @@ def test_batches_and_chunks_change_nothing(model, arguments):
 def test_settings_of_quantization_reach_transformers(model):
     """Which names the package that it lacks; lm-eval itself takes them from a checkpoint alone."""
     settings = '{"quant_method": "quanto", "weights": "int8"}'
-    with pytest.raises(ImportError, match="optimum-quanto"):
+    with pytest.raises(UserError, match="optimum-quanto"):
         reader(f"hf:{model}", f"quantization_config={settings}")
 
 
