@@ -374,5 +374,6 @@ def run_sweep(
             sweep = Sweep(folder, cells, where, progress, command, config.timeout, gpus)
             outcome = Outcome(sweep.run())
         if not outcome.elsewhere:
-            shutil.rmtree(folder.work, ignore_errors=True)
+            # not the folders themselves: another machine may still look at them
+            shutil.rmtree(folder.work / "cache", ignore_errors=True)
         return outcome

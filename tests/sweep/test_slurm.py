@@ -104,6 +104,6 @@ def test_an_array_of_two_of_which_one_is_killed(
     cells = [json.loads(path.read_text()) for path in out.glob("my/cells/*/cell.json")]
     assert len(cells) == 8, (tmp_path / "1.txt").read_text()
     assert not (out / "my" / "failed").exists()
-    assert not (out / "my" / ".work").exists()
+    assert not (out / "my" / ".work" / "cache").exists()
     assert (out / "my" / "table.md").is_file(), "the one that ended last wrote it"
     assert "[8/8]" in (tmp_path / "1.txt").read_text()

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -135,23 +137,28 @@ def test_methods_and_lengths_of_one_load_read_as_each_does_alone(
 @pytest.mark.long
 @pytest.mark.vllm
 def test_methods_of_one_engine_of_vllm_read_as_each_does_alone(
-    tiny: Path, smollm2: Path, forks: Forks, tmp_path: Path
+    tiny: Path, smollm2: Path, tmp_path: Path
 ) -> None:
+    """Without forks, of which an engine cannot start its own processes."""
     args = {"enforce_eager": True, "kv_cache_memory_bytes": 200_000_000}
     model = {"path": str(smollm2), "backend": "vllm", "dtype": "bfloat16", "args": args}
     base = [f"--set=models={json.dumps({'small': model})}", "--set=context_lengths=[512]"]
     base += [f"--set=tasks={choices(tiny, tmp_path)}"]
-    every = f"--set=methods={json.dumps(METHODS)}"
-    together, alone = tmp_path / "together", tmp_path / "alone"
-    assert forks.sweep(tiny / "sweep.yaml", together, *base, every) == 0, forks.said()
-    assert sum(loads(together).values()) == 1
+
+    def sweep(out: Path, methods: dict[str, Any], name: str) -> dict[tuple[str, int], list[Any]]:
+        words = [str(tiny / "sweep.yaml"), "--out", str(out), *base, f"--set=name={name}"]
+        words += [f"--set=methods={json.dumps(methods)}", f"--set=baseline={next(iter(methods))}"]
+        command = [sys.executable, "-m", "leval_harness", "sweep", *words]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
+        return answers(out)
+
+    together = sweep(tmp_path / "together", METHODS, "all")
+    assert sum(loads(tmp_path / "together").values()) == 1
+    assert len(together) == 4
     for name in ("shipped", "resonance_yarn"):
-        only = [f"--set=methods={json.dumps({name: METHODS[name]})}", f"--set=baseline={name}"]
-        only.append(f"--set=name={name}")
-        assert forks.sweep(tiny / "sweep.yaml", alone, *base, *only) == 0, forks.said()
-    found = answers(together)
-    assert len(found) == 4
-    assert {key: found[key] for key in answers(alone)} == answers(alone)
+        alone = sweep(tmp_path / name, {name: METHODS[name]}, name)
+        assert together[name, 512] == alone[name, 512]
 
 
 def losses(out: Path, texts: int) -> dict[str, bytes]:
