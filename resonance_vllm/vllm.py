@@ -58,8 +58,7 @@ Wrapped = Callable[..., Any]
 def register() -> None:
     """Make our rope types known to vLLM in this process; calling it again changes nothing.
 
-    A vLLM without the functions that are wrapped serves every model that does not ask for our
-    types, and refuses these as unknown.
+    A vLLM without the functions that are wrapped refuses our types as unknown, and these alone.
     """
     from resonance_vllm import hf
 
@@ -449,9 +448,8 @@ def _verify(model: nn.Module, config: Any, asked: Mapping[str | None, Asked]) ->
             allowed = "transformers (hf-long), or models whose code in vLLM reads rope_parameters"
             raise refusal(first, where, wrong, held, allowed)
     if not reached:
-        names = ", ".join(dict.fromkeys(repr(spec.rope_type) for spec, _ in asked.values()))
         raise NoRope(
-            f"rope_type: {names} reached no module: {type(model).__name__} has no rotary position "
+            f"rope_type: it reached no module: {type(model).__name__} has no rotary position "
             "embeddings in vLLM; allowed: models with RoPE"
         )
 
