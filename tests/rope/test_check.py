@@ -4,6 +4,8 @@ import json
 import math
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -352,3 +354,11 @@ def test_one_library_alone(monkeypatch):
     assert found["vllm"] == {"not_asked": "by --library"}
     assert found["disagreements"] == []
     assert len(found["transformers"]["modules"][0]["inv_freq"]) == 64
+
+
+@pytest.mark.vllm
+def test_standard_output_is_the_json_alone(tmp_path):
+    """In a process of its own, where vLLM sets up its log by itself."""
+    command = [sys.executable, "-m", "leval_harness", "check", str(saved(tmp_path)), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["vllm"]["modules"]
