@@ -230,7 +230,7 @@ class HFLong(HF):
                 finished(passage)
                 bar.update()
             for passage in alone:
-                self._forget()
+                self.forget()
                 for each in scorer.apart([passage]):
                     finished(each)
                     bar.update()
@@ -256,7 +256,7 @@ class HFLong(HF):
         from accelerate.utils.memory import should_reduce_batch_size
 
         _ = self.head, self.reuse  # which is not part of the time that answers take
-        self._forget()
+        self.forget()
         hidden = disable_tqdm or self.rank != 0
         try:
             with (
