@@ -2,8 +2,8 @@
 
 import copy
 import logging
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Collection, Mapping
+from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -150,21 +150,13 @@ class HF(HFLM):
                 module.rope_deltas = None
 
     def _loglikelihood_tokens(self, requests: Any, *args: Any, **kwargs: Any) -> Any:
+        """As lm-eval, whose cache of logits takes equal texts that are cut elsewhere for one."""
         requests = list(requests)
-        with self._safe_logits_cache(requests):
-            return super()._loglikelihood_tokens(requests, *args, **kwargs)
-
-    @contextmanager
-    def _safe_logits_cache(self, requests: list[Any]) -> Iterator[None]:
-        """Without lm-eval's cache of logits where equal texts are cut at different places.
-
-        It takes such requests for one, and scores some of their tokens at wrong positions.
-        """
         cut = {((*context, *scored[:-1]), len(context)) for _, context, scored in requests}
         before: bool = self.logits_cache  # type: ignore[has-type]
         self.logits_cache = before and len({text for text, _ in cut}) == len(cut)
         try:
-            yield
+            return super()._loglikelihood_tokens(requests, *args, **kwargs)
         finally:
             self.logits_cache = before
 

@@ -5,12 +5,14 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from joblib import Parallel, delayed
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from tqdm import tqdm
 
 from leval_harness.training import trainer as shared
@@ -79,7 +81,13 @@ class Training:
         """
         for group in self.optimizer.param_groups if rate is not None else ():
             group["lr"] = rate
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.bf16):
+        device = self.device.type
+        # With its backward pass torch's fused attention for CPUs is slower at such lengths.
+        plain = sdpa_kernel(SDPBackend.MATH) if device == "cpu" else nullcontext()
+        with (
+            plain,
+            torch.autocast(device, torch.bfloat16, enabled=self.recipe.bf16),
+        ):
             losses, hits = losses_and_hits(self.model, inputs, labels)
         loss = losses.mean()
         self.optimizer.zero_grad()

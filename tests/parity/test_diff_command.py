@@ -142,7 +142,7 @@ def test_each_setup_runs_in_a_process_of_its_own(copying_model, copying_texts, t
     options = Options(texts=str(copying_texts("yarn")), lengths=(128,))
     save_reference(f"hf:{folder}", base, options, isolated=False)
     assert lh.diff(str(base), f"hf-long:{folder},threads=2", options).verdict == "same"
-    with pytest.raises(UserError, match="dtpye: hf has no such argument.*did you mean 'dtype'"):
+    with pytest.raises(UserError, match=r"dtpye: hf has no such argument.*did you mean 'dtype'"):
         lh.diff(str(base), f"hf:{folder},dtpye=float32", options)
     with pytest.raises(UserError, match="its process ended"):
         worker.in_process(exit, 3)
