@@ -1,6 +1,7 @@
 """`leval-harness diff`: exit codes, files, the gate with a saved reference, and what goes wrong."""
 
 import json
+import os
 
 import pytest
 from click.testing import CliRunner
@@ -145,4 +146,4 @@ def test_each_setup_runs_in_a_process_of_its_own(copying_model, copying_texts, t
     with pytest.raises(UserError, match=r"dtpye: hf has no such argument.*did you mean 'dtype'"):
         lh.diff(str(base), f"hf:{folder},dtpye=float32", options)
     with pytest.raises(UserError, match="its process ended"):
-        worker.in_process(exit, 3)
+        worker.in_process(os._exit, 3)

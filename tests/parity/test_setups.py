@@ -94,7 +94,7 @@ def test_texts_of_every_source(tmp_path):
     assert [each.text for each in read_texts(str(tmp_path / "a.jsonl"), 8)] == ["one", "two"]
     (tmp_path / "b.txt").write_text("b")
     assert [each.name for each in read_texts(str(tmp_path), 8)] == ["a-1", "a-2", "b-4"]
-    (tmp_path / "long.txt").write_text("word\n" * 100)
+    (tmp_path / "long.txt").write_text("".join(f"{n:04}\n" for n in range(100)))
     assert [len(each.text) for each in read_texts(str(tmp_path / "long.txt"), 16)] == [96] * 5
     with pytest.raises(SettingError, match="--texts: 'nowhere' is not allowed; allowed: pydocs, "):
         read_texts("nowhere", 8)
