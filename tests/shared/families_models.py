@@ -182,14 +182,7 @@ def asked(config: Any, rope: dict[str, Any], length: int | None = None) -> Any:
     new = {key: value for key, value in shipped_of(config).items() if key not in SCALING}
     new |= rope
     there = by_layer(text)
-    if len(there) > 1 and len(wide := without_window(there)) > 1:
-        # DeepSeek-V4: Resonance alone is for each of several rotations.
-        kinds = {kind: there[kind]["rope_type"] for kind in wide}
-        types = {k: "resonance" if t == "default" else f"resonance_{t}" for k, t in kinds.items()}
-        own = rope["rope_type"].startswith("resonance")
-        there |= {k: {**there[k], "rope_type": types[k] if own else t} for k, t in kinds.items()}
-        text.rope_parameters = there
-    elif there and None not in there:
+    if there and None not in there:
         text.rope_parameters = {**text.rope_parameters, global_layers(there): new}
     else:
         text.rope_parameters = new
