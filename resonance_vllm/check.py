@@ -252,10 +252,8 @@ def remedy(model: ModelPositions, rope: RopeSpec | None, length: int) -> str:
     """The setting that allows a context length in tokens above the limit."""
     spec = rope
     if rope is None and model.scaled:
-        with contextlib.suppress(RopeConfigError):
+        with contextlib.suppress(RopeConfigError):  # a type of the model's own
             spec = model.shipped()
-            if spec.method.length_limit(model.max_positions) >= length:
-                return f"--rope {spec.rope_type}, whose shipped factor reaches this length"
     method = spec.rope_type if spec and spec.method.extension is not None else "yarn"
     original = (spec.method.trained_length if spec else None) or model.original_length
     return f"--rope {method}:factor={-(-length // original)}, or a shorter length"

@@ -280,10 +280,6 @@ def _wrap_get_rope(original: Wrapped) -> Wrapped:
             if rope.get("rope_type", "default") in ("default", "proportional", "llama3"):
                 given["max_position"] = min(given["max_position"], apart.rows)
         with apart.device if apart else contextlib.nullcontext():
-            if is_ours(rope):  # of a model file that made the dictionary itself
-                spec, _ = asked_of(rope, model_keys(rope), _served() or given["max_position"])
-                rope = tagged(rope, spec, given["max_position"], "default")
-                given["rope_parameters"] = rope
             if isinstance(rope.get("rope_theta"), TaggedBase):
                 return _own_rope(original, given)
             return original(*call.args, **call.kwargs)
@@ -404,10 +400,8 @@ def transformers_report(model: Any, asked: Mapping[str | None, Asked]) -> list[R
     """What modules turn by, of a `ModelConfig` that vLLM runs through transformers' classes."""
     from resonance_vllm import hf
 
-    if len(asked) == 1:
-        spec = next(iter(asked.values())).spec
-        return hf.report_of_checkpoint(model.model, spec, int(model.max_model_len))
-    return hf.apply_rope(hf.on_meta(copy.deepcopy(model.hf_config)))
+    spec = next((each.spec for each in asked.values()), None)
+    return hf.report_of_checkpoint(model.model, spec, int(model.max_model_len))
 
 
 def _refuse_draft(target: Any) -> None:

@@ -175,8 +175,8 @@ def asked(config: Any, rope: dict[str, Any], length: int | None = None) -> Any:
     text = changed.get_text_config()
     if length is not None:
         text.max_position_embeddings = length
-        if getattr(text, LENGTH, None) is not None:
-            setattr(text, LENGTH, length)
+    if getattr(text, LENGTH, None) is not None:  # it wins over that of the settings
+        setattr(text, LENGTH, length or rope.get(LENGTH) or getattr(text, LENGTH))
     if vars(text).get("head_dim", 0) is None and rope["rope_type"] != "default":
         text.head_dim = text.hidden_size // text.num_attention_heads
     new = {key: value for key, value in shipped_of(config).items() if key not in SCALING}

@@ -5,7 +5,6 @@ magnitude, which `test_plain_yarn_in_its_place_is_noticed` shows.
 """
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,7 +104,6 @@ def start_engine(
     rope: dict[str, Any],
     length: int,
     eager: bool = True,
-    worker: str = "resonance_vllm.vllm.RopeWorker",
     workers: int = 1,
 ) -> Any:
     from vllm import LLM
@@ -118,23 +116,13 @@ def start_engine(
         max_model_len=length,
         dtype="float32",
         enforce_eager=eager,
-        worker_extension_cls=worker,
+        worker_extension_cls="resonance_vllm.vllm.RopeWorker",
         tensor_parallel_size=workers,
         skip_tokenizer_init=True,
         enable_prefix_caching=False,
         max_num_seqs=2,
         kv_cache_memory_bytes=2**30,
     )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _worker_finds_its_extension() -> Iterator[None]:
-    """Worker processes import their extension from this folder."""
-    with pytest.MonkeyPatch.context() as patch:
-        here = str(Path(__file__).parent)
-        patch.syspath_prepend(here)
-        patch.setenv("PYTHONPATH", here, prepend=os.pathsep)
-        yield
 
 
 def use_rope(engine: Any, path: Path, rope: dict[str, Any], length: int) -> None:
@@ -237,21 +225,6 @@ def test_two_workers_that_share_a_model_agree(tiny_llama: Path) -> None:
         assert_same(score_hf(model, prompt), score_vllm(engine, prompt))
     finally:
         engine.llm_engine.engine_core.shutdown()
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("_any_core")
-def test_each_worker_compares_what_it_holds(
-    tiny_llama: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """The second worker's table is another one; the first has nothing to find fault with."""
-    rope = {"rope_type": "resonance_yarn", "factor": 4}
-    with pytest.raises(RuntimeError):
-        start_engine(
-            tiny_llama, rope, SERVED, worker="spoilt_worker.SpoiltWorker", workers=2
-        ).llm_engine.engine_core.shutdown()
-    said = "".join(capfd.readouterr())
-    assert "is not what model.layers.0.self_attn.rotary_emb" in said
 
 
 @pytest.fixture(scope="module")
