@@ -280,6 +280,10 @@ def _wrap_get_rope(original: Wrapped) -> Wrapped:
             if rope.get("rope_type", "default") in ("default", "proportional", "llama3"):
                 given["max_position"] = min(given["max_position"], apart.rows)
         with apart.device if apart else contextlib.nullcontext():
+            if is_ours(rope):  # of a model file that made the dictionary itself
+                spec, _ = asked_of(rope, model_keys(rope), _served() or given["max_position"])
+                rope = tagged(rope, spec, given["max_position"], "default")
+                given["rope_parameters"] = rope
             if isinstance(rope.get("rope_theta"), TaggedBase):
                 return _own_rope(original, given)
             return original(*call.args, **call.kwargs)
