@@ -148,10 +148,11 @@ def checkpoint_limit(settings: Mapping[str, Any]) -> int | None:
     """The checkpoint's limit with the run's RoPE settings, None where neither states one."""
     model = next(_checkpoints(settings), ModelPositions())
     given = {**_mapping(settings.get("hf_overrides")), **dict(settings)}
-    seen = model.overridden({key: _mapping(value) or value for key, value in given.items()})
+    overrides = {key: _mapping(value) or value for key, value in given.items()}
+    seen = model.overridden(overrides)
     if seen.max_position_embeddings is None:
         return None
-    return vllm_limit(seen) if "hf_overrides" in settings else length_limit(seen)
+    return vllm_limit(model, overrides) if "hf_overrides" in settings else length_limit(seen)
 
 
 def claimed_lengths(settings: Mapping[str, Any]) -> tuple[int | None, int | None]:

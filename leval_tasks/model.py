@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from leval_tasks.errors import TokenizerError
-from resonance_vllm.config import asking_hub
 from resonance_vllm.errors import SettingError
 from resonance_vllm.files import user_path
 
@@ -96,10 +95,9 @@ def _load(name: str, revision: str, trust_remote_code: bool) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        with asking_hub(name, "tokenizer"):
-            tokenizer = AutoTokenizer.from_pretrained(
-                name, revision=revision, trust_remote_code=trust_remote_code
-            )
+        tokenizer = AutoTokenizer.from_pretrained(
+            name, revision=revision, trust_remote_code=trust_remote_code
+        )
     except Exception as error:  # what libraries raise for a damaged file is of many kinds
         reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         missing = "" if user_path(name).exists() else "there is no folder of this name; "
