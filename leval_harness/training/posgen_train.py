@@ -5,14 +5,12 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from joblib import Parallel, delayed
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from tqdm import tqdm
 
 from leval_harness.training import trainer as shared
@@ -54,6 +52,9 @@ class Training:
         self.settings = recipe.settings(run.subtask)
         self.device = shared.device_of(work.device)
         self.model = build_model(recipe, run).to(self.device).train()
+        if self.device.type == "cpu" and recipe.architecture.kind == "llama":
+            # With its backward pass torch's fused kernel for CPUs is slower at such lengths.
+            self.model.set_attn_implementation("eager")
         self.optimizer = torch.optim.AdamW(
             [p for p in self.model.parameters() if p.requires_grad],
             lr=recipe.learning_rate,
@@ -81,13 +82,7 @@ class Training:
         """
         for group in self.optimizer.param_groups if rate is not None else ():
             group["lr"] = rate
-        device = self.device.type
-        # With its backward pass torch's fused attention for CPUs is slower at such lengths.
-        plain = sdpa_kernel(SDPBackend.MATH) if device == "cpu" else nullcontext()
-        with (
-            plain,
-            torch.autocast(device, torch.bfloat16, enabled=self.recipe.bf16),
-        ):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.bf16):
             losses, hits = losses_and_hits(self.model, inputs, labels)
         loss = losses.mean()
         self.optimizer.zero_grad()

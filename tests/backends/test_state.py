@@ -84,15 +84,17 @@ CASES += [("self_extend", "mistral"), ("resonance_yarn", "lfm2")]
 @pytest.mark.parametrize("backend", [HF, HFLong])
 @pytest.mark.parametrize(("method", "layout"), CASES)
 def test_an_answer_depends_on_its_request_alone(make_model, tokenizer, method, layout, backend):
-    def fresh(**options):
-        model = model_of(make_model, method, layout)
-        return backend(model, tokenizer=tokenizer, device="cpu", max_length=256, **options)
+    """Each alone on a fresh `hf`, against all in any order on one model."""
 
-    expected = [scores(fresh(), [text])[0] for text in TEXTS]
-    said = [answers(fresh(), [text])[0] for text in TEXTS]
+    def fresh(kind, **options):
+        model = model_of(make_model, method, layout)
+        return kind(model, tokenizer=tokenizer, device="cpu", max_length=256, **options)
+
+    expected = [scores(fresh(HF), [text])[0] for text in TEXTS]
+    said = [answers(fresh(HF), [text])[0] for text in TEXTS]
     rng = random.Random(method)
     for size in (1, 4):
-        lm = fresh(batch_size=size)
+        lm = fresh(backend, batch_size=size)
         for turn in range(2):
             order = list(range(len(TEXTS)))
             rng.shuffle(order)

@@ -79,7 +79,7 @@ data fetch
 model nope
 posgen nope
 posgen train
-posgen train --stack 0 --out new
+posgen train --jobs 0 --out new
 posgen evaluate absent --encoding yarn
 posgen table
 posgen table {results}/posgen_train {results}/posgen_train --figure x.svg
