@@ -28,6 +28,9 @@ DESCRIBING = {
 COLUMNS = ("run", "task", "filter", "question", "prompt", "document", "metric", "num", "den")
 """Of the frame `samples`."""
 
+INVALID = "[invalid]"
+"""What lm-eval's filters write where they find no answer."""
+
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d[-:.\d]*$")
 
 
@@ -210,7 +213,10 @@ def notes_of(line: dict[str, Any]) -> dict[str, float]:
     prompt = object_of(object_of(line.get("doc")).get("prompt"))
     kept = [finite(prompt.get(name)) for name in ("kept_head", "kept_tail")]
     found = prompt | ({"kept_tokens": sum(k or 0.0 for k in kept)} if None not in kept else {})
-    found |= marks_in(line.get("filtered_resps"))
+    answers = line.get("filtered_resps")
+    if line.get("filter", "none") != "none" and isinstance(answers, list):
+        found["unparsed"] = float(INVALID in answers)
+    found |= marks_in(answers)
     found |= {name: line[name] for name in (*NOTES, "prompt_tokens") if name in line}
     numbers = {n: float(v) if isinstance(v, bool) else finite(v) for n, v in found.items()}
     return {name: each for name, each in numbers.items() if each is not None}

@@ -8,7 +8,7 @@ import click
 
 from leval_harness.cli.console import interrupted_by_signals
 from leval_harness.cli.output import EXISTING_FILE, FILE, FOLDER, json_option
-from resonance_vllm.errors import SettingError, not_allowed, printable
+from resonance_vllm.errors import SettingError, not_allowed
 
 FIGURE = "difference"
 
@@ -67,7 +67,7 @@ def diff(
     wanted = Options(
         lengths=parse_lengths(lengths),
         out=out,
-        report=lambda line: click.echo(printable(line), err=True),
+        report=lambda line: click.echo(line, err=True),
         **options,
     ).checked()
     a, b = setup_texts(setups, rope_a, rope_b, against, alone=save is not None)
@@ -87,7 +87,7 @@ def diff(
         click.echo(json.dumps(content, allow_nan=False))
     else:
         for line in result_lines(content):
-            click.echo(printable(line))
+            click.echo(line)
     return result.exit_code
 
 

@@ -1,13 +1,12 @@
 """The page opens from disk in a browser, narrow and wide, and lets no model output run."""
 
-import json
 import re
 
 import pytest
 from browser import chromium
 
 from leval_harness.effective import compared_frame
-from leval_harness.page import MARKER, read_diff, write_page
+from leval_harness.page import MARKER, write_page
 from leval_harness.results import load_results
 from leval_harness.verdict import TERMS, said
 
@@ -160,9 +159,3 @@ def test_a_page_replaces_a_page_and_nothing_else(page, sweep, tmp_path):
     with pytest.raises(ValueError, match="not empty and holds no leaderboard page"):
         write_page(results, compared, tmp_path / "other")
     assert [each.name for each in (tmp_path / "other").iterdir()] == ["thesis.tex"]
-
-
-def test_what_is_no_diff_is_refused(tmp_path):
-    (tmp_path / "diff.json").write_text(json.dumps({"kind": "leval-harness diff", "schema": 99}))
-    with pytest.raises(ValueError, match="schema 99"):
-        read_diff(tmp_path / "diff.json")
