@@ -3,10 +3,8 @@
 import importlib.metadata
 import importlib.util
 import json
-import logging
 import os
 import shlex
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -166,14 +164,6 @@ def _vllm_report(
     return vllm_report(path, overrides, length)
 
 
-def _log_to_stderr() -> None:
-    """Standard output is for what commands answer; vLLM logs there unless it is told otherwise."""
-    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
-    for handler in logging.getLogger("vllm").handlers:  # it was imported before
-        if isinstance(handler, logging.StreamHandler):
-            handler.setStream(sys.stderr)
-
-
 def vllm_report(
     path: str, overrides: Mapping[str, Any] | None = None, max_model_len: int | None = None
 ) -> list[RotaryReport]:
@@ -191,7 +181,8 @@ def vllm_report(
     """
     import torch
 
-    _log_to_stderr()
+    # standard output is for what commands answer; vLLM reads this when it is imported
+    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
     from vllm.config import set_current_vllm_config
     from vllm.engine.arg_utils import EngineArgs
 
