@@ -14,8 +14,8 @@ export model --rope yarn:factor=2 --out new
 score --task gsm one.jsonl
 table {results}/posgen
 page {results}/posgen --out new
-data list --data-dir sample
-data verify --data-dir sample
+data list sample
+data verify sample
 posgen table {results}/posgen_train
 --help
 sweep --help
@@ -29,8 +29,8 @@ score --task gsm text.txt
 table empty
 page empty --out new
 page {results}/posgen --out full
-data list --data-dir absent
-data verify --data-dir empty
+data list absent
+data verify empty
 prompt leval_closed_gsm --model absent --data-dir sample --context-length 900
 posgen evaluate empty --encoding yarn
 posgen table empty
@@ -83,7 +83,6 @@ posgen train --stack 0 --out new
 posgen evaluate absent --encoding yarn
 posgen table
 posgen table {results}/posgen_train {results}/posgen_train --figure x.svg
-posgen table {results}/posgen_train --only rope:proportional
 posgen table {results}/posgen_train --pair rope:proportional rope
 finetune
 finetune model
@@ -92,12 +91,10 @@ posgen train --preset nope --out new
 posgen train --subtask nope --out new
 posgen train --encoding nope --out new
 posgen train --keep nope --out new
-posgen train --modulus 0 --out new
 posgen train --epochs -1 --out new
 posgen evaluate model --encoding nope
 finetune model --out new --data text.txt --preset nope
 finetune model --out new --data text.txt --steps -1
-posgen train --modulus 0 --out new
 lm-eval run --rope
 lm-eval run --rope-precision model
 check model --rope nope:factor=2

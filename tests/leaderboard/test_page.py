@@ -1,6 +1,8 @@
 """The page opens from disk in a browser, narrow and wide, and lets no model output run."""
 
+import json
 import re
+import shutil
 
 import pytest
 from browser import chromium
@@ -11,12 +13,25 @@ from leval_harness.results import load_results
 from leval_harness.verdict import TERMS, said
 
 SIZES = [(390, False), (1440, False), (1440, True)]
+EVIL = "<script>window.pwned=1</script></td><img src=x onerror=window.pwned=1>"
 
 
 @pytest.fixture(scope="module")
-def page(sweep, tmp_path_factory):
-    results = load_results(sweep)
-    return write_page(results, compared_frame(results), tmp_path_factory.mktemp("page") / "p")
+def answered(sweep, tmp_path_factory):
+    """The sweep with HTML in what a model wrote, and in a question."""
+    folder = shutil.copytree(sweep, tmp_path_factory.mktemp("answered") / "sweep")
+    for path in folder.rglob("samples_leval_closed_toefl_*.jsonl"):
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        for row in rows:
+            row["resps"] = [[EVIL]]
+            row["doc"]["question"] = EVIL
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return load_results(folder)
+
+
+@pytest.fixture(scope="module")
+def page(answered, tmp_path_factory):
+    return write_page(answered, compared_frame(answered), tmp_path_factory.mktemp("page") / "p")
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +50,9 @@ def visit(driver, path):
     return driver
 
 
-def test_the_page_holds_verdict_figures_tables_and_questions(page, sweep):
+def test_the_page_holds_verdict_figures_tables_and_questions(page, answered):
     text = page.read_text(encoding="utf-8")
-    compared = compared_frame(load_results(sweep))
+    compared = compared_frame(answered)
     for label, sentence in said(compared):
         assert f"<b>{label}</b>: " in text
         assert sentence.split(";")[0] in text
@@ -119,20 +134,18 @@ def test_the_page_prints_without_buttons(opened):
 
 
 def test_answers_to_a_question_stand_side_by_side(page):
-    text = (page.parent / "questions-000.html").read_text(encoding="utf-8")
+    pages = [path.read_text(encoding="utf-8") for path in page.parent.glob("questions-*.html")]
+    (text,) = [each for each in pages if "<h1>GSM, SmolLM2-135M</h1>" in each]
     heads = re.findall(r"<th>([^<]*)</th>", text)
-    assert heads[:3] == ["Document", "Question", "Expected"]
-    assert len(heads) == 3 + 8  # four methods at two lengths
+    methods = ["rope at 512", "yarn at 512", "resonance_yarn at 512"]
+    assert heads == ["Document", "Question", "Expected", *methods]
     row = re.search(r"<tbody>\s*<tr>(.*?)</tr>", text, re.S)[1]
     assert row.count("<td") == len(heads)
     assert re.search(r'class="(right|wrong)"', row)
 
 
-def test_models_are_compared_too_where_there_are_several(real_runs, sweep, tmp_path):
-    results = load_results(real_runs, sweep, method_names=None)
-    compared = compared_frame(results).assign(model=lambda f: f["model"] + f["sweep"].str[-1])
-    text = write_page(results, compared, tmp_path / "p").read_text(encoding="utf-8")
-    assert "<h2>Across models</h2>" in text
+def test_models_are_compared_too_where_there_are_several(page):
+    assert "<h2>Across models</h2>" in page.read_text(encoding="utf-8")
 
 
 def test_effective_context_stands_first(real_runs, tmp_path):
