@@ -22,7 +22,7 @@ from leval_harness.cli.output import (
     write_or_print,
 )
 from leval_harness.training import finetune_settings
-from leval_harness.training.posgen_settings import PRESETS, Architecture, PosGenRun, Recipe
+from leval_harness.training.posgen_settings import Architecture, PosGenRun, Recipe
 from leval_harness.training.posgen_settings import preset as load_recipe
 from leval_tasks.posgen.encodings import tests_of, trained_by_default
 
@@ -39,7 +39,9 @@ def posgen() -> None:
 
 
 @posgen.command()
-@click.option("--preset", default="quick", help=f"{', '.join(PRESETS)}.")
+@click.option(
+    "--preset", default="quick", help="Name in harness_configs/posgen; options change it."
+)
 @click.option("--out", type=FOLDER, required=True, help="Output folder.")
 @click.option("--subtask", "subtasks", multiple=True, help="Repeatable; default: the preset's.")
 @click.option("--encoding", "encodings", multiple=True, help="Repeatable; default: the reading's.")
@@ -51,8 +53,7 @@ def posgen() -> None:
 @click.option("--seed-policy", help="random, or cycled: tests begin like training sequences.")
 @setting_options(Recipe)
 @setting_options(Architecture)
-@click.option("--stack", "stack_size", type=_COUNT, default=1, help="Models trained at once (GPU).")
-@click.option("--jobs", type=_COUNT, default=1, help="Processes that share the cores of a CPU.")
+@click.option("--jobs", type=_COUNT, default=1, help="Processes that share the cores or the GPU.")
 @click.option("--save-steps", type=_COUNT, default=200, help="Steps between two states.")
 @_DEVICE
 @json_option
@@ -71,7 +72,7 @@ def train(
 ) -> None:
     """Train what has no result yet; a stopped command continues.
 
-    Example: leval-harness posgen train --preset paper --stack 20 --out runs/paper
+    Example: leval-harness posgen train --preset paper --jobs 4 --out runs/paper
     """
     recipe = load_recipe(preset)
     data = {"modulus": modulus, "train": train_sequences, "seed_policy": seed_policy}
@@ -97,7 +98,7 @@ def train(
         results.append(result)
         click.echo(f"[{len(results)}/{len(runs)}] {_summary(result)}", err=as_json)
     tests = {run.encoding: tests_of(recipe.reading, run.encoding) for run in runs}
-    results += _cross(out, tests, options["stack_size"], options["device"], as_json)
+    results += _cross(out, tests, options["device"], as_json)
     if as_json:
         click.echo(json.dumps(results))
 
@@ -114,7 +115,6 @@ def _summary(result: dict[str, Any]) -> str:
 def _cross(
     folder: Path,
     tests: Mapping[str, Sequence[str]],
-    stack_size: int,
     device: str,
     as_json: bool,
 ) -> list[dict[str, Any]]:
@@ -122,7 +122,7 @@ def _cross(
     from leval_harness.training.posgen_evaluate import cross
 
     results = []
-    for result in cross(folder, tests, stack_size=stack_size, device=device):
+    for result in cross(folder, tests, device=device):
         results.append(result)
         click.echo(_summary(result), err=as_json)
     return results
@@ -134,12 +134,9 @@ def _cross(
     "--encoding", "encodings", multiple=True, required=True,
     help="To test all models under, or TRAINED:TESTED; repeatable.",
 )  # fmt: skip
-@click.option("--stack", "stack_size", type=_COUNT, default=1, help="Models tested at once (GPU).")
 @_DEVICE
 @json_option
-def evaluate(
-    folder: Path, encodings: tuple[str, ...], stack_size: int, device: str, as_json: bool
-) -> None:
+def evaluate(folder: Path, encodings: tuple[str, ...], device: str, as_json: bool) -> None:
     """Test trained models under further encodings.
 
     A model is trained once and tested under any encoding; what is tested already is not repeated.
@@ -149,7 +146,7 @@ def evaluate(
     """
     from leval_tasks.posgen.encodings import parse_tests
 
-    results = _cross(folder, parse_tests(encodings), stack_size, device, as_json)
+    results = _cross(folder, parse_tests(encodings), device, as_json)
     if as_json:
         click.echo(json.dumps(results))
 
