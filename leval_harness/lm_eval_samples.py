@@ -116,6 +116,7 @@ def read_samples(path: Path, run: int, task: str, known: dict[str, Any], read: T
     """The numbers of each question, into `read`; texts stay in the file."""
     filters = list(dict.fromkeys(row["filter"] for row in read.scores))
     rows: list[tuple[Any, ...]] = []
+    invalid: dict[str, list[tuple[Any, ...]]] = {}
     asked: Counter[str] = Counter()
     seen: Counter[tuple[str, str]] = Counter()
     unnamed = 0
@@ -132,6 +133,8 @@ def read_samples(path: Path, run: int, task: str, known: dict[str, Any], read: T
                 question = question if times == 1 else f"{question} #{times}"
                 about = (run, task, chosen, question, prompt, document)
                 rows += [(*about, *each) for each in _numbers(line, names)]
+                is_invalid = line.get("filtered_resps") == [INVALID]
+                invalid.setdefault(chosen, []).append((*about, "unparsed", float(is_invalid), 1.0))
             if FAMILY_OF.get(task) == "effective_context":
                 read.texts += ReadText.of_sample(line, run, task, known["folder"])
     except (OSError, ValueError) as error:
@@ -146,6 +149,8 @@ def read_samples(path: Path, run: int, task: str, known: dict[str, Any], read: T
     if unnamed and len(filters) != 1:
         reason = "the samples do not say which filter they are of"
         read.left_out.append((path.name, None, reason))
+    for of_filter in invalid.values():  # of others it is not known what they do not find
+        rows += of_filter if any(each[-2] for each in of_filter) else []
     columns = zip(*rows, strict=True) if rows else [()] * len(COLUMNS)
     read.samples = {name: list(values) for name, values in zip(COLUMNS, columns, strict=True)}
 
@@ -213,10 +218,7 @@ def notes_of(line: dict[str, Any]) -> dict[str, float]:
     prompt = object_of(object_of(line.get("doc")).get("prompt"))
     kept = [finite(prompt.get(name)) for name in ("kept_head", "kept_tail")]
     found = prompt | ({"kept_tokens": sum(k or 0.0 for k in kept)} if None not in kept else {})
-    answers = line.get("filtered_resps")
-    if line.get("filter", "none") != "none" and isinstance(answers, list):
-        found["unparsed"] = float(INVALID in answers)
-    found |= marks_in(answers)
+    found |= marks_in(line.get("filtered_resps"))
     found |= {name: line[name] for name in (*NOTES, "prompt_tokens") if name in line}
     numbers = {n: float(v) if isinstance(v, bool) else finite(v) for n, v in found.items()}
     return {name: each for name, each in numbers.items() if each is not None}

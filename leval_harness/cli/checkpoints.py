@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from leval_harness.cli.output import FOLDER, json_option, prepared_model
+from leval_harness.cli.output import FOLDER, json_option, prepared_folder, prepared_model
 from resonance_vllm.errors import SettingError, UserError
 
 TITLES = {"transformers": "transformers", "vllm": "vLLM"}
@@ -116,11 +116,11 @@ def _description(module: dict[str, Any]) -> str:
 
 
 @click.command()
-@click.argument("checkpoint", callback=prepared_model)
+@click.argument("checkpoint", callback=prepared_folder)
 @click.option("--rope", "rope_text", required=True, help="TYPE:key=value,... or a JSON dictionary.")
 @click.option("--out", type=FOLDER, required=True, help="New folder.")
 @json_option
-def export(checkpoint: str, rope_text: str, out: Path, as_json: bool) -> None:
+def export(checkpoint: Path, rope_text: str, out: Path, as_json: bool) -> None:
     """Write CHECKPOINT so that stock libraries run it with a method, without any plugin.
 
     Another folder with per-dimension factors in config.json (`longrope`), for transformers and
@@ -132,7 +132,7 @@ def export(checkpoint: str, rope_text: str, out: Path, as_json: bool) -> None:
     from resonance_vllm.core.spec import RopeRequest
     from resonance_vllm.export import export_checkpoint
 
-    limit = export_checkpoint(Path(checkpoint), RopeRequest.parse(rope_text), out)
+    limit = export_checkpoint(checkpoint, RopeRequest.parse(rope_text), out)
     serve = f"vllm serve {shlex.quote(str(out))} --max-model-len {limit}"
     if as_json:
         click.echo(json.dumps({"out": str(out), "max_model_len": limit, "serve": serve}))

@@ -38,6 +38,12 @@ def prepared_model(context: click.Context, option: click.Parameter, value: str) 
     return smollm2.prepared(value)
 
 
+def prepared_folder(context: click.Context, option: click.Parameter, value: str) -> Path:
+    """As `prepared_model`, of a folder on this machine."""
+    folder: Path = EXISTING_FOLDER.convert(prepared_model(context, option, value), option, context)
+    return folder
+
+
 def setting_options(model: type[BaseModel]) -> Callable[[Command], Command]:
     """An option for each plain field of a settings class, which alone knows ranges and defaults.
 
