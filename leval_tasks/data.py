@@ -2,7 +2,7 @@
 
 One source serves a whole run. It is chosen from the settings alone (`data_dir`, else
 `LEVAL_DATA_DIR`, else the hub) and never file by file, so a run cannot mix data unnoticed. Files
-are L-Eval's own: one JSON object a line with `instructions`, `outputs`, `input`, `evaluation`.
+are L-Eval's own: one JSON object a line with `instructions`, `outputs`, `input`.
 """
 
 import hashlib
@@ -102,23 +102,18 @@ def resolve_source(settings: Mapping[str, Any]) -> Source:
     """Choose the one source of a run, from `data_dir` and `own_data` of its settings.
 
     Raises:
-        DataError: the folder does not exist or cannot be read.
+        DataError: the folder does not exist.
     """
-    own = str(settings.get("own_data", "")).lower() in ("true", "1", "yes")
-    given, origin = settings.get("data_dir"), "data_dir"
-    if not given:
-        given, origin = os.environ.get(ENVIRONMENT_VARIABLE), ENVIRONMENT_VARIABLE
+    given = settings.get("data_dir") or os.environ.get(ENVIRONMENT_VARIABLE)
     if not given:
         return Source("hub", HUB_REPOSITORY)
     if str(given) == "sample":
         return Source("sample", "leval_tasks.sample")
-    folder = user_path(str(given), origin)
+    folder = user_path(str(given), "data_dir")
     if not folder.is_dir():
-        what = "is a file, not a folder" if folder.exists() else "does not exist"
-        raise DataError(f"{origin} {str(given)!r} {what}. {HOW_TO_GET}")
-    if not os.access(folder, os.R_OK | os.X_OK):
-        raise DataError(f"{origin} {str(given)!r} cannot be read: no permission.")
-    return Source("data_dir", str(folder), own)
+        origin = "data_dir" if settings.get("data_dir") else ENVIRONMENT_VARIABLE
+        raise DataError(f"{origin} {str(given)!r} does not exist or is no folder. {HOW_TO_GET}")
+    return Source("data_dir", str(folder), bool(settings.get("own_data")))
 
 
 def available(source: Source) -> list[ClosedTask]:
@@ -206,7 +201,6 @@ class _Line(BaseModel):
     instructions: tuple[str, ...] = Field(strict=False, min_length=1)
     outputs: tuple[str, ...] = Field(strict=False)
     input: str
-    evaluation: Any
 
 
 def parse(content: bytes, label: str) -> tuple[DocumentRecord, ...]:
@@ -220,8 +214,6 @@ def parse(content: bytes, label: str) -> tuple[DocumentRecord, ...]:
                 f"{where}: {instructions} instructions and {outputs} outputs; one output an "
                 "instruction is needed."
             )
-        if not row.input.strip():
-            raise DataError(f"{where}: the document ('input') is empty.")
         records.append(DocumentRecord(str(len(records)), row.input, row.instructions, row.outputs))
     if not records:
         raise DataError(f"{label} is empty: it holds no record.")

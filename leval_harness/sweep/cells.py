@@ -30,7 +30,7 @@ from leval_harness.sweep.task_registry import (
     lm_eval_names,
     own_tasks,
 )
-from leval_tasks.metadata import EffectiveContextSettings, family_settings, scored_from
+from leval_tasks.metadata import scored_from
 from resonance_vllm import config as overrides
 from resonance_vllm.config import ModelPositions, hub_commit, length_limit
 from resonance_vllm.core.spec import RopeSpec
@@ -169,7 +169,7 @@ def with_yardsticks(
     for request in requests:
         task, known = request.task, own_tasks()
         ours = [n for n in task.tasks if n in known and known[n].family == EFFECTIVE_CONTEXT]
-        given = family_settings(EffectiveContextSettings, task.metadata)
+        given = task.metadata
         if not ours or READS in given:
             yield request
             continue

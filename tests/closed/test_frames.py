@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from leval_harness.cli.prompt import prompt as command
 from leval_tasks.closed import task as module
 from leval_tasks.closed.catalog import TASKS
-from leval_tasks.closed.prompts import CHAT_TEMPLATE, TITLES
+from leval_tasks.closed.prompts import CHAT_TEMPLATE
 from leval_tasks.closed.task import LEvalClosedTask
 from leval_tasks.metadata import FRAMES, ClosedSettings, read_metadata
 from resonance_vllm.errors import SettingError
@@ -84,7 +84,7 @@ def test_prompt_shows_every_frame(frame: str) -> None:
     arguments += ["--apply-chat-template"] * (frame == CHAT_TEMPLATE)
     shown = CliRunner().invoke(command, arguments)
     assert shown.exit_code == 0, shown.output
-    assert f"prompt template: {TITLES.get(frame, frame)}" in shown.output
+    assert f"prompt template: {frame}" in shown.output
     assert "tokens left out" in shown.output
     assert "--- second prompt" in shown.output
 
