@@ -13,7 +13,7 @@ from typing import Any
 
 from leval_tasks.errors import ContextLengthError
 from leval_tasks.metadata import BackendSettings, ContextSettings, read_metadata
-from leval_tasks.model import is_server, is_tokenized_api, running_model
+from leval_tasks.model import is_server, running_model, sends_tokens
 from resonance_vllm.config import ModelPositions, length_limit
 from resonance_vllm.errors import RopeConfigError
 
@@ -119,7 +119,7 @@ def find_limit(settings: Mapping[str, Any]) -> LengthLimit:
     name = "max_length" if given.max_length else "max_model_len" if given.max_model_len else None
     if settings.get("base_url") or is_server(model):
         origin = name or "max_length"
-        if not getattr(model, "tokenized_requests", is_tokenized_api(settings)):
+        if not sends_tokens(model, settings):
             return LengthLimit("api", given.length, origin)
         # a completion server: lm-eval keeps one token back, and cuts token ids on the left
         served = stated + 1 if isinstance(stated, int) else given.length or SERVER_DEFAULT

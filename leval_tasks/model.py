@@ -11,7 +11,6 @@ from typing import Any
 
 from leval_tasks.errors import TokenizerError
 from resonance_vllm.config import asking_hub
-from resonance_vllm.files import user_path
 
 
 def running_model() -> Any | None:
@@ -31,26 +30,10 @@ def is_server(model: object) -> bool:
     return type(model).__module__.startswith(("lm_eval.models.openai", "lm_eval.models.api"))
 
 
-def is_chat_server(settings: Mapping[str, Any]) -> bool:
-    """Whether requests go to a chat completion server, which applies its own template."""
-    return str(settings.get("base_url", "")).rstrip("/").endswith("chat/completions")
-
-
-def is_tokenized_api(settings: Mapping[str, Any]) -> bool:
-    """Whether lm-eval sends token ids to a completion server (and cuts them at its limit)."""
-    if not settings.get("base_url") or is_chat_server(settings):
-        return False
-    return str(settings.get("tokenized_requests", True)).lower() not in ("false", "0")
-
-
-def adds_bos(settings: Mapping[str, Any]) -> bool | None:
-    """Whether the backend adds the first token; None where it follows the tokenizer."""
-    if is_chat_server(settings):
-        return False
-    given = settings.get("add_bos_token")
-    if given is None and not is_tokenized_api(settings):
-        return None
-    return str(given).lower() == "true"
+def sends_tokens(model: object, settings: Mapping[str, Any]) -> bool:
+    """Whether lm-eval sends token ids to the server, and cuts them at its limit."""
+    chat = str(settings.get("base_url", "")).rstrip("/").endswith("chat/completions")
+    return bool(getattr(model, "tokenized_requests", not chat))
 
 
 def find_tokenizer(settings: Mapping[str, Any]) -> Any:
@@ -96,10 +79,9 @@ def _load(name: str, revision: str, trust_remote_code: bool) -> Any:
                 name, revision=revision, trust_remote_code=trust_remote_code
             )
     except Exception as error:  # what libraries raise for a damaged file is of many kinds
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-        missing = "" if user_path(name).exists() else "there is no folder of this name; "
+        reason = (str(error).strip() or repr(error)).splitlines()[0]
         raise TokenizerError(
-            f"tokenizer: {name!r} cannot be loaded ({missing}{reason}); name one with "
+            f"tokenizer: {name!r} cannot be loaded ({reason}); name one with "
             "tokenizer=NAME_OR_PATH in --model_args"
         ) from error
     if not tokenizer.is_fast:

@@ -60,29 +60,18 @@ class TokenizedDocument:
         return "".join(self.text[start:end] for start, end in cut.spans)
 
 
-def special_tokens(tokenizer: Any, text: str, add_bos: bool | None) -> int:
-    """Number of tokens that the backend adds to a prompt; none to one that begins with BOS.
-
-    `add_bos` is the backend's own setting, None where it follows the tokenizer.
-    """
-    bos = getattr(tokenizer, "bos_token", None)
-    if add_bos is False or (bos and text.startswith(bos)):
-        return 0
-    return int(tokenizer.num_special_tokens_to_add())
-
-
 def count_tokens(tokenizer: Any, texts: Sequence[str]) -> list[int]:
-    """Number of tokens of each text, without special tokens."""
-    return [len(ids) for ids in tokenizer(list(texts), add_special_tokens=False)["input_ids"]]
+    """Number of tokens of each text, with special tokens except for one that begins with BOS."""
+    bos = getattr(tokenizer, "bos_token", None)
+    special = not (bos and texts[0].startswith(bos))
+    return [len(ids) for ids in tokenizer(list(texts), add_special_tokens=special)["input_ids"]]
 
 
 def fit(
     document: TokenizedDocument,
     prompts: Sequence[Prompt],
     room: int,
-    *,
     side: str,
-    add_bos: bool | None = None,
 ) -> tuple[Cut | None, list[int]]:
     """Cut a document so that every prompt about it fits.
 
@@ -93,7 +82,6 @@ def fit(
         prompts: the prompts of its questions, which begin alike.
         room: tokens that a prompt may have: context length minus generated tokens.
         side: where the document is cut: `middle`, `right`, `left`; or `skip`.
-        add_bos: see `special_tokens`.
 
     Returns:
         The cut, None where `skip` leaves the document out; and the length of each prompt in tokens.
@@ -102,12 +90,10 @@ def fit(
         ContextLengthError: instructions and question alone do not fit.
     """
     before, endings = prompts[0].before, [prompt.after for prompt in prompts]
-    special = special_tokens(document.tokenizer, before, add_bos)
 
     def lengths(cut: Cut, endings: Sequence[str]) -> list[int]:
         shared = before + document.kept(cut)
-        counts = count_tokens(document.tokenizer, [shared + ending for ending in endings])
-        return [count + special for count in counts]
+        return count_tokens(document.tokenizer, [shared + ending for ending in endings])
 
     sizes = count_tokens(document.tokenizer, endings)
     longest = endings[sizes.index(max(sizes))]

@@ -28,7 +28,7 @@ from leval_tasks.generation import generation_tokens, with_generation_tokens
 from leval_tasks.lm_task import Described, PlainTask, QuestionFilter
 from leval_tasks.metadata import ClosedSettings, read_metadata
 from leval_tasks.metrics import NOT_AVAILABLE, directions
-from leval_tasks.model import adds_bos, find_tokenizer, tokenizer_name
+from leval_tasks.model import find_tokenizer, tokenizer_name
 
 logger = logging.getLogger(__name__)
 GENERATION = {"until": [], "do_sample": False, "temperature": 0.0}
@@ -181,13 +181,12 @@ class LEvalClosedTask(PlainTask):
         by_text: dict[str, list[dict[str, Any]]] = {}
         for doc in self._docs:
             by_text.setdefault(self._documents[doc["document_id"]], []).append(doc)
-        side, add_bos = str(self.settings.truncation), adds_bos(self.run)
         self._prompts = {}
         for text, docs in by_text.items():
             prompts = [writer.prompts(self.closed, doc["question"]) for doc in docs]
             document = TokenizedDocument(text, tokenizer)
             firsts = [first for first, *_ in prompts]
-            cut, lengths = fit(document, firsts, room, side=side, add_bos=add_bos)
+            cut, lengths = fit(document, firsts, room, str(self.settings.truncation))
             if cut is None:
                 continue
             pieces = tuple(text[start:end] for start, end in cut.spans)

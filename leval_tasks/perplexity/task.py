@@ -5,7 +5,6 @@ hf, hf-long, vllm and vllm-long; `local-completions` gives the server's own sums
 """
 
 import hashlib
-import itertools
 import logging
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
@@ -33,7 +32,6 @@ from leval_tasks.token_logprobs import REQUEST, scored_requests
 from resonance_vllm.errors import SettingError, not_allowed
 
 logger = logging.getLogger(__name__)
-BAND = "nll"  # mean nats a token of the positions between two lengths
 
 
 class PerplexityTask(PlainTask):
@@ -152,23 +150,12 @@ class PerplexityTask(PlainTask):
             text = document.scored_text(windows[0].score_start, windows[-1].end)
             pairs = document_pairs(nll, [window.scored for window in windows], text)
             values |= {compose(name, length): pair for name, pair in pairs.items()}
-        before = [0.0, 0.0]
-        for ends in self._bands():  # windows that all begin at position 0
-            total = values[compose("token_perplexity", ends[1])]
-            values[compose(BAND, *ends)] = [total[0] - before[0], total[1] - before[1]]
-            before = total
         return with_stderr(values)
-
-    def _bands(self) -> list[tuple[int, int]]:
-        """Pairs of neighbouring lengths; none for windows that do not contain each other."""
-        truncated = self.settings.mode == "truncate"
-        return list(itertools.pairwise((0, *self.settings.context_length))) if truncated else []
 
     def metric_names(self) -> list[str]:
         """Every metric of this run, without standard errors."""
         lengths = self.settings.context_length
-        names = [compose(name, length) for length in lengths for name in METRICS]
-        return names + [compose(BAND, *ends) for ends in self._bands()]
+        return [compose(name, length) for length in lengths for name in METRICS]
 
     def aggregation(self) -> dict[str, Any]:
         """One division over all documents a metric, and its standard error."""

@@ -88,18 +88,6 @@ def test_vllm_scores_the_same_windows_alike(tiny, data_dir, evaluate):
             assert x[0] / x[1] == pytest.approx(y[0] / y[1], abs=1e-4)
 
 
-def test_truncate_gives_the_bands_between_its_lengths(tiny, data_dir, evaluate):
-    metadata = {"context_length": [48, 96], "mode": "truncate", "data_dir": str(data_dir)}
-    results = evaluate("hf-long", tiny, metadata)
-    values = results["results"]["ppl_govreport"]
-    short, long = (per_document(results, f"token_perplexity@{n}") for n in (48, 96))
-    assert {n for _, n in short} == {47}
-    assert {n for _, n in long} == {95}
-    nats = sum(b[0] - a[0] for a, b in zip(short, long, strict=True))
-    assert values["nll@48-96,none"] == pytest.approx(nats / (4 * 48), rel=1e-9)
-    assert values["nll@0-48,none"] == pytest.approx(math.log(values["token_perplexity@48,none"]))
-
-
 def test_what_is_logged_is_small_and_says_what_was_read(sliding_long, texts):
     metadata = sliding_long["configs"]["ppl_govreport"]["metadata"]
     assert metadata["left_out"] == {"empty": 1, "duplicate": 1, "too_short": 1}
