@@ -103,7 +103,8 @@ def _scorer(lm: Any) -> Scorer | None:
         return _by_hf_long
     if "vllm" in type(lm).__module__:
         return _by_vllm
-    return _by_hf if getattr(lm, "backend", None) == "causal" else None
+    decoder = getattr(lm, "backend", None) == "causal" and hasattr(lm, "_model_call")
+    return _by_hf if decoder else None  # servers of lm-eval are "causal" too
 
 
 def _by_hf_long(lm: Any, requests: Sequence[Request]) -> Iterator[Logprobs]:

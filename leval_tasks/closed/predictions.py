@@ -65,14 +65,15 @@ def read(path: Path) -> Predictions:
     key = next((name for name in keys if "_pred" in name), "…_pred")
     pairs: dict[int, tuple[str, str]] = {}
     for at, (number, record) in enumerate(records):
-        texts = [record.get(name) for name in (key, "gt")] if isinstance(record, dict) else []
-        if not texts or not all(isinstance(each, str) for each in texts):
+        fields = record if isinstance(record, dict) else {}
+        response, gold = fields.get(key), fields.get("gt")
+        if not isinstance(response, str) or not isinstance(gold, str):
             raise PredictionError(
                 f"{path}, line {number}: a record needs text under {key!r} and 'gt'; it is "
                 f"{shown(record)}"
             )
-        if record.get("evaluation") in (None, *SCORED):
-            pairs[at] = texts[0], texts[1]
+        if fields.get("evaluation") in (None, *SCORED):
+            pairs[at] = response, gold
     if not pairs:
         raise PredictionError(
             f"{path} holds nothing to score: {dropped} lines are no JSON, and 'evaluation' of "
