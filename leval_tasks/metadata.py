@@ -112,6 +112,15 @@ class ClosedSettings(TaskSettings):
         return None if isinstance(value, bool) else value
 
 
+def asked_without_template(model: str) -> str:
+    """The warning about an instruct model that is asked without its chat template."""
+    return (
+        f"{model} has a chat template and is asked without it; give --apply_chat_template (in a "
+        "sweep, of the model: apply_chat_template: true), or frame: llama2 or plain in the "
+        "metadata to keep it so"
+    )
+
+
 class TextSettings(TaskSettings):
     """Settings of the tasks that read running text.
 

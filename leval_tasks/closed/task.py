@@ -26,7 +26,7 @@ from leval_tasks.context import resolve_context
 from leval_tasks.errors import ContextLengthError
 from leval_tasks.generation import generation_tokens, with_generation_tokens
 from leval_tasks.lm_task import Described, PlainTask, QuestionFilter
-from leval_tasks.metadata import ClosedSettings, read_metadata
+from leval_tasks.metadata import ClosedSettings, asked_without_template, read_metadata
 from leval_tasks.metrics import NOT_AVAILABLE, directions
 from leval_tasks.model import find_tokenizer, tokenizer_name
 
@@ -276,11 +276,7 @@ def _mean_of_scores(values: Sequence[float]) -> float:
 
 def _warn_of_template(tokenizer: Any) -> None:
     if getattr(tokenizer, "chat_template", None):
-        _warn_once(
-            f"{getattr(tokenizer, 'name_or_path', 'the model')} has a chat template and is asked "
-            "without it; give --apply_chat_template (in a sweep: apply_chat_template: true), or "
-            "frame: llama2 or plain in the metadata to keep it so"
-        )
+        _warn_once(asked_without_template(getattr(tokenizer, "name_or_path", "the model")))
 
 
 @functools.cache
