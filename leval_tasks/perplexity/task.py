@@ -103,9 +103,7 @@ class PerplexityTask(PlainTask):
         return documents
 
     def build_all_requests(self, **kwargs: Any) -> None:
-        """As lm-eval, of plain text and never from its request cache."""
-        if kwargs.get("apply_chat_template"):
-            logger.warning("%s reads plain text: no chat template", self.task_name)
+        """As lm-eval, of plain text: no chat template, and never from its request cache."""
         model = running_model()
         if model is not None:  # lm-eval calls the method of the model that a request's type names
             vars(model).setdefault(REQUEST, partial(scored_requests, model))
