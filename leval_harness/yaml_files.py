@@ -1,5 +1,6 @@
 """YAML from users, read with PyYAML's safe loader; its error in one line with the place."""
 
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -42,3 +43,9 @@ def read_yaml(path: Path, error: type[ValueError] = SettingError) -> dict[str, A
     if not isinstance(content, dict):
         raise error(f"{path}: must be a mapping of settings, not {type(content).__name__}")
     return content
+
+
+def shipped(folder: str) -> dict[str, Path]:
+    """Files of a folder of `harness_configs` by name."""
+    found = Path(str(files("harness_configs"))) / folder
+    return {path.stem: path for path in sorted(found.glob("*.yaml"))}

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from leval_tasks.errors import TokenizerError
-from resonance_vllm.config import asking_hub
 
 
 def running_model() -> Any | None:
@@ -74,10 +73,9 @@ def _load(name: str, revision: str, trust_remote_code: bool) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        with asking_hub(name, "tokenizer"):
-            tokenizer = AutoTokenizer.from_pretrained(
-                name, revision=revision, trust_remote_code=trust_remote_code
-            )
+        tokenizer = AutoTokenizer.from_pretrained(
+            name, revision=revision, trust_remote_code=trust_remote_code
+        )
     except Exception as error:  # what libraries raise for a damaged file is of many kinds
         reason = (str(error).strip() or repr(error)).splitlines()[0]
         raise TokenizerError(

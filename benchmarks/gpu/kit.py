@@ -25,7 +25,6 @@ class Size:
     questions: int
     new_tokens: int
     text_tokens: int
-    posgen_models: int
     train_length: int
     seconds: float
 
@@ -35,13 +34,13 @@ SIZES = {
         model={"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
                "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000},
         lengths=(8192, 16384, 32768, 65536, 131072), questions=16, new_tokens=8,
-        text_tokens=131072, posgen_models=20, train_length=32768, seconds=440,
+        text_tokens=131072, train_length=32768, seconds=440,
     ),
     "tiny": Size(
         model={"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
                "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 320},
         lengths=(96, 192), questions=3, new_tokens=2,
-        text_tokens=600, posgen_models=2, train_length=64, seconds=600,
+        text_tokens=600, train_length=64, seconds=600,
     ),
 }  # fmt: skip
 

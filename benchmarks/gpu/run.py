@@ -156,37 +156,29 @@ def forward(model: Any, tokens: int, length: int) -> None:
 
 
 def posgen(part: Part) -> None:
-    """Optimiser steps of the paper's presets, many models as one stack."""
-    from leval_harness.training.posgen_models import Batches, StackData, build_stack
-    from leval_harness.training.posgen_settings import PosGenRun, preset
-    from leval_tasks.posgen.encodings import PUBLISHED
+    """Optimiser steps of the paper's presets."""
+    from leval_harness.training.posgen_models import batches
+    from leval_harness.training.posgen_settings import PosGenRun, Work, preset
+    from leval_harness.training.posgen_train import Training
 
     for name in ("paper", "paper-t5"):
         recipe = preset(name)
         if part.device == "cpu":
             small = recipe.architecture.changed(hidden=32, heads=2, feed_forward=64, layers=1)
             recipe = recipe.changed(architecture=small, batch_size=4)
-        count = part.size.posgen_models
         if not part.has_time(name):
             continue
-        runs = [PosGenRun("cot", PUBLISHED[at % len(PUBLISHED)], at) for at in range(count)]
-        data = StackData(recipe, runs)
-        ids = Batches(data)[0].to(part.device)
-        stack = build_stack(recipe, runs).to(part.device).train()
-        optimizer = torch.optim.AdamW(stack.parameters())
+        run = PosGenRun("cot", "resonance_yarn", 0)
+        training = Training(recipe, run, Work(part.folder, device="auto"))
+        inputs, labels = next(batches(recipe, run))
 
-        def step(
-            stack: Any = stack, optimizer: Any = optimizer, ids: Any = ids, data: Any = data
-        ) -> None:
-            optimizer.zero_grad()
-            stack(ids, data.first_target)["loss"].backward()
-            optimizer.step()
+        def steps(count: int, training: Any = training, data: Any = (inputs, labels)) -> None:
+            for _ in range(count):
+                training.learn(*data)
 
-        part.timed(step)
-        seconds, peak, _ = part.timed(lambda step=step: [step() for _ in range(5)])
-        part.row(name, models=count, step_s=seconds / 5, model_steps_per_s=5 * count / seconds,
-                 gib=peak)  # fmt: skip
-        del stack, optimizer
+        part.timed(lambda steps=steps: steps(1))
+        seconds, peak, _ = part.timed(lambda steps=steps: steps(20))
+        part.row(name, step_s=seconds / 20, gib=peak)
 
 
 def finetune(part: Part) -> None:

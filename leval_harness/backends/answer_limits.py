@@ -39,12 +39,9 @@ class AnswerEnds:
     def add_partial(self, kind: str, request: Any, answer: Any) -> None:
         """Record the end of an answer, and cache it as lm-eval does."""
         if kind == "generate_until" and self.pending:
-            self.add(str(request[0]), str(answer), self.pending.popleft())
+            key = (str(request[0]), str(answer))
+            self.known.setdefault(key, []).append(self.pending.popleft())
         self.cache_hook.add_partial(kind, request, answer)
-
-    def add(self, prompt: str, answer: str, end: AnswerEnd) -> None:
-        """Record the end of an answer."""
-        self.known.setdefault((prompt, answer), []).append(end)
 
     def of(self, prompt: str, answer: str) -> list[AnswerEnd]:
         """Ends of this answer to this prompt, one for each time it was given."""
@@ -64,16 +61,14 @@ def record_answer_ends(lm: Any) -> AnswerEnds | None:
         ends_of_batch = _vllm_ends
     else:
         return None
-    ends = lm.answer_ends = AnswerEnds(lm.cache_hook)
-    generate = lm._model_generate
+    ends, generate = AnswerEnds(lm.cache_hook), lm._model_generate
 
     def recording(*args: Any, **options: Any) -> Any:
         output = generate(*args, **options)
         ends.pending = deque(ends_of_batch(lm, output, options))
         return output
 
-    lm._model_generate = recording
-    lm.cache_hook = ends
+    lm._model_generate, lm.cache_hook = recording, ends
     return ends
 
 
@@ -100,7 +95,7 @@ def hf_answer_end(lm: Any, tokens: Sequence[int], limit: int, until: Sequence[st
     text = lm.tok_decode(tokens)
     ids = getattr(lm.model.generation_config, "eos_token_id", None)
     end_tokens = {*(ids if isinstance(ids, list | tuple) else [ids]), lm.tokenizer.eos_token_id}
-    at_limit = reached_limit(tokens, text, limit=limit, end_tokens=end_tokens - {None}, until=until)
+    at_limit = reached_limit(tokens, text, limit, end_tokens - {None}, until)
     marker = lm.think_end_token
     if marker is None:
         return AnswerEnd(at_limit)
@@ -109,12 +104,7 @@ def hf_answer_end(lm: Any, tokens: Sequence[int], limit: int, until: Sequence[st
 
 
 def reached_limit(
-    tokens: Sequence[int],
-    text: str,
-    *,
-    limit: int,
-    end_tokens: Collection[int],
-    until: Sequence[str],
+    tokens: Sequence[int], text: str, limit: int, end_tokens: Collection[int], until: Sequence[str]
 ) -> bool:
     """Whether the generation limit ended an answer.
 
@@ -125,6 +115,5 @@ def reached_limit(
         end_tokens: Token ids that end an answer.
         until: Stop strings; empty ones are ignored.
     """
-    if len(tokens) < limit or any(token in end_tokens for token in tokens):
-        return False
-    return not any(stop and stop in text for stop in until)
+    ended = any(token in end_tokens for token in tokens)
+    return len(tokens) >= limit and not ended and not any(stop and stop in text for stop in until)

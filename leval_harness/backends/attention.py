@@ -27,10 +27,6 @@ _REFUSED = ("softcap", "position_bias", "head_mask", "sinks", "s_aux", "sliding_
 Pair = tuple[Tensor, Tensor]
 
 
-class UnsupportedAttentionError(ValueError):
-    """The model needs something of its attention function that the split cannot express."""
-
-
 class SharedLayer(DynamicLayer):
     """Keys and values `[batch, kv_heads, length, head_dim]` in a buffer that grows by steps.
 
@@ -101,10 +97,6 @@ def shared_attention(model: Any, *, active: bool) -> Iterator[None]:
     before = model.config._attn_implementation
     if active:
         model.set_attn_implementation(NAME)
-        if model.config._attn_implementation != NAME:
-            raise UnsupportedAttentionError(
-                f"{type(model).__name__} does not let its attention function be chosen"
-            )
     try:
         yield
     finally:
@@ -132,13 +124,13 @@ def shared_prefix_attention(
         `[batch, n, heads, head_dim]` in the query's dtype, and None for the weights.
 
     Raises:
-        UnsupportedAttentionError: the model needs an option that changes attention, or rebuilds its
+        ValueError: the model needs an option that changes attention, or rebuilds its
             keys after the cache.
     """
     foreign = [name for name in _REFUSED if options.get(name) is not None]
     prefix: Pair | tuple[()] | None = getattr(key, "prefix", None)
     if prefix is None or foreign or dropout:
-        raise UnsupportedAttentionError(
+        raise ValueError(
             f"{type(module).__name__} needs {', '.join(foreign) or 'its own attention function'}"
         )
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling

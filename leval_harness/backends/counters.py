@@ -4,10 +4,12 @@ import logging
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+from leval_harness.backends.documents import unique_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +33,11 @@ class Counters:
             yield
         finally:
             self.seconds += time.perf_counter() - start
+
+    def add_texts(self, texts: Sequence[list[int]]) -> None:
+        """Count the token ids of requests."""
+        self.tokens_prompt += sum(map(len, texts))
+        self.tokens_unique += unique_tokens(texts)
 
     def alone(self, reason: str) -> None:
         """Count a request that shares nothing; the first for each reason is logged."""

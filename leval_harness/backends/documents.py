@@ -1,6 +1,6 @@
 """Which texts begin alike, and in what order they are read so that each token is read once."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -74,3 +74,25 @@ def batches(texts: Sequence[list[int]], most: Sequence[int], least: int = 1) -> 
             yield Batch(shared, (), rows[0])
         parts = [(a, b, shared) for a, b in pairwise([first, *cuts, last])]
         todo += reversed(parts)
+
+
+def sized(
+    rows: Sequence[int], widths: Mapping[int, int], most: int, tokens: int
+) -> Iterator[list[int]]:
+    """Divide rows into batches.
+
+    Args:
+        rows: numbers, in an order in which the widths grow.
+        widths: own tokens of each row.
+        most: largest number of rows of a batch.
+        tokens: largest number of own tokens of a batch of several rows, padding included.
+    """
+    batch: list[int] = []
+    for row in rows:
+        size = len(batch) + 1
+        if batch and (size > most or size * widths[row] > tokens):
+            yield batch
+            batch = []
+        batch.append(row)
+    if batch:
+        yield batch

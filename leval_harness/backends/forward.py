@@ -6,13 +6,12 @@ For 16,384 positions and a vocabulary of 49,152 tokens all logits would take 3.2
 import inspect
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from leval_tasks.token_logprobs import SLICE, SumOfLogprobs
+from leval_tasks.token_logprobs import SLICE
 
 logger = logging.getLogger(__name__)
 
@@ -95,46 +94,24 @@ class Head:
         return (states if self.decoder is None else self.output(states)).float()
 
 
-@dataclass(frozen=True)
-class Scores:
-    """Scores of consecutive target tokens, on the CPU.
-
-    Attributes:
-        logprob: Natural logarithm of each target's probability, float32 `[positions]`.
-        correct: Whether the target is the most probable token, bool `[positions]`.
-    """
-
-    logprob: Tensor
-    correct: Tensor
-
-    @classmethod
-    def joined(cls, parts: Sequence["Scores"]) -> "Scores":
-        """The scores of consecutive parts."""
-        return cls(
-            torch.cat([part.logprob for part in parts]), torch.cat([part.correct for part in parts])
-        )
-
-    @property
-    def answer(self) -> tuple[SumOfLogprobs, bool]:
-        """What lm-eval expects: the sum in float64, with its parts, and whether all are correct."""
-        total = SumOfLogprobs(float(self.logprob.double().sum()), self.logprob.numpy())
-        return total, bool(self.correct.all())
-
-
-def token_scores(head: Head, states: Tensor, targets: Sequence[int]) -> Scores:
+def token_scores(head: Head, states: Tensor, targets: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Scores of targets from the `states` `[positions, ...]` of `head`, one before each target.
 
     Softmax is float32 whatever the model's dtype is; logits are made for a slice of the positions
     at a time.
+
+    Returns:
+        Natural logarithm of each target's probability, float32, and whether the target is the most
+        probable token; both `[positions]`, on the CPU.
     """
     goal = torch.tensor(list(targets), dtype=torch.long, device=states.device)
     width = head.model.config.get_text_config(decoder=True).vocab_size
-    block = max(1, SLICE // width)
-    parts = [Scores(torch.zeros(0), torch.zeros(0, dtype=torch.bool))]
-    for first in range(0, len(goal), block):
-        logits = head.logits(states[first : first + block])
-        wanted = goal[first : first + block].to(logits.device)
+    logprob, correct = torch.empty(len(goal)), torch.empty(len(goal), dtype=torch.bool)
+    for part in torch.arange(len(goal)).split(max(1, SLICE // width)):
+        where = slice(int(part[0]), int(part[-1]) + 1)
+        logits = head.logits(states[where])
+        wanted = goal[where].to(logits.device)
         chosen = logits.gather(-1, wanted[:, None]).squeeze(-1)
-        correct = (logits.argmax(-1) == wanted).cpu()
-        parts.append(Scores((chosen - logits.logsumexp(-1)).cpu(), correct))
-    return Scores.joined(parts)
+        logprob[where] = (chosen - logits.logsumexp(-1)).cpu()
+        correct[where] = (logits.argmax(-1) == wanted).cpu()
+    return logprob, correct

@@ -2,14 +2,15 @@
 
 import copy
 import logging
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Collection, Mapping
+from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from lm_eval.models.huggingface import HFLM
+from transformers.quantizers import AutoQuantizationConfig
 
 from leval_harness.backends.arguments import arguments_of, no_such_argument, refusing_unknown
 from leval_harness.backends.registry import CannotExchange
@@ -35,6 +36,7 @@ class HF(HFLM):
         device: as for `hf`; by default CUDA if there is one, else the CPU.
         rope_parameters: complete RoPE settings; None runs the checkpoint as shipped.
         rope_precision: `float32` or `model`, of the rotation; None leaves it as transformers does.
+        quantization_config: settings of transformers; None is what the checkpoint says.
         arguments: those of `hf` and of `from_pretrained`.
 
     Raises:
@@ -44,7 +46,7 @@ class HF(HFLM):
 
     name = "hf"
     AUTO_MODEL_CLASS: Any = None
-    own_arguments: Collection[str] = ("rope_parameters", "rope_precision")
+    own_arguments: Collection[str] = ("rope_parameters", "rope_precision", "quantization_config")
 
     def __init__(
         self,
@@ -53,8 +55,10 @@ class HF(HFLM):
         device: str | None = None,
         rope_parameters: Mapping[str, Any] | None = None,
         rope_precision: str | None = None,
+        quantization_config: Mapping[str, Any] | None = None,
         **arguments: Any,
     ) -> None:
+        self._quantization = quantization_config
         self._rope, self._precision = rope_parameters, rope_precision or "model"
         self._limit = arguments.get("max_length")
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -93,6 +97,9 @@ class HF(HFLM):
         self._one_at_a_time()
 
     def _create_model(self, pretrained: str, *args: Any, **arguments: Any) -> None:
+        if self._quantization is not None:
+            settings = AutoQuantizationConfig.from_dict(dict(self._quantization))
+            arguments["quantization_config"] = settings
         auto_class = self.AUTO_MODEL_CLASS
         loader = partial(self._load, auto_class)
         self.AUTO_MODEL_CLASS = SimpleNamespace(from_pretrained=loader)
@@ -122,15 +129,15 @@ class HF(HFLM):
         self.batch_size_per_gpu = self._asked_for if self.switch is None else 1
 
     def _model_call(self, inps: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        self._forget()
+        self.forget()
         return super()._model_call(inps, *args, **kwargs)
 
     def _model_generate(self, context: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        self._forget()
+        self.forget()
         return super()._model_generate(context, *args, **kwargs)
 
     @torch.no_grad()
-    def _forget(self) -> None:
+    def forget(self) -> None:
         """Undo what the last request left in the model.
 
         Dynamic rotations keep the frequencies of the longest sequence until a short one comes;
@@ -143,21 +150,13 @@ class HF(HFLM):
                 module.rope_deltas = None
 
     def _loglikelihood_tokens(self, requests: Any, *args: Any, **kwargs: Any) -> Any:
+        """As lm-eval, whose cache of logits takes equal texts that are cut elsewhere for one."""
         requests = list(requests)
-        with self._safe_logits_cache(requests):
-            return super()._loglikelihood_tokens(requests, *args, **kwargs)
-
-    @contextmanager
-    def _safe_logits_cache(self, requests: list[Any]) -> Iterator[None]:
-        """Without lm-eval's cache of logits where equal texts are cut at different places.
-
-        It takes such requests for one, and scores some of their tokens at wrong positions.
-        """
         cut = {((*context, *scored[:-1]), len(context)) for _, context, scored in requests}
         before: bool = self.logits_cache  # type: ignore[has-type]
         self.logits_cache = before and len({text for text, _ in cut}) == len(cut)
         try:
-            yield
+            return super()._loglikelihood_tokens(requests, *args, **kwargs)
         finally:
             self.logits_cache = before
 

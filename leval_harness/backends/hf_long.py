@@ -6,18 +6,14 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from lm_eval.models.utils import (
-    handle_stop_sequences,
-    normalize_gen_kwargs,
-    postprocess_generated_text,
-)
+from lm_eval.models.utils import normalize_gen_kwargs
+from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
-from leval_harness.backends.answer_limits import AnswerEnds, hf_answer_end
-from leval_harness.backends.answers import Decoder, Question
+from leval_harness.backends.answers import answer_length, decode
 from leval_harness.backends.arguments import HFLongSettings, must_run_alone, split_arguments
 from leval_harness.backends.counters import Counters, peak_memory_bytes
-from leval_harness.backends.documents import unique_tokens
+from leval_harness.backends.documents import batches
 from leval_harness.backends.forward import Head
 from leval_harness.backends.hf import HF
 from leval_harness.backends.passages import Passage, Scorer
@@ -47,8 +43,9 @@ class HFLong(HF):
         self.settings, for_hf = split_arguments(arguments)
         super().__init__(pretrained, **for_hf)
         self.counters = Counters()
-        self.answer_ends: AnswerEnds | None = None
         self.chunk = self.settings.prefill_chunk or CHUNK
+        # Of the requests that lm-eval answers now: their reader, and what they begin with.
+        self._shared: tuple[Reader, list[int]] | None = None
 
     @cached_property
     def reuse(self) -> Reuse:
@@ -87,51 +84,53 @@ class HFLong(HF):
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
         """Greedy answers, the questions of a document together."""
-        questions = [self._question(request) for request in requests]
-        together = []
-        for place, question in enumerate(questions):
-            if reason := self._reason_alone(question):
-                self.counters.alone(reason)
-            else:
-                together.append(place)
-        self._count([each.tokens for each in questions])
+        prompts = [self._prompt(request) for request in requests]
+        self.counters.add_texts(prompts)
+        together = [
+            place
+            for place, (prompt, request) in enumerate(zip(prompts, requests, strict=True))
+            if not self._alone(prompt, normalize_gen_kwargs(request.args[1], self.max_gen_toks))
+        ]
         answers: dict[int, str] = {}
         with self._running(len(requests), "Answering", disable_tqdm) as bar:
-            if together:
-                asked = [questions[place] for place in together]
-                decoder = Decoder(self._reader(), self.tokenizer, self.settings.question_batch_size)
-                for number, tokens in decoder.answers(asked):
-                    place = together[number]
-                    answers[place] = self._answered(requests[place], asked[number], tokens)
-                    bar.update()
-            alone = [place for place in range(len(requests)) if place not in answers]
-            if alone:
-                texts = super().generate_until([requests[place] for place in alone], disable_tqdm)
-                answers |= dict(zip(alone, texts, strict=True))
-                self.counters.tokens_prefilled += sum(len(questions[at].tokens) for at in alone)
-                self.counters.tokens_generated += sum(len(self.tok_encode(each)) for each in texts)
+
+            def answer(places: Sequence[int]) -> None:
+                asked = [requests[place] for place in places]
+                found = super(HFLong, self).generate_until(asked, True) if asked else []
+                answers.update(zip(places, found, strict=True))
+                bar.update(len(places))
+
+            texts = [prompts[place] for place in together]
+            reader = self._reader()
+            for batch in batches(texts, [len(text) - 1 for text in texts]):
+                assert reader is not None
+                text = texts[batch.source][: batch.shared]
+                reader.read(text)
+                reader.keep()
+                with self._sharing(reader, text):
+                    answer([together[row] for row in batch.rows])
+            answer(sorted(set(range(len(requests))) - answers.keys()))
         return [answers[place] for place in range(len(requests))]
 
-    def _question(self, request: Any) -> Question:
-        """A request tokenised and cut."""
+    def _prompt(self, request: Any) -> list[int]:
+        """The token ids of a request, cut as `hf` cuts them."""
         context, given = request.args
-        options = dict(normalize_gen_kwargs(given, self.max_gen_toks))
-        eos = self.tok_decode(self.eot_token_id, skip_special_tokens=False)
-        until = handle_stop_sequences(options.pop("until", None), eos=eos)
-        limit = int(options.pop("max_gen_toks"))
+        limit = int(normalize_gen_kwargs(given, self.max_gen_toks)["max_gen_toks"])
         room = self.max_length - limit
         if room <= 0:
             allowed = f"less than max_length={self.max_length}, which leaves room for a prompt"
             raise SettingError(not_allowed("max_gen_toks", limit, allowed))
         cut = {"left_truncate_len": room, "truncation": self.truncation}
-        tokens = self.tok_batch_encode([context], **cut)[0][0].tolist()
-        return Question(tokens, tuple(until), limit, options)
+        tokens: list[int] = self.tok_batch_encode([context], **cut)[0][0].tolist()
+        return tokens
 
-    def _reason_alone(self, question: Question) -> str:
-        """Why a question cannot share a text; empty if it can."""
-        if not question.tokens:
-            return "empty prompt"
-        return self._too_long(question.length) or must_run_alone(question.options)
+    def _alone(self, prompt: list[int], options: Mapping[str, Any]) -> bool:
+        """Whether a prompt cannot share a text, which is counted by its reason."""
+        reason = "" if prompt else "empty prompt"
+        reason = reason or self._too_long(len(prompt) + options["max_gen_toks"])
+        if reason := reason or must_run_alone(options):
+            self.counters.alone(reason)
+        return bool(reason)
 
     def _too_long(self, length: int) -> str:
         """Why a sequence of this length cannot share a text; empty if it can."""
@@ -141,23 +140,37 @@ class HFLong(HF):
             return f"longer than {self.switch} tokens, where the RoPE base changes"
         return ""
 
-    def _answered(self, request: Any, question: Question, tokens: list[int]) -> str:
-        """The text of new tokens that lm-eval's `hf` returns; caches it as `hf` does."""
-        prompt, think = request.args[0], self.think_end_token
-        kept = tokens
-        if isinstance(think, int) and think in tokens:
-            kept = tokens[len(tokens) - tokens[::-1].index(think) :]
-        text = self.tok_decode(kept)
-        text = postprocess_generated_text(
-            generation=text.lstrip() if isinstance(think, int) else text,
-            stop=list(question.until),
-            think_end_token=think if isinstance(think, str) else None,
-        )
-        if self.answer_ends is not None:
-            end = hf_answer_end(self, tokens, question.max_new_tokens, question.until)
-            self.answer_ends.add(str(prompt), text, end)
-        self.cache_hook.add_partial("generate_until", request.args, text)
-        return text
+    @contextmanager
+    def _sharing(self, reader: Reader, text: list[int]) -> Iterator[None]:
+        """Let lm-eval's `generate_until` answer prompts that begin with a text."""
+        before = self.batch_size_per_gpu
+        self._shared, self.batch_size_per_gpu = (reader, text), self.settings.question_batch_size
+        try:
+            yield
+        finally:
+            self._shared, self.batch_size_per_gpu = None, before
+
+    def _model_generate(
+        self, context: torch.Tensor, max_length: int, stop: list[str], **options: Any
+    ) -> torch.Tensor:
+        """Token ids `[rows, length]`: the prompts, padded on the left, and new tokens."""
+        mask, width, pad = options["attention_mask"], context.shape[1], self.tokenizer.pad_token_id
+        if self._shared is None:
+            self.counters.tokens_prefilled += int(mask.sum())
+            made = super()._model_generate(context, max_length, stop, **options)
+            answers = made[:, width:].tolist()
+        else:
+            reader, text = self._shared
+            del options["attention_mask"]
+            prompts = [row[seen.bool()].tolist() for row, seen in zip(context, mask, strict=True)]
+            limits = (max_length - width, stop, options, self.settings.question_batch_size)
+            answers = decode(reader, self.tokenizer, text, prompts, *limits)
+            new = pad_sequence(
+                [torch.tensor(each, dtype=torch.long) for each in answers], True, pad
+            )
+            made = torch.cat([context, new.to(context)], dim=1)
+        self.counters.tokens_generated += sum(answer_length(each, pad) for each in answers)
+        return made
 
     def _loglikelihood_tokens(
         self, requests: Iterable[Any], disable_tqdm: bool = False, override_bs: int | None = None
@@ -176,7 +189,7 @@ class HFLong(HF):
         answers: dict[int, tuple[float, bool]] = {}
 
         def finished(passage: Passage) -> None:
-            answer = answers[passage.number] = passage.scores.answer
+            answer = answers[passage.number] = passage.answer
             if keys[passage.number] is not None:
                 self.cache_hook.add_partial("loglikelihood", keys[passage.number], answer)
 
@@ -199,8 +212,7 @@ class HFLong(HF):
             name, (tokens,) = request_name(request, number), getattr(request, "args", request)
             passages.append(Passage.whole(number, name, tokens, self.max_length))
         self._score(passages, lambda passage: None, disable_tqdm, share=False)
-        scores = [passage.scores for passage in passages]
-        return [(each.correct.tolist(), each.logprob.tolist()) for each in scores]
+        return [(each.correct.tolist(), each.logprob.tolist()) for each in passages]
 
     def _score(
         self,
@@ -211,36 +223,23 @@ class HFLong(HF):
         share: bool,
     ) -> None:
         """Score passages, and report each as it is finished; those that run alone come last."""
-        self._count([passage.inputs for passage in passages])
-        together = [each for each in passages if not self._too_long(len(each.inputs))]
+        self.counters.add_texts([passage.inputs for passage in passages])
         alone = [each for each in passages if self._too_long(len(each.inputs))]
+        together = [each for each in passages if not self._too_long(len(each.inputs))]
+        most, chunk = self.settings.question_batch_size, self.settings.prefill_chunk
         with self._running(len(passages), "Reading", disable_tqdm) as bar:
-            size = self.batch_size if isinstance(self.batch_size, int) else 1
-            reader = self._reader() if self.reuse.mode != "none" else None
-            scorer = Scorer(
-                self.head,
-                reader,
-                self.counters,
-                most=self.settings.question_batch_size,
-                tokens=self.chunk,
-                size=size,
-                chunk=self.settings.prefill_chunk,
-            )
+            scorer = Scorer(self.head, self._reader(), self.counters, most, self.chunk, chunk)
             for passage in scorer.together(together) if share else scorer.apart(together):
                 finished(passage)
                 bar.update()
             for passage in alone:
-                self._forget()
-                for each in scorer.apart([passage]):
-                    finished(each)
-                    bar.update()
+                self.forget()
+                finished(*scorer.apart([passage]))
+                bar.update()
 
-    def _reader(self) -> Reader:
-        return Reader(self.head, self.reuse.mode, self.chunk, self.counters)
-
-    def _count(self, texts: Sequence[list[int]]) -> None:
-        self.counters.tokens_prompt += sum(map(len, texts))
-        self.counters.tokens_unique += unique_tokens(texts)
+    def _reader(self) -> Reader | None:
+        mode = self.reuse.mode
+        return None if mode == "none" else Reader(self.head, mode, self.chunk, self.counters)
 
     def _autocast(self) -> torch.autocast:
         dtype = self.mixed_precision_dtype
@@ -256,7 +255,7 @@ class HFLong(HF):
         from accelerate.utils.memory import should_reduce_batch_size
 
         _ = self.head, self.reuse  # which is not part of the time that answers take
-        self._forget()
+        self.forget()
         hidden = disable_tqdm or self.rank != 0
         try:
             with (
@@ -270,8 +269,9 @@ class HFLong(HF):
             known = isinstance(error, MemoryError | torch.OutOfMemoryError)
             if not known and not should_reduce_batch_size(error):
                 raise
+            first = (str(error).splitlines() or [type(error).__name__])[0][:200]
             raise UserError(
-                f"out of memory: {shortened(error)}; set a smaller prefill_chunk (now "
+                f"out of memory: {first}; set a smaller prefill_chunk (now "
                 f"{self.settings.prefill_chunk or f'{CHUNK}, and whole texts that share nothing'}) "
                 f"or question_batch_size (now {self.settings.question_batch_size}), a smaller "
                 f"batch_size (now {self.batch_size}) or max_length"
@@ -283,8 +283,3 @@ def request_name(request: Any, number: int) -> str:
     task = getattr(request, "task_name", None)
     document, index = getattr(request, "doc_id", "?"), getattr(request, "idx", 0)
     return f"#{number}" if task is None else f"{task}/{document}/{index}"
-
-
-def shortened(error: BaseException) -> str:
-    """The first line of an error."""
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]

@@ -2,21 +2,21 @@
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
+import torch
 from torch import Tensor
 
-from leval_harness.backends.answers import sized
 from leval_harness.backends.counters import Counters
-from leval_harness.backends.documents import batches
-from leval_harness.backends.forward import Head, Scores, token_scores
+from leval_harness.backends.documents import batches, sized
+from leval_harness.backends.forward import Head, token_scores
 from leval_harness.backends.reading import Reader
+from leval_tasks.token_logprobs import SumOfLogprobs
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass
 class Passage:
     """Tokens of which a part at the end is scored.
 
@@ -24,13 +24,16 @@ class Passage:
         number: Of the request.
         inputs: What the model reads: context and scored tokens without the last.
         targets: Scored tokens; target `i` is predicted at input `first + i`.
-        parts: Scores of the first targets, as far as they are computed.
+        first: First scored input position.
+        logprob: Natural logarithm of each target's probability, float32 `[targets]`.
+        correct: Whether the target is the most probable token, bool `[targets]`.
     """
 
-    number: int
-    inputs: list[int]
-    targets: list[int]
-    parts: list[Scores] = field(default_factory=list)
+    def __init__(self, number: int, inputs: list[int], targets: list[int]) -> None:
+        self.number, self.inputs, self.targets = number, inputs, targets
+        self.first = len(inputs) - len(targets)
+        self.logprob = torch.empty(len(targets))
+        self.correct = torch.empty(len(targets), dtype=torch.bool)
 
     @classmethod
     def after_context(
@@ -67,68 +70,55 @@ class Passage:
         return cls(number, list(tokens[:-1]), list(tokens[1:]))
 
     @property
-    def first(self) -> int:
-        """First scored input position."""
-        return len(self.inputs) - len(self.targets)
-
-    @property
-    def scores(self) -> Scores:
-        """Of all targets."""
-        return Scores.joined(self.parts)
-
-    def score(self, head: Head, position: int, states: Tensor) -> None:
-        """Score the targets that states `[positions, ...]` predict, the first at `position`."""
-        begin, end = max(position, self.first), min(position + len(states), len(self.inputs))
-        if begin < end:
-            targets = self.targets[begin - self.first : end - self.first]
-            wanted = states[begin - position : end - position]
-            self.parts.append(token_scores(head, wanted, targets))
+    def answer(self) -> tuple[SumOfLogprobs, bool]:
+        """What lm-eval expects: the sum in float64, with its parts, and whether all are correct."""
+        total = SumOfLogprobs(float(self.logprob.double().sum()), self.logprob.numpy())
+        return total, bool(self.correct.all())
 
 
-@dataclass
-class Text:
+class Text(list[Passage]):
     """Passages that read the same tokens, and are scored from one reading."""
 
-    inputs: list[int]
-    passages: list[Passage] = field(default_factory=list)
+    @property
+    def inputs(self) -> list[int]:
+        """What all of them read."""
+        return self[0].inputs
 
     @property
     def first(self) -> int:
         """First input position that is scored for a passage."""
-        return min(passage.first for passage in self.passages)
+        return min(passage.first for passage in self)
 
     def score(self, head: Head, position: int, states: Tensor) -> None:
-        """Score all passages from states, the first at `position`."""
-        for passage in self.passages:
-            passage.score(head, position, states)
+        """Score what states `[positions, ...]` predict, the first at `position`."""
+        for each in self:
+            begin, end = max(position, each.first), min(position + len(states), len(each.inputs))
+            if begin < end:
+                part = slice(begin - each.first, end - each.first)
+                wanted = states[begin - position : end - position]
+                found = token_scores(head, wanted, each.targets[part])
+                each.logprob[part], each.correct[part] = found
 
 
+@dataclass
 class Scorer:
     """Scores passages in the order that reads least.
 
-    Args:
+    Attributes:
         head: of the model.
         reader: of shared texts; None where nothing is shared.
+        counters: which count the tokens that are read.
         most: largest number of rows in a forward pass.
         tokens: largest number of their tokens, where it is several rows.
-        size: rows of texts that share nothing, whatever their tokens are.
         chunk: tokens of a text that shares nothing in one forward pass, None for all.
-        counters: which count the tokens that are read.
     """
 
-    def __init__(
-        self,
-        head: Head,
-        reader: Reader | None,
-        counters: Counters,
-        *,
-        most: int,
-        tokens: int,
-        size: int,
-        chunk: int | None,
-    ) -> None:
-        self.head, self.reader, self.counters = head, reader, counters
-        self.most, self.tokens, self.size, self.chunk = most, tokens, size, chunk
+    head: Head
+    reader: Reader | None
+    counters: Counters
+    most: int
+    tokens: int
+    chunk: int | None
 
     def together(self, passages: Sequence[Passage]) -> Iterator[Passage]:
         """Score passages, what they share once; each is yielded when it is finished."""
@@ -138,41 +128,38 @@ class Scorer:
             return
         by_tokens: dict[tuple[int, ...], Text] = {}
         for passage in passages:
-            text = by_tokens.setdefault(tuple(passage.inputs), Text(passage.inputs))
-            text.passages.append(passage)
+            by_tokens.setdefault(tuple(passage.inputs), Text()).append(passage)
         texts, alone = list(by_tokens.values()), []
-        # A pass of a single token is decoding, which some recurrent models compute otherwise.
-        least = 2 if reader.copied else 1
-        most = [max(0, text.first + 1 - least) for text in texts]
-        for batch in batches([text.inputs for text in texts], most, least):
+        most = [max(0, text.first + 1 - reader.least) for text in texts]
+        for batch in batches([text.inputs for text in texts], most, reader.least):
             if not batch.shared:
                 alone += [texts[row] for row in batch.rows]
                 continue
             reader.read(texts[batch.source].inputs[: batch.shared])
-            reader.path.keep()
+            reader.keep()
             widths = {row: len(texts[row].inputs) - batch.shared for row in batch.rows}
             rows = sorted(batch.rows, key=widths.__getitem__)
-            for each in sized(rows, widths, 1 if reader.copied else self.most, self.tokens):
+            most_rows = 1 if reader.copied else self.most
+            for each in sized(rows, widths, most_rows, self.tokens):
                 yield from self._after(reader, [texts[row] for row in each], batch.shared)
         yield from self._alone(alone)
 
     def apart(self, passages: Sequence[Passage]) -> Iterator[Passage]:
         """Score passages by themselves; each is yielded when it is finished."""
-        return self._alone([Text(passage.inputs, [passage]) for passage in passages])
+        return self._alone([Text([passage]) for passage in passages])
 
     def _after(self, reader: Reader, texts: list[Text], shared: int) -> Iterator[Passage]:
         """Score texts that go on from a shared one."""
+        first = min(text.first for text in texts)
         if len(texts) == 1:
-            (text,) = texts
-            reader.read(text.inputs, text.first, partial(text.score, self.head))
+            reader.read(texts[0].inputs, first, partial(texts[0].score, self.head))
         else:
-            first = min(text.first for text in texts)
             reader.read(texts[0].inputs[:shared])
             rows = [text.inputs[shared:] for text in texts]
             for text, states in zip(texts, reader.states(rows, first - shared), strict=True):
                 text.score(self.head, first, states)
         for text in texts:
-            yield from text.passages
+            yield from text
 
     def _alone(self, texts: Sequence[Text]) -> Iterator[Passage]:
         """Score texts that share nothing by forward passes without a cache."""
@@ -184,7 +171,7 @@ class Scorer:
                 for text in group:
                     yield from self._after(self.reader, [text], 0)
                 continue
-            size = max(self.size, min(self.most, self.tokens // length))
+            size = max(1, min(self.most, self.tokens // length))
             for start in range(0, len(group), size):
                 rows = group[start : start + size]
                 first = min(text.first for text in rows)
@@ -192,4 +179,4 @@ class Scorer:
                 self.counters.tokens_prefilled += length * len(rows)
                 for text, each in zip(rows, states, strict=True):
                     text.score(self.head, first, each)
-                    yield from text.passages
+                    yield from text

@@ -1,10 +1,11 @@
-"""Texts read into a path, rows that continue it, and which of both ways a model's answers allow.
+"""Texts read into a cache, rows that continue them, and which way of sharing a model allows.
 
 A cache of a text is right for every continuation only if nothing about the text depends on what
 follows, and if the model's code keeps all of its state in the cache. Each model is asked once: a
 short text is read in both ways, continued, and compared with the model's own forward pass.
 """
 
+import copy
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -15,11 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import DynamicCache
+from transformers.cache_utils import Cache, DynamicLayer, DynamicSlidingWindowLayer
 
-from leval_harness.backends.attention import shared_attention
+from leval_harness.backends.attention import SharedLayer, shared_attention
 from leval_harness.backends.counters import Counters
+from leval_harness.backends.documents import common_prefix
 from leval_harness.backends.forward import Head, cache_argument, input_device
-from leval_harness.backends.path import CopiedPath, Path, SharedPath
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +40,152 @@ _TOLERANCE = {torch.float32: 5e-3, torch.float64: 5e-3, torch.float16: 2e-2}
 _TOLERANCE_OF_OTHERS = 0.15
 
 
+class Reader:
+    """Reads texts one after the other; what a text has in common with the last is not read again.
+
+    `shared` holds a text in one buffer a layer, which is cut back at any token; all rows go on from
+    it. `copied` holds it in the model's own cache, whatever its layers are, which goes back to
+    places that were kept; each row goes on from a fork, alone.
+
+    Args:
+        head: of the model.
+        mode: `shared` or `copied`.
+        chunk: tokens in one forward pass.
+        counters: which count the tokens that are read.
+
+    Attributes:
+        tokens: the text that was read last, which is in `cache`.
+        least: tokens by which a text that others go on from is longer than the one before it. A
+            pass of a single token is decoding, which some recurrent models compute otherwise.
+
+    Raises:
+        ValueError: `shared`, and a layer's cache is not one of plain keys and values.
+    """
+
+    def __init__(self, head: Head, mode: str, chunk: int, counters: Counters) -> None:
+        self.head, self.chunk, self.counters = head, chunk, counters
+        self.copied, self.tokens = mode == "copied", list[int]()
+        self.least = 2 if self.copied else 1
+        empty: Any = DynamicCache(config=head.model.config)
+        others = {type(each).__name__ for each in empty.layers if type(each) is not DynamicLayer}
+        if self.copied:
+            self.cache, self._kept = fork(empty), [(list[int](), empty)]
+        elif others or not empty.layers:
+            raise ValueError(f"cache of {', '.join(sorted(others)) or 'no layers'}")
+        else:
+            self.cache = Cache(layers=[SharedLayer() for _ in empty.layers])
+
+    def back_to(self, text: list[int], most: int) -> None:
+        """Keep what begins `text`, which will be read next, but at most `most` tokens."""
+        if not self.copied:
+            del self.tokens[min(common_prefix(self.tokens, text), most) :]
+            for layer in self.cache.layers:
+                layer.length, layer.expected = len(self.tokens), len(text)
+            return
+        wanted = text[:most]
+        while self._kept[-1][0] != wanted[: len(self._kept[-1][0])]:
+            self._kept.pop()
+        if self.tokens != wanted[: len(self.tokens)]:
+            known, cache = self._kept[-1]
+            self.tokens, self.cache = list(known), fork(cache)
+
+    def keep(self) -> None:
+        """Several texts will go on from here."""
+        if self.copied and len(self.tokens) > len(self._kept[-1][0]):
+            self._kept.append((list(self.tokens), fork(self.cache)))
+
+    def rows(self, extra: int) -> Any:
+        """A cache for rows after the text, with room for `extra` tokens of each."""
+        if self.copied:
+            return fork(self.cache)
+        layers = self.cache.layers
+        texts = [each.first(each.length) if self.tokens else () for each in layers]
+        return Cache(layers=[SharedLayer(text, extra) for text in texts])
+
+    def _attention(self) -> AbstractContextManager[None]:
+        return shared_attention(self.head.model, active=not self.copied)
+
+    def read(
+        self,
+        text: list[int],
+        first: int | None = None,
+        use: Callable[[int, Tensor], None] | None = None,
+    ) -> None:
+        """Bring the cache to a text.
+
+        Args:
+            text: token ids.
+            first: the first position whose state is wanted, none by default.
+            use: gets the position of the first state of a chunk, and the states of the chunk.
+        """
+        first = len(text) if first is None else first
+        self.back_to(text, first)
+        while (start := len(self.tokens)) < len(text):
+            end = start + self.chunk
+            # A pass of a single token is decoding, which some recurrent models compute otherwise.
+            chunk = text[start : end - (len(text) == end + 1 and self.chunk > 2)]
+            unused = min(max(first - start, 0), len(chunk))
+            with self._attention():
+                states = self.head.states([chunk], unused, self.cache)
+            self.tokens += chunk
+            self.counters.tokens_prefilled += len(chunk)
+            if use is not None and unused < len(chunk):
+                use(start + unused, states[0])
+
+    def states(self, rows: Sequence[list[int]], first: int) -> Tensor:
+        """States of rows after the text, from their own position `first` on."""
+        past = self.rows(max(map(len, rows)))
+        self.counters.tokens_prefilled += sum(map(len, rows))
+        with self._attention():
+            return self.head.states(rows, first, past)
+
+    def generate(self, rows: Sequence[list[int]], pad: int, new: int, **options: Any) -> Any:
+        """What `generate` of the model returns for rows that begin with the text.
+
+        Padding stands between the text and a row's own tokens: `generate` finds the positions from
+        the mask.
+
+        Args:
+            rows: token ids of each row, those of the text included.
+            pad: token id of padding.
+            new: largest number of new tokens.
+            options: of `generate`.
+        """
+        model, shared = self.head.model, len(self.tokens)
+        width = max(map(len, rows))
+        ids = torch.full((len(rows), width), pad)
+        mask = torch.zeros_like(ids)
+        for at, row in enumerate(rows):
+            hole = width - len(row)
+            ids[at, :shared], mask[at, :shared] = torch.tensor(row[:shared]), 1
+            ids[at, shared + hole :], mask[at, shared + hole :] = torch.tensor(row[shared:]), 1
+        device = input_device(model)
+        self.counters.tokens_prefilled += sum(len(row) - shared for row in rows)
+        with self._attention():
+            return model.generate(
+                input_ids=ids.to(device),
+                attention_mask=mask.to(device),
+                max_length=width + new,
+                pad_token_id=pad,
+                use_cache=True,
+                **{cache_argument(model): self.rows(width - shared + new)},
+                **options,
+            )
+
+
+def fork(cache: Any) -> Any:
+    """A cache that grows without changing the first.
+
+    Layers of plain keys and values make new tensors when they grow, so both can refer to the same
+    ones until then. What other layers do with their tensors is not known: they are copied.
+    """
+    made, plain = copy.copy(cache), (DynamicLayer, DynamicSlidingWindowLayer)
+    made.layers = [
+        copy.copy(layer) if type(layer) in plain else copy.deepcopy(layer) for layer in cache.layers
+    ]
+    return made
+
+
 @dataclass(frozen=True)
 class Reuse:
     """How a model shares texts.
@@ -52,100 +200,9 @@ class Reuse:
     reason: str = ""
 
 
-class Reader:
-    """Reads texts one after the other; what a text has in common with the last is not read again.
-
-    Args:
-        head: of the model.
-        mode: `shared` or `copied`.
-        chunk: tokens in one forward pass.
-        counters: which count the tokens that are read.
-    """
-
-    def __init__(self, head: Head, mode: str, chunk: int, counters: Counters) -> None:
-        self.head, self.chunk, self.counters = head, chunk, counters
-        self.copied = mode == "copied"
-        self.path: Path = (SharedPath if mode == "shared" else CopiedPath)(head.model.config)
-
-    def read(
-        self,
-        text: list[int],
-        first: int | None = None,
-        use: Callable[[int, Tensor], None] | None = None,
-    ) -> None:
-        """Bring the path to a text.
-
-        Args:
-            text: token ids.
-            first: the first position whose state is wanted, none by default.
-            use: gets the position of the first state of a chunk, and the states of the chunk.
-        """
-        first = len(text) if first is None else first
-        self.path.back_to(text, first)
-        while (start := len(self.path.tokens)) < len(text):
-            end = start + self.chunk
-            # A pass of a single token is decoding, which some recurrent models compute otherwise.
-            chunk = text[start : end - (len(text) == end + 1 and self.chunk > 2)]
-            unused = min(max(first - start, 0), len(chunk))
-            with self._attention():
-                states = self.head.states([chunk], unused, self.path.cache)
-            self.path.tokens += chunk
-            self.counters.tokens_prefilled += len(chunk)
-            if use is not None and unused < len(chunk):
-                use(start + unused, states[0])
-
-    def states(self, rows: Sequence[list[int]], first: int) -> Tensor:
-        """States of rows after the path, from their own position `first` on."""
-        past = self.path.rows(max(map(len, rows)))
-        self.counters.tokens_prefilled += sum(map(len, rows))
-        with self._attention():
-            return self.head.states(rows, first, past)
-
-    def generate(self, rows: Sequence[list[int]], pad: int, new: int, **options: Any) -> Any:
-        """What `generate` of the model returns for rows that begin with the path.
-
-        Padding stands between the text and a row's own tokens: `generate` finds the positions from
-        the mask. With a copied path there is one row.
-
-        Args:
-            rows: token ids of each row, those of the path included.
-            pad: token id of padding.
-            new: largest number of new tokens.
-            options: of `generate`.
-        """
-        model, shared = self.head.model, len(self.path.tokens)
-        width = max(map(len, rows))
-        holes = [width - len(row) for row in rows]
-        ids = [
-            row[:shared] + [pad] * hole + row[shared:]
-            for row, hole in zip(rows, holes, strict=True)
-        ]
-        mask = torch.ones(len(rows), width, dtype=torch.long)
-        for at, hole in enumerate(holes):
-            mask[at, shared : shared + hole] = 0
-        device = input_device(model)
-        self.counters.tokens_prefilled += sum(len(row) - shared for row in rows)
-        with self._attention():
-            return model.generate(
-                input_ids=torch.tensor(ids, device=device),
-                attention_mask=mask.to(device),
-                max_length=width + new,
-                pad_token_id=pad,
-                use_cache=True,
-                **{cache_argument(model): self.path.rows(width - shared + new)},
-                **options,
-            )
-
-    def _attention(self) -> AbstractContextManager[None]:
-        return shared_attention(self.head.model, active=not self.copied)
-
-
 def find_reuse(head: Head) -> Reuse:
-    """The best way to share texts that gives a loaded causal model's own answers."""
-    model = head.model
-    if failed := obstacle(model):
-        logger.warning("no text is shared: %s", failed)
-        return Reuse("none", failed)
+    """The best way to share texts that gives a loaded model's own answers."""
+    failed, tolerance = "", _TOLERANCE.get(head.model.dtype, _TOLERANCE_OF_OTHERS)
     for mode, instead in (("shared", "forked for each row"), ("copied", "not shared")):
         try:
             difference = selfcheck(head, mode)
@@ -154,22 +211,12 @@ def find_reuse(head: Head) -> Reuse:
             # The error of a compiler can contain all of its output.
             why = shorten(f"{type(error).__name__}: {error}", 200)
         else:
-            if difference <= _TOLERANCE.get(model.dtype, _TOLERANCE_OF_OTHERS):
+            if difference <= tolerance:
                 return Reuse(mode, failed)
             why = f"log-probabilities differ by {difference:.2g} of their spread from `hf`"
         failed = f"{failed}; {mode}: {why}" if failed else f"{mode}: {why}"
         logger.warning("texts are %s (%s: %s)", instead, mode, why)
     return Reuse("none", failed)
-
-
-def obstacle(model: Any) -> str:
-    """Why the cache of this kind of model cannot be continued; empty if it can."""
-    if getattr(model.config, "is_encoder_decoder", False):
-        return "encoder-decoder model"
-    adapters = (getattr(model, "peft_config", None) or {}).values()
-    if any(getattr(adapter, "is_prompt_learning", False) for adapter in adapters):
-        return "prompt-learning adapter adds virtual tokens"
-    return ""
 
 
 @torch.no_grad()
@@ -180,7 +227,10 @@ def selfcheck(head: Head, mode: str) -> float:
     rows of unequal length go on from it by two new tokens: every operation that is used later.
     """
     model = head.model
-    shared = _MARGIN + max((size for size in _windows(model.config) if size <= _WIDEST), default=0)
+    windows = [
+        getattr(each, "sliding_window", None) for each in DynamicCache(config=model.config).layers
+    ]
+    shared = _MARGIN + max((size for size in windows if size and size <= _WIDEST), default=0)
     vocabulary = model.config.get_text_config(decoder=True).vocab_size
     step = max(1, int(vocabulary * 0.618) - 1)  # ids spread over the vocabulary
     tokens = [(4 + step * i) % vocabulary for i in range(1, shared + _OWN + 1)]
@@ -188,7 +238,7 @@ def selfcheck(head: Head, mode: str) -> float:
     reader = Reader(head, mode, CHUNK, Counters())
     half = shared - _MARGIN // 2
     reader.read(tokens[:half])
-    reader.path.keep()
+    reader.keep()
     reader.read(tokens[:half] + tokens[3:9])
     reader.read(tokens[:shared])
     steps = {"min_new_tokens": 2, "return_dict_in_generate": True, "output_logits": True}
@@ -198,11 +248,6 @@ def selfcheck(head: Head, mode: str) -> float:
     new = [row[-2] for each in made for row in each.sequences.tolist()]
     expected = [_own_logits(model, [*row, token]) for row, token in zip(rows, new, strict=True)]
     return max(_difference(*both) for both in zip(expected, found, strict=True))
-
-
-def _windows(config: Any) -> list[int]:
-    layers = DynamicCache(config=config).layers
-    return [size for each in layers if (size := getattr(each, "sliding_window", None))]
 
 
 def _own_logits(model: Any, row: list[int]) -> Tensor:

@@ -13,13 +13,12 @@ import numpy as np
 from lm_eval.models.vllm_causallms import VLLM
 
 from leval_harness.backends.counters import Counters
-from leval_harness.backends.documents import reading_order, unique_tokens
+from leval_harness.backends.documents import reading_order
 from leval_harness.backends.registry import CannotExchange
 from leval_harness.backends.vllm_start import starting, with_cpu_cache
 from leval_tasks.token_logprobs import SumOfLogprobs
 from resonance_vllm.config import ModelPositions, vllm_hf_overrides
 from resonance_vllm.core.spec import RopeSpec
-from resonance_vllm.errors import SettingError, not_allowed
 
 WORKER = "resonance_vllm.vllm.RopeWorker"
 """Given to the engine's workers, whose RoPE tables it exchanges."""
@@ -86,34 +85,20 @@ class VLLMLong(RopeVLLM):
 
     Args:
         pretrained: As for `vllm`.
-        batch_size: `auto`, or the largest number of requests in the engine at a time (vLLM's
-            `max_num_seqs`). 1 is lm-eval's default and leaves the number to vLLM, as `auto` does.
-        max_batch_size: As for `vllm`: `max_num_seqs`.
-        kwargs: Arguments of `vllm`; `max_num_seqs` goes before both.
+        batch_size: Of no effect: the engine gets all requests, and `max_num_seqs` bounds them.
+        kwargs: Arguments of `vllm`.
     """
 
-    def __init__(
-        self,
-        pretrained: str,
-        *,
-        batch_size: str | int = "auto",
-        max_batch_size: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        bound = max_batch_size or concurrency(batch_size)
-        super().__init__(pretrained, batch_size="auto", max_batch_size=bound, **kwargs)
+    def __init__(self, pretrained: str, *, batch_size: Any = "auto", **kwargs: Any) -> None:
+        super().__init__(pretrained, batch_size="auto", **kwargs)
         self.counters = Counters()
-        self.tokens_queried = 0
 
     def telemetry(self) -> dict[str, Any]:
         """Prompt tokens computed, taken from the cache and unique; tokens generated; seconds.
 
-        As the engine counts them when it first admits a request. `prefix_cache_hit_rate` is the
-        share found in the cache of the prompts that may be read from it, or None.
+        As the engine counts them when it first admits a request.
         """
-        work = self.counters.work()
-        rate = work["tokens_shared"] / self.tokens_queried if self.tokens_queried else None
-        return {**work, "prefix_cache_hit_rate": rate}
+        return self.counters.work()
 
     def get_model_info(self) -> dict[str, Any]:
         """What lm-eval writes into the results."""
@@ -138,17 +123,12 @@ class VLLMLong(RopeVLLM):
             )
         by_index = dict(zip(order, outputs, strict=True))
         answers = [by_index[index] for index in range(len(requests))]
-        total = sum(map(len, requests))
-        self.counters.tokens_prompt += total
-        self.counters.tokens_unique += unique_tokens(requests)
+        self.counters.add_texts(requests)
         cached = sum(answer.num_cached_tokens or 0 for answer in answers)
-        self.counters.tokens_prefilled += total - cached
+        self.counters.tokens_prefilled += sum(map(len, requests)) - cached
         if generate:
-            # Requests for the prompt's log-probabilities never read the prefix cache.
-            self.tokens_queried += total
-            self.counters.tokens_generated += sum(
-                len(output.token_ids) for answer in answers for output in answer.outputs
-            )
+            made = (output.token_ids for answer in answers for output in answer.outputs)
+            self.counters.tokens_generated += sum(map(len, made))
         return answers
 
     @staticmethod
@@ -158,13 +138,3 @@ class VLLMLong(RopeVLLM):
         scored = zip(tokens[ctxlen:], outputs.prompt_logprobs[ctxlen:], strict=True)
         each = [getattr(known[token], "logprob", known[token]) for token, known in scored]
         return SumOfLogprobs(total, np.array(each, np.float32)), greedy
-
-
-def concurrency(batch_size: str | int) -> int | None:
-    """Largest number of requests in the engine at a time; None leaves it to vLLM."""
-    text = str(batch_size)
-    if text.split(":")[0] == "auto":
-        return None
-    if not text.isdecimal() or not int(text):
-        raise SettingError(not_allowed("batch_size", batch_size, "auto or a positive whole number"))
-    return int(text) if int(text) > 1 else None

@@ -6,9 +6,10 @@ This module imports neither torch nor vLLM before an engine is wanted.
 import os
 import re
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from subprocess import PIPE, Popen, TimeoutExpired
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import psutil
@@ -82,40 +83,33 @@ def starting() -> Iterator[None]:
 def _heard() -> Iterator[Callable[[], str]]:
     """Copy what this process and its children print; gives a function that returns it.
 
-    Children have the copying thread as long as they live: all that they print goes to what was
-    standard error.
+    Children print through `tee` to what was standard error as long as they live.
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    parts: list[bytes] = []
-    reading, writing = os.pipe()
     before = {number: os.dup(number) for number in (1, 2)}
-    starting_up = threading.Event()
-    starting_up.set()
-
-    def copy() -> None:
-        while part := os.read(reading, 1 << 16):
-            os.write(before[2], part)
-            if starting_up.is_set():
-                parts.append(part)
-
-    thread = threading.Thread(target=copy, daemon=True)
 
     def give_back() -> None:
-        for number in (1, 2):
-            os.dup2(before[number], number)
+        for number, kept in before.items():
+            os.dup2(kept, number)
 
-    def text() -> str:
-        give_back()
-        thread.join(2)  # it ends when the last child does
-        return b"".join(parts).decode("utf-8", errors="replace")
+    with NamedTemporaryFile("r", encoding="utf-8", errors="replace") as log:
+        # A session of its own: Ctrl-C ends it with the last child that prints, not before.
+        tee = Popen(["tee", log.name], stdin=PIPE, stdout=before[2], start_new_session=True)
+        assert tee.stdin is not None
+        for number in before:
+            os.dup2(tee.stdin.fileno(), number)
+        tee.stdin.close()
 
-    for number in (1, 2):
-        os.dup2(writing, number)
-    os.close(writing)
-    thread.start()
-    try:
-        yield text
-    finally:
-        give_back()
-        starting_up.clear()
+        def text() -> str:
+            give_back()
+            with suppress(TimeoutExpired):  # it ends when the last child does
+                tee.wait(2)
+            return log.read()
+
+        try:
+            yield text
+        finally:
+            give_back()
+            for kept in before.values():
+                os.close(kept)

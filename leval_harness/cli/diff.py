@@ -9,6 +9,7 @@ import click
 from leval_harness.cli.console import interrupted_by_signals
 from leval_harness.cli.output import EXISTING_FILE, FILE, FOLDER, json_option
 from resonance_vllm.errors import SettingError, not_allowed, printable
+from resonance_vllm.settings import read
 
 FIGURE = "difference"
 
@@ -25,8 +26,7 @@ def parse_lengths(text: str | None) -> tuple[int, ...]:
     epilog="Example: leval-harness diff hf:./smollm2 vllm:./smollm2,kv_cache_dtype=fp8_e4m3"
 )
 @click.argument("setups", nargs=-1, metavar="[A] B")
-@click.option("--texts", default="pydocs", help="pydocs, a corpus, a JSONL or text file, a folder.")
-@click.option("--data-dir", help="Folder of the corpora govreport, pg19, proofpile.")
+@click.option("--texts", default="pydocs", help="pydocs, a JSONL or text file, a folder of them.")
 @click.option("--lengths", help="Tokens of a text, e.g. 1024,4096. [default: up to 4096]")
 @click.option("--count", default=8, help="Texts. Twice as many give intervals of 0.7 the width.")
 @click.option("--margin", default=0.01, help="Nats a token; a smaller difference counts as none.")
@@ -35,9 +35,7 @@ def parse_lengths(text: str | None) -> tuple[int, ...]:
 @click.option("--ignore", multiple=True, help="What may differ: bos, tokenizer, template.")
 @click.option("--save", type=FILE, help="Keep what A reads in this .npz file; B may be left out.")
 @click.option("--against", type=EXISTING_FILE, help="A file that --save wrote, in the place of A.")
-@click.option(
-    "--out", type=FOLDER, help="diff.json, a figure, and readings: a stopped diff resumes."
-)
+@click.option("--out", type=FOLDER, help="Folder for diff.json and a figure.")
 @json_option
 def diff(
     setups: tuple[str, ...],
@@ -64,12 +62,7 @@ def diff(
     from leval_harness.parity.compare import diff as compare
     from leval_harness.parity.setups import Setup
 
-    wanted = Options(
-        lengths=parse_lengths(lengths),
-        out=out,
-        report=lambda line: click.echo(printable(line), err=True),
-        **options,
-    ).checked()
+    wanted = read(Options, {"lengths": parse_lengths(lengths), **options})
     a, b = setup_texts(setups, rope_a, rope_b, against, alone=save is not None)
     setup_a = Setup.parse(a, rope_a)
     with interrupted_by_signals():

@@ -24,7 +24,7 @@ from leval_harness.cli.output import (
     write_or_print,
 )
 from leval_harness.training import finetune_settings
-from leval_harness.training.posgen_settings import PRESETS, Architecture, PosGenRun, Recipe
+from leval_harness.training.posgen_settings import Architecture, PosGenRun, Recipe
 from leval_harness.training.posgen_settings import preset as load_recipe
 from leval_tasks.posgen.encodings import tests_of, trained_by_default
 from resonance_vllm.errors import printable
@@ -48,12 +48,14 @@ _SECTIONS = {
     ),
     **dict.fromkeys(Recipe.model_fields, "Training"),
     **dict.fromkeys(Architecture.model_fields, "Architecture"),
-    **dict.fromkeys(("stack_size", "jobs", "save_steps", "device"), "Running"),
+    **dict.fromkeys(("jobs", "save_steps", "device"), "Running"),
 }
 
 
 @posgen.command(cls=SectionedCommand, sections=_SECTIONS)
-@click.option("--preset", default="quick", help=f"{', '.join(PRESETS)}.")
+@click.option(
+    "--preset", default="quick", help="Name in harness_configs/posgen; options change it."
+)
 @click.option("--out", type=FOLDER, required=True, help="Output folder.")
 @click.option("--subtask", "subtasks", multiple=True, help="Repeatable; default: the preset's.")
 @click.option(
@@ -70,8 +72,7 @@ _SECTIONS = {
 @click.option("--seed-policy", help="random, or cycled: tests begin like training sequences.")
 @setting_options(Recipe)
 @setting_options(Architecture)
-@click.option("--stack", "stack_size", type=_COUNT, default=1, help="Models trained at once (GPU).")
-@click.option("--jobs", type=_COUNT, default=1, help="Processes that share the cores of a CPU.")
+@click.option("--jobs", type=_COUNT, default=1, help="Processes that share the cores or the GPU.")
 @click.option("--save-steps", type=_COUNT, default=200, help="Steps between two states.")
 @_DEVICE
 @json_option
@@ -90,7 +91,7 @@ def train(
 ) -> None:
     """Train what has no result yet; a stopped command continues.
 
-    Example: leval-harness posgen train --preset paper --stack 20 --out runs/paper
+    Example: leval-harness posgen train --preset paper --jobs 4 --out runs/paper
     """
     recipe = load_recipe(preset)
     data = {"modulus": modulus, "train": train_sequences, "seed_policy": seed_policy}
@@ -116,7 +117,7 @@ def train(
         results.append(result)
         click.echo(f"[{len(results)}/{len(runs)}] {_summary(result)}", err=as_json)
     tests = {run.encoding: tests_of(recipe.reading, run.encoding) for run in runs}
-    results += _cross(out, tests, options["stack_size"], options["device"], as_json)
+    results += _cross(out, tests, options["device"], as_json)
     if as_json:
         click.echo(json.dumps(results))
 
@@ -133,7 +134,6 @@ def _summary(result: dict[str, Any]) -> str:
 def _cross(
     folder: Path,
     tests: Mapping[str, Sequence[str]],
-    stack_size: int,
     device: str,
     as_json: bool,
 ) -> list[dict[str, Any]]:
@@ -141,7 +141,7 @@ def _cross(
     from leval_harness.training.posgen_evaluate import cross
 
     results = []
-    for result in cross(folder, tests, stack_size=stack_size, device=device):
+    for result in cross(folder, tests, device=device):
         results.append(result)
         click.echo(_summary(result), err=as_json)
     return results
@@ -156,12 +156,9 @@ def _cross(
     required=True,
     help="To test all models under, or TRAINED:TESTED; repeatable.",
 )
-@click.option("--stack", "stack_size", type=_COUNT, default=1, help="Models tested at once (GPU).")
 @_DEVICE
 @json_option
-def evaluate(
-    folder: Path, encodings: tuple[str, ...], stack_size: int, device: str, as_json: bool
-) -> None:
+def evaluate(folder: Path, encodings: tuple[str, ...], device: str, as_json: bool) -> None:
     """Test trained models under further encodings.
 
     A model is trained once and tested under any encoding; what is tested already is not repeated.
@@ -171,7 +168,7 @@ def evaluate(
     """
     from leval_tasks.posgen.encodings import parse_tests
 
-    results = _cross(folder, parse_tests(encodings), stack_size, device, as_json)
+    results = _cross(folder, parse_tests(encodings), device, as_json)
     if as_json:
         click.echo(json.dumps(results))
 

@@ -28,9 +28,9 @@ class Finding:
 
 
 def compare_encodings(
-    a: Mapping[str, Sequence[int] | None], b: Mapping[str, Sequence[int] | None]
+    a: Mapping[str, list[int] | None], b: Mapping[str, list[int] | None]
 ) -> list[Finding]:
-    """What differs between the token ids that both make of the same texts.
+    """The first difference between the token ids that both make of the same texts.
 
     Args:
         a: ids by the name of a text; None where the setup cannot say.
@@ -41,38 +41,29 @@ def compare_encodings(
         if left is None or right is None:
             continue
         size = min(len(left), len(right))
-        if list(left[:size]) == list(right[:size]):
+        if left[:size] == right[:size]:
             continue
-        if list(left[1:size]) == list(right[: size - 1]):
-            return [Finding("bos", f"A puts token {left[0]} before a text, B does not")]
-        if list(right[1:size]) == list(left[: size - 1]):
-            return [Finding("bos", f"B puts token {right[0]} before a text, A does not")]
-        at = next(i for i in range(size) if left[i] != right[i])
-        if at == 0 and list(left[1:size]) == list(right[1:size]):
+        for one, other, x, y in (("A", "B", left, right), ("B", "A", right, left)):
+            if x[1:size] == y[: size - 1]:
+                return [Finding("bos", f"{one} puts token {x[0]} before a text, {other} does not")]
+        if left[1:size] == right[1:size]:
             return [Finding("bos", f"A begins a text with token {left[0]}, B with {right[0]}")]
-        return [
-            Finding(
-                "tokenizer",
-                f"the tokenizers differ from token {at} of {name} on: A makes "
-                f"{list(left[at : at + 3])}, B {list(right[at : at + 3])}",
-            )
-        ]
+        return [Finding("tokenizer", f"the tokenizers differ in {name}: {_place(left, right)}")]
     return []
 
 
-def compare_templates(a: Sequence[int] | None, b: Sequence[int] | None) -> list[Finding]:
+def compare_templates(a: list[int] | None, b: list[int] | None) -> list[Finding]:
     """What differs between a chat as both render it; [] is a setup without a template."""
-    if a is None or b is None or list(a) == list(b):
+    if a is None or b is None or a == b:
         return []
     if not a or not b:
         without, other = ("A", "B") if not a else ("B", "A")
         return [Finding("template", f"{without} has no chat template, {other} has one")]
+    return [Finding("template", f"the chat templates render other tokens: {_place(a, b)}")]
+
+
+def _place(a: Sequence[int], b: Sequence[int]) -> str:
+    """Where two texts part."""
     size = min(len(a), len(b))
     at = next((i for i in range(size) if a[i] != b[i]), size)
-    return [
-        Finding(
-            "template",
-            f"the chat templates render other tokens from token {at} on: A {list(a[at : at + 3])}, "
-            f"B {list(b[at : at + 3])}; {len(a)} and {len(b)} tokens in all",
-        )
-    ]
+    return f"from token {at} on A has {list(a[at : at + 3])}, B {list(b[at : at + 3])}"

@@ -37,6 +37,13 @@ class Reading:
         end = tokens - 1
         return Reading(self.logprob[:end], self.top_ids[:end], self.top[:end])
 
+    def checked(self, name: str) -> "Reading":
+        """Itself; a log-probability that is not a finite number is a `UserError`."""
+        for at in np.flatnonzero(~np.isfinite(self.logprob))[:1]:
+            where = f"position {at + 1} of {len(self.logprob) + 1}"
+            raise UserError(f"{name}: log-probability {self.logprob[at]} at {where}")
+        return self
+
 
 class Reader(ABC):
     """A loaded setup.
@@ -59,12 +66,12 @@ class Reader(ABC):
     def read(self, rows: Sequence[list[int]]) -> Iterator[Reading]:
         """Score texts, in their order."""
 
-    def close(self) -> None:  # noqa: B027 - most readers have nothing to end
-        """End what the reader started."""
-
     @abstractmethod
     def facts(self) -> dict[str, Any]:
         """What is worth recording of the loaded setup."""
+
+    def close(self) -> None:  # noqa: B027 - most readers have nothing to end
+        """End what the reader started."""
 
 
 def of_logprobs(logprob: Floats32, targets: Sequence[int]) -> Reading:
@@ -83,10 +90,7 @@ def of_logprobs(logprob: Floats32, targets: Sequence[int]) -> Reading:
             f"token {goal.max()} is outside of the vocabulary of {logprob.shape[1]} tokens: the "
             "setups have different tokenizers"
         )
-    k = min(TOP, logprob.shape[1])
-    best = np.argpartition(-logprob, k - 1, axis=1)[:, :k]
-    order = np.argsort(-np.take_along_axis(logprob, best, 1), axis=1, kind="stable")
-    best = np.take_along_axis(best, order, 1)
+    best = np.argsort(-logprob, axis=1, kind="stable")[:, :TOP]
     top = np.take_along_axis(logprob, best, 1)
     return Reading(logprob[np.arange(len(goal)), goal], best.astype(np.int32), top)
 

@@ -64,26 +64,24 @@ class LengthResult:
         if not self.bins:
             return f"Identical: all losses are equal bit for bit; {size}."
         before = f"identical up to {self.identical:,}, then " if self.identical else ""
-        verdict = self.verdict
-        if verdict == SAME:
-            start = "Identical" if before else "Same"
-            rest = f" up to {self.identical:,}, then the same" if before else ""
-            ends = (end for each in self.bins for end in (abs(each.low), abs(each.high)))
-            most = f"every interval lies within ±{max(ends):.4f}"
-            return f"{start}{rest} within ±{self.margin:g} nats a token ({most}); {size}."
-        found = [each for each in self.bins if each.verdict == verdict]
-        if verdict == OPEN:
-            least = max(found, key=Bin.more)
-            needed = least.more() * self.texts
+        if self.verdict == SAME:
+            most = max(abs(end) for each in self.bins for end in (each.low, each.high))
+            said = f"{before}the same within ±{self.margin:g} nats a token"
+            return f"{_begin(said)} (every interval lies within ±{most:.4f}); {size}."
+        found = [each for each in self.bins if each.verdict == self.verdict]
+        first, largest = found[0], max(found, key=lambda each: abs(each.difference))
+        if self.verdict == OPEN:
+            widest = max(found, key=Bin.more)
+            needed = widest.more() * self.texts
             texts = f"about {math.ceil(needed):,} texts would decide"
             texts = texts if needed <= MOST_TEXTS else "more texts will not decide"
-            return f"Not decided: {before}{_amount(least)}: {texts}; {size}."
-        first = found[0]
-        text = f"{verdict.capitalize()}: {before}{_amount(first)}"
-        most_of = max(found, key=lambda each: abs(each.difference))
-        if most_of is not first:
-            text += f", most over {_place(most_of)}: {_loss(most_of)}"
-        return f"{text}; {size}."
+            return f"Not decided: {before}{_amount(widest)}: {texts}; {size}."
+        most_of = "" if largest is first else f", most over {_place(largest)}: {_loss(largest)}"
+        return f"{_begin(self.verdict)}: {before}{_amount(first)}{most_of}; {size}."
+
+
+def _begin(text: str) -> str:
+    return text[0].upper() + text[1:]
 
 
 def _place(part: Bin) -> str:
@@ -95,8 +93,7 @@ def _loss(part: Bin) -> str:
 
 
 def _amount(part: Bin) -> str:
-    interval = f"{part.low:+.4f} to {part.high:+.4f}"
-    return f"{_loss(part)} over {_place(part)} (interval {interval})"
+    return f"{_loss(part)} over {_place(part)} (interval {part.low:+.4f} to {part.high:+.4f})"
 
 
 @dataclass(frozen=True)
@@ -104,8 +101,7 @@ class DiffResult:
     """What a comparison found.
 
     Attributes:
-        a, b: the setups with their versions and facts.
-        ropes: the RoPE settings of both, None where they are not known.
+        a, b: the setups with their RoPE settings (None: not known), versions and facts.
         lengths: one result a length.
         findings: differences of tokenizers, BOS or template.
         ignored: kinds of findings that do not count.
@@ -115,7 +111,6 @@ class DiffResult:
 
     a: dict[str, Any]
     b: dict[str, Any]
-    ropes: tuple[dict[str, Any] | None, dict[str, Any] | None]
     lengths: tuple[LengthResult, ...]
     findings: tuple[Finding, ...]
     ignored: tuple[str, ...]
@@ -129,49 +124,34 @@ class DiffResult:
         return next(each for each in (WORSE, OPEN, BETTER, SAME) if each in found)
 
     @property
-    def counted(self) -> list[Finding]:
-        """Findings that are not ignored."""
-        return [each for each in self.findings if each.kind not in self.ignored]
-
-    @property
     def exit_code(self) -> int:
-        """0 same or better, 4 worse or a finding that counts, 3 not decided."""
-        return 4 if self.counted else EXIT_CODES[self.verdict]
+        """0 same or better, 4 worse or a finding that is not ignored, 3 not decided."""
+        counted = any(each.kind not in self.ignored for each in self.findings)
+        return 4 if counted else EXIT_CODES[self.verdict]
 
     def sentences(self) -> list[str]:
         """Different RoPE settings and input first, then a sentence for each length."""
-        a, b = self.ropes
-        first = [] if None in self.ropes or a == b else [f"RoPE settings differ: A {a}, B {b}."]
+        a, b = (side.get("rope") for side in (self.a, self.b))
+        first = [] if None in (a, b) or a == b else [f"RoPE settings differ: A {a}, B {b}."]
         found = [f"Different input: {each.sentence}." for each in self.findings]
         return [*first, *found, *(each.sentence() for each in self.lengths)]
 
     def as_json(self) -> dict[str, Any]:
-        """The content of `diff.json`."""
-        lengths = [
-            {
-                "verdict": each.verdict,
-                **asdict(each),
-                "bins": [{"verdict": part.verdict, **asdict(part)} for part in each.bins],
-            }
-            for each in self.lengths
-        ]
+        """The content of `diff.json`; the open end of an interval is null."""
+        content = asdict(self)
+        for each, written in zip(self.lengths, content["lengths"], strict=True):
+            written["verdict"] = each.verdict
+            for part, row in zip(each.bins, written["bins"], strict=True):
+                row |= {"verdict": part.verdict}
+                row |= {end: None for end in ("low", "high") if math.isinf(row[end])}
         return {
             "kind": DIFF_KIND,
             "schema": DIFF_SCHEMA,
             "verdict": self.verdict,
             "exit_code": self.exit_code,
             "sentences": self.sentences(),
-            **_finite({**asdict(self), "lengths": lengths}),
+            **content,
         }
-
-
-def _finite(content: Any) -> Any:
-    """JSON has no infinite numbers: an open end of an interval is null."""
-    if isinstance(content, dict):
-        return {key: _finite(value) for key, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [_finite(each) for each in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def compare_lengths(
@@ -195,13 +175,7 @@ def _length_result(
     a, b = (np.stack([-pair[side].logprob.astype(np.float64) for pair in pairs]) for side in (0, 1))
     identical = equal_up_to(a, b)
     k = min(x.top.shape[1] for pair in pairs for x in pair)
-    bounds = [
-        kl_lower_bound(
-            *(x.top_ids[:, :k], x.top[:, :k].astype(np.float64)),
-            *(y.top_ids[:, :k], y.top[:, :k].astype(np.float64)),
-        ).mean()
-        for x, y in pairs
-    ]
+    tops = [[(x.top_ids[:, :k], x.top[:, :k].astype(np.float64)) for x in pair] for pair in pairs]
     return LengthResult(
         length=a.shape[1] + 1,
         texts=len(pairs),
@@ -211,5 +185,5 @@ def _length_result(
         loss_a=float(a.mean()),
         loss_b=float(b.mean()),
         agreement=float(np.mean([x.top_ids[:, 0] == y.top_ids[:, 0] for x, y in pairs])),
-        divergence=float(np.mean(bounds)),
+        divergence=float(np.mean([kl_lower_bound(*x, *y) for x, y in tops])),
     )

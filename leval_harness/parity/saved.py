@@ -1,10 +1,11 @@
-"""Saved references: the readings of one setup in one `.npz`, so that a gate needs no setup A.
+"""What one setup has read, and its file `.npz`: a gate in CI then needs no setup A.
 
 The file holds the texts, too: whoever has it needs neither data nor a network to compare with it.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 from zipfile import BadZipFile
@@ -19,44 +20,39 @@ SCHEMA = 2
 FIELDS = ("logprob", "top_ids", "top")
 
 
+@dataclass
 class SavedReader(Reader):
-    """What one setup has read. It knows the texts of its file alone.
+    """What one setup has read. As a reader it knows these texts alone.
 
     Attributes:
-        setup: the setup as it was written, its arguments, versions and facts.
+        setup: the setup as it was written, its arguments, RoPE settings, versions and facts.
         texts: what was read.
+        chat: the rendered chat, see `Reader.template`.
         rows: token ids of each text at each length.
+        readings: one a row.
     """
 
-    def __init__(
-        self,
-        setup: Mapping[str, Any],
-        texts: Sequence[Text],
-        template: list[int] | None,
-        rows: Sequence[list[int]],
-        readings: Sequence[Reading],
-    ) -> None:
-        self.setup, self.texts, self.chat, self.rows = dict(setup), list(texts), template, rows
-        self.readings = dict(zip(map(tuple, rows), readings, strict=True))
-        self.limit: int | None = max(map(len, rows), default=0)
+    setup: dict[str, Any]
+    texts: list[Text]
+    chat: list[int] | None
+    rows: list[list[int]]
+    readings: list[Reading]
+
+    def __post_init__(self) -> None:
+        self.limit: int | None = max(map(len, self.rows), default=0)
 
     @property
-    def lengths(self) -> tuple[int, ...]:
+    def lengths(self) -> list[int]:
         """Tokens of the texts, ascending."""
-        return tuple(sorted({len(row) for row in self.rows}))
+        return sorted({len(row) for row in self.rows})
 
     def save(self, path: Path) -> None:
         """Write the file, which appears whole or not at all."""
-        about = {
-            "schema": SCHEMA,
-            "setup": self.setup,
-            "texts": [[each.name, each.text] for each in self.texts],
-            "template": self.chat,
-        }
+        texts = [[each.name, each.text] for each in self.texts]
+        about = {"schema": SCHEMA, "setup": self.setup, "texts": texts, "template": self.chat}
         arrays: dict[str, Any] = {"about": np.array(json.dumps(about))}
-        for number, row in enumerate(self.rows):
+        for number, (row, reading) in enumerate(zip(self.rows, self.readings, strict=True)):
             arrays[f"{number}.ids"] = np.array(row, np.int32)
-            reading = self.readings[tuple(row)]
             arrays |= {f"{number}.{name}": getattr(reading, name) for name in FIELDS}
         temporary = path.with_name(f".{path.name}.part")
         with temporary.open("wb") as file:
@@ -79,22 +75,20 @@ class SavedReader(Reader):
             raise UserError(said) from None
         if about["schema"] != SCHEMA:
             raise UserError(f"{path}: schema {about['schema']!r}; allowed: {SCHEMA}; save it again")
-        count = len(arrays) // (len(FIELDS) + 1)
+        count = range(len(arrays) // (len(FIELDS) + 1))
         return cls(
             about["setup"],
             [Text(name, text) for name, text in about["texts"]],
             about["template"],
-            [arrays[f"{number}.ids"].tolist() for number in range(count)],
-            [Reading(*(arrays[f"{n}.{name}"] for name in FIELDS)) for n in range(count)],
+            [arrays[f"{number}.ids"].tolist() for number in count],
+            [Reading(*(arrays[f"{number}.{name}"] for name in FIELDS)) for number in count],
         )
 
     def encode(self, text: str) -> list[int] | None:
         """The longest row of a text of the file."""
-        known = {each.text: at for at, each in enumerate(self.texts)}
-        if text not in known:
-            return None
         longest = [row for row in self.rows if len(row) == self.limit]
-        return longest[known[text]]
+        known = zip(self.texts, longest, strict=True)
+        return next((row for each, row in known if each.text == text), None)
 
     def template(self, messages: Messages) -> list[int] | None:
         """As it was rendered when the file was saved."""
@@ -102,16 +96,13 @@ class SavedReader(Reader):
 
     def read(self, rows: Sequence[list[int]]) -> Iterator[Reading]:
         """Of the texts of the file, at its lengths or shorter."""
+        known = list(zip(self.rows, self.readings, strict=True))
         for row in rows:
-            longer = (each for each in self.rows if each[: len(row)] == row)
-            found = next(longer, None)
+            found = next((reading for each, reading in known if each[: len(row)] == row), None)
             if found is None:
-                raise UserError(
-                    f"the reference has no reading of these {len(row)} tokens; allowed are its own "
-                    "texts up to its own lengths"
-                )
-            yield self.readings[tuple(found)].first(len(row))
+                raise UserError(f"the reference has no reading of these {len(row)} tokens")
+            yield found.first(len(row))
 
     def facts(self) -> dict[str, Any]:
         """What was recorded of the setup."""
-        return self.setup
+        return dict(self.setup["facts"])

@@ -32,53 +32,39 @@ class ServerReader(Reader):
         self.model = name
         longest = served[name].get("max_model_len")
         self.limit = longest - 1 if longest else None
-        self.tokenizes = True
-        self.tokenizes = self.encode("a") is not None
 
     def encode(self, text: str) -> list[int] | None:
         return self._tokens({"prompt": text, "add_special_tokens": True})
 
     def template(self, messages: Messages) -> list[int] | None:
-        return self._tokens({"messages": messages, "add_generation_prompt": True})
+        made = self._tokens({"messages": messages, "add_generation_prompt": True})
+        return [] if made is None and self.encode("a") is not None else made
 
     def _tokens(self, request: dict[str, Any]) -> list[int] | None:
         """Of vLLM's own `/tokenize`; None where a server has none or the model no template."""
-        if not self.tokenizes:
-            return None
         try:
             return list(self._call("/tokenize", {"model": self.model, **request})["tokens"])
         except (UserError, KeyError):
-            return None if "prompt" in request else []
+            return None
 
     def read(self, rows: Sequence[list[int]]) -> Iterator[Reading]:
+        asked = {"model": self.model, "temperature": 0.0, "max_tokens": 1, "prompt_logprobs": TOP}
         for row in rows:
-            choice = self._complete(row, max_tokens=1, prompt_logprobs=TOP)
-            if not choice.get("prompt_logprobs"):
+            choices = self._call("/v1/completions", {**asked, "prompt": row}).get("choices") or [{}]
+            entries = choices[0].get("prompt_logprobs")
+            if not entries:
                 raise UserError(
                     f"{self.root} returns no prompt_logprobs, the log-probabilities of the given "
                     "tokens. vllm serve does; llama.cpp's server and chat endpoints do not"
                 )
-            entries = choice["prompt_logprobs"][1:]
             yield of_entries(
-                [
-                    {int(token): value["logprob"] for token, value in each.items()}
-                    for each in entries
-                ],
+                [{int(token): value["logprob"] for token, value in each.items()}
+                 for each in entries[1:]],
                 row,
-            )
+            )  # fmt: skip
 
     def facts(self) -> dict[str, Any]:
-        try:
-            return {"model": self.model, "server": self._call("/version").get("version", "")}
-        except UserError:
-            return {"model": self.model}
-
-    def _complete(self, ids: Sequence[int], **options: Any) -> dict[str, Any]:
-        request = {"model": self.model, "prompt": list(ids), "temperature": 0.0, **options}
-        choices = self._call("/v1/completions", request).get("choices")
-        if not choices:
-            raise UserError(f"{self.root}/v1/completions answers without choices")
-        return dict(choices[0])
+        return {"model": self.model}
 
     def _call(self, path: str, content: dict[str, Any] | None = None) -> dict[str, Any]:
         data = None if content is None else json.dumps(content).encode()

@@ -1,6 +1,6 @@
 """What `diff` compares: a setup, read from the text that a user writes.
 
-MODEL                                         a checkpoint on hf-long
+MODEL                                         a checkpoint on transformers
 hf:MODEL,dtype=float32,attn_implementation=eager
 vllm:MODEL,kv_cache_dtype=fp8_e4m3
 vllm:MODEL,hf_overrides={"rope_parameters": {...}}
@@ -10,33 +10,26 @@ base.npz                                      saved by an earlier diff
 {"backend": "vllm", "pretrained": "MODEL", "kv_cache_dtype": "fp8_e4m3"}
 """
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
 from leval_harness.backends import libraries, library_of
 from leval_harness.smollm2 import prepared
-from resonance_vllm.config import ModelPositions, model_args
+from resonance_vllm.config import ModelPositions, model_args, refuse_missing_folder
 from resonance_vllm.core.spec import RopeRequest, parsed_value
 from resonance_vllm.errors import SettingError, one_of, shown
 from resonance_vllm.files import parse_json
 
-DEFAULT_KIND = "hf-long"
 SERVER, SAVED = "server", "saved"
 PACKAGES = {
     "transformers": ("torch", "transformers", "lm-eval"),
     "vllm": ("torch", "vllm", "transformers", "lm-eval"),
 }
-DTYPES = ("auto", "float32", "float", "float64", "double", "bfloat16", "float16", "half")
-OWN_ARGUMENTS = {
-    **dict.fromkeys(("vllm", "vllm-long"), ("rope", "context_length")),
-    "hf-long": ("rope", "context_length", "threads"),
-    "hf": ("rope", "context_length", "threads", "prefill_chunk"),
-}
+OWN_ARGUMENTS = {"transformers": ("rope", "threads", "prefill_chunk"), "vllm": ("rope",)}
 """Arguments of a local setup that the backend does not get."""
 
 
@@ -50,7 +43,7 @@ class Setup:
     """One side of a comparison.
 
     Attributes:
-        kind: one of `kinds()`.
+        kind: one of `kinds()`; `hf-long` and `vllm-long` read given texts as `hf` and `vllm` do.
         target: checkpoint folder or hub name, URL, or path of a file.
         arguments: those of the backend, and `OWN_ARGUMENTS`.
         text: as the user wrote it.
@@ -76,15 +69,12 @@ class Setup:
             setup = cls._from_json(parse_json(text, "setup"))
         else:
             setup = cls._from_parts(list(_split(text)))
-        if setup.library is not None:
-            setup = replace(setup, target=prepared(setup.target))
-            one_of("dtype", str(setup.arguments.get("dtype", "auto")), DTYPES)
-        if rope is not None:
-            setup = replace(setup, arguments={**setup.arguments, "rope": rope})
-        if "rope" in setup.arguments and setup.library is None:
+        arguments = setup.arguments if rope is None else {**setup.arguments, "rope": rope}
+        if "rope" in arguments and setup.library is None:
             raise SettingError(f"rope: {setup.kind} runs a model as it is; allowed with: "
                                f"{', '.join(libraries())}")  # fmt: skip
-        return replace(setup, text=text)
+        target = setup.target if setup.library is None else prepared(setup.target)
+        return replace(setup, target=target, arguments=arguments, text=text)
 
     @classmethod
     def _from_json(cls, content: Any) -> Self:
@@ -118,14 +108,19 @@ class Setup:
 
     @property
     def library(self) -> str | None:
-        """`transformers` or `vllm` for a model that runs in this process."""
+        """`transformers` or `vllm` for a model that is loaded here."""
         return library_of(self.kind) if self.kind in libraries() else None
 
-    @property
-    def batch_size(self) -> int:
-        """Texts that it is given at once; 1 where the backend chooses (`auto`)."""
-        size = self.arguments.get("batch_size", 1)
-        return size if isinstance(size, int) and size > 0 else 1
+    def refuse_missing(self) -> None:
+        """Refuse a folder or file that is not there, before a model is loaded, which takes long.
+
+        Raises:
+            SettingError: names it.
+        """
+        if self.library is not None:
+            refuse_missing_folder(self.target, "model")
+        elif self.kind == SAVED and not Path(self.target).expanduser().is_file():
+            raise SettingError(f"setup: there is no file {shown(self.target)}")
 
     def backend_arguments(self) -> dict[str, Any]:
         """Arguments of lm-eval's model, `pretrained` included and RoPE settings translated.
@@ -133,48 +128,35 @@ class Setup:
         Raises:
             RopeConfigError: the checkpoint does not allow the method.
         """
-        own = OWN_ARGUMENTS[self.kind]
+        assert self.library is not None
+        own = OWN_ARGUMENTS[self.library]
         given = {k: v for k, v in self.arguments.items() if k not in own}
         rope = self.arguments.get("rope")
         if rope is None:
             return {"pretrained": self.target, **given}
-        text = rope if isinstance(rope, str) else json.dumps(rope)
+        length = given.get("max_length", given.get("max_model_len"))
         model = ModelPositions.of_checkpoint(self.target)
-        length = self.arguments.get("context_length")
         made = model_args(
-            model.complete(RopeRequest.parse(text)),
+            model.complete(RopeRequest.parse(rope if isinstance(rope, str) else json.dumps(rope))),
             model,
-            library=library_of(self.kind),
+            library=self.library,
             model_path=self.target,
             context_length=None if length is None else int(length),
-            rope_precision=given.pop("rope_precision", "float32"),
+            rope_precision=given.get("rope_precision", "float32"),
         )
-        if clash := sorted(made.keys() & given.keys()):
-            raise SettingError(f"rope sets {', '.join(clash)}: leave that out of the setup")
         return {**made, **given}
 
-    def identity(self) -> dict[str, Any]:
-        """What decides the readings, as far as it is known here: arguments, files, versions."""
-        path = Path(self.target).expanduser()
-        found = sorted(path.iterdir()) if path.is_dir() else [path] if path.is_file() else []
-        facts = {each.name: each.stat() for each in found if each.is_file()}
+    def described(self) -> dict[str, Any]:
+        """For the results: as it was written, its RoPE settings and versions."""
+        packages = PACKAGES.get(self.library or "", ())
         return {
+            "text": self.text,
             "kind": self.kind,
-            "target": str(path.resolve()) if found else self.target,
+            "target": self.target,
             "arguments": self.arguments,
-            "files": {name: [stat.st_size, stat.st_mtime_ns] for name, stat in facts.items()},
-            "versions": self.versions(),
+            "rope": self.rope(),
+            "versions": {name: version(name) for name in packages},
         }
-
-    def versions(self) -> dict[str, str]:
-        """Installed packages that compute the readings."""
-        found = {}
-        for name in PACKAGES.get(self.library or self.kind, ()):
-            try:
-                found[name] = version(name)
-            except PackageNotFoundError:
-                found[name] = "not installed"
-        return found
 
     def rope(self) -> dict[str, Any] | None:
         """The RoPE settings that it runs with, as far as they are known without loading it."""
@@ -186,21 +168,11 @@ class Setup:
         shipped = ModelPositions.of_checkpoint(self.target, self.arguments.get("revision")).rope
         return dict(asked or shipped)
 
-    def stated_limit(self) -> int | None:
-        """The most tokens of a text, where the user has set them."""
-        given = (self.arguments.get(key) for key in ("max_length", "max_model_len"))
-        return next((int(each) for each in given if each is not None), None)
-
-    def key(self, ids: list[int]) -> str:
-        """Name of a reading of these tokens by this setup."""
-        text = json.dumps([self.identity(), ids], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
-
 
 def _kind_of(target: str) -> str:
     if target.startswith(("http://", "https://")):
         return SERVER
-    return SAVED if target.endswith(".npz") else DEFAULT_KIND
+    return SAVED if target.endswith(".npz") else "hf"
 
 
 def _split(text: str) -> Iterator[str]:

@@ -35,7 +35,11 @@ COLUMNS = ("step", "loss", "learning_rate", "grad_norm")
 
 
 class Rows(Dataset[dict[str, Tensor]]):
-    """All sequences of a run in the order in which they are read, epoch after epoch."""
+    """All sequences of a run in the order in which they are read, epoch after epoch.
+
+    A run that is resumed after its last step is then at the end of its one epoch and trains no
+    further; with more data than steps, transformers would do one step too many.
+    """
 
     def __init__(self, rows: Ids, sequences: int, seed: int) -> None:
         self.rows = torch.from_numpy(rows)
@@ -90,10 +94,8 @@ def load_model(model_path: str, settings: FineTuneSettings) -> Any:
     with loading(model_path):
         model = load(model_path, rope, limit=settings.sequence_length, dtype=torch.float32)
     model.config.use_cache = False
-    return model
-
-
-def _with_lora(model: Any, settings: FineTuneSettings) -> Any:
+    if not settings.lora_rank:
+        return model
     from peft import LoraConfig, get_peft_model
 
     torch.manual_seed(settings.seed)
@@ -112,7 +114,8 @@ def finetune(
     A run that was stopped is continued; a finished one is not repeated.
 
     Beside it stand `metrics.csv`, `held_out/<source>.jsonl` and, in `finetune_result.json`, what is
-    returned: steps, tokens, epochs, losses, documents, seconds, and what made it (`made_by`).
+    returned: steps, tokens, epochs, losses, documents, seconds since the last start, and what made
+    it (`made_by`).
 
     Args:
         model_path: folder or hub name of a causal language model with RoPE.
@@ -137,8 +140,6 @@ def finetune(
         tokenizer = AutoTokenizer.from_pretrained(model_path)
     rows, held_out = prepare_text(sources, tokenizer, settings, sequences)
     model = load_model(model_path, settings)
-    if settings.lora_rank:
-        model = _with_lora(model, settings)
     with contextlib.ExitStack() as stack:
         if processes.is_main_process:  # written only now that all settings are known to fit
             stack.enter_context(shared.exclusive(out))
@@ -158,39 +159,47 @@ def _train(
 ) -> dict[str, Any]:
     """Train, from the last state if there is one, and write everything; see `finetune`."""
     states = out / "states"
-    clock = shared.Clock()
-    trainer = shared.InOrderTrainer(
+    trainer = Trainer(
         model=model,
         args=_arguments(states, settings),
         train_dataset=rows,
-        callbacks=[_Metrics(out / METRICS_FILE), clock],
+        callbacks=[_Metrics(out / METRICS_FILE)],
     )
-    trainer.train(resume_from_checkpoint=shared.last_state(states))
+    done = trainer.train(resume_from_checkpoint=_last_state(states))
     _save(trainer, tokenizer, out, settings)
-    if trainer.is_world_process_zero():
-        _write_held_out(out / "held_out", held_out)
+    losses = [float(row["loss"]) for row in trainer.state.log_history if "loss" in row]
     result = {
         "schema_version": 1,
         "steps": trainer.state.global_step,
         "tokens": len(rows) * settings.sequence_length,
         "epochs": len(rows) / len(rows.rows),
-        # of all steps, also those of sessions before this one
-        "mean_loss": statistics.mean(
-            float(row["loss"]) for row in trainer.state.log_history if "loss" in row
-        ),
+        "mean_loss": statistics.mean(losses),
         "held_out": [document.sha256 for document in held_out],
-        "seconds": clock.seconds,
+        "seconds": done.metrics["train_runtime"],
         **shared.made_by(),
     }
     if trainer.is_world_process_zero():
+        _write_held_out(out / "held_out", held_out)
         write_json(out / RESULT_FILE, result)
         shutil.rmtree(states, ignore_errors=True)
     return result
 
 
+def _last_state(states: Path) -> str | None:
+    """Folder of the newest whole state of transformers' Trainer.
+
+    The Trainer writes `trainer_state.json` last, but would resume from a state that lacks it.
+    """
+    files = states.glob("checkpoint-*/trainer_state.json")
+    whole = [file.parent for file in files if read_object(file)]
+    newest = max(whole, key=lambda folder: int(folder.name.rpartition("-")[2]), default=None)
+    return None if newest is None else str(newest)
+
+
 def _arguments(states: Path, settings: FineTuneSettings) -> TrainingArguments:
-    return shared.training_arguments(
-        states,
+    return TrainingArguments(
+        output_dir=str(states),
+        train_sampling_strategy="sequential",
         max_steps=settings.steps,
         per_device_train_batch_size=settings.batch_size,
         gradient_accumulation_steps=settings.accumulation,
@@ -203,8 +212,14 @@ def _arguments(states: Path, settings: FineTuneSettings) -> TrainingArguments:
         bf16=settings.bf16,
         gradient_checkpointing=settings.gradient_checkpointing,
         logging_steps=1,
+        logging_nan_inf_filter=False,
         save_steps=settings.save_steps,
+        save_total_limit=1,
         seed=settings.seed,
+        # bf16 on a CPU is refused unless the CPU is named.
+        use_cpu=not torch.accelerator.is_available(),
+        dataloader_pin_memory=False,
+        report_to=[],
     )
 
 
@@ -226,11 +241,6 @@ def _save(trainer: Trainer, tokenizer: Any, out: Path, settings: FineTuneSetting
         trainer.save_model(str(out))
     if trainer.is_world_process_zero():
         tokenizer.save_pretrained(out)
-        if settings.rope is not None:  # other libraries must read what was requested
-            positions = ModelPositions.of_checkpoint(str(out))
-            wanted, written = positions.complete(settings.rope), positions.shipped()
-            if wanted != written:
-                raise UserError(f"rope: {out}/config.json holds {written}, not {wanted}")
 
 
 def _write_held_out(folder: Path, documents: Sequence[Text]) -> None:

@@ -1,13 +1,11 @@
 """What a fine-tuning run is, and the presets shipped in `harness_configs/train`."""
 
-from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from leval_harness.training.posgen_settings import Share
-from leval_harness.yaml_files import read_yaml
+from leval_harness.yaml_files import read_yaml, shipped
 from resonance_vllm.errors import one_of
 from resonance_vllm.settings import Settings, read
 
@@ -40,13 +38,7 @@ class FineTuneSettings(Settings):
     seed: int = Field(default=42, description="Of the split, the order and LoRA's initial weights.")
 
 
-def presets() -> dict[str, Path]:
-    """Files of the shipped presets by name."""
-    folder = Path(str(files("harness_configs"))) / "train"
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
-
-
 def preset(name: str) -> FineTuneSettings:
-    """A shipped preset by name."""
-    path = presets()[one_of("preset", name, presets())]
+    """Settings shipped in `harness_configs/train` by name."""
+    path = shipped("train")[one_of("preset", name, shipped("train"))]
     return read(FineTuneSettings, read_yaml(path), name)

@@ -1,19 +1,17 @@
-"""PosGen models and their sequences: single models as checkpoints, many of them as one stack."""
+"""PosGen models, and the sequences that they learn."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_model as load_weights
 from torch import Tensor
-from torch.utils.data import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from leval_harness.training.posgen_settings import PosGenRun, Recipe, rope_parameters
-from leval_harness.training.stack import Stack
 from leval_harness.training.t5 import PosGenT5Config, PosGenT5ForCausalLM
 from leval_tasks.metadata import PosGenSettings
 from leval_tasks.posgen.sequences import splits
@@ -57,48 +55,30 @@ def build_config(recipe: Recipe, run: PosGenRun) -> Any:
 
 
 def build_model(recipe: Recipe, run: PosGenRun) -> Any:
-    """A freshly initialised single model; its weights follow from the run's seed alone."""
+    """A freshly initialised model; its weights follow from the run's seed alone."""
     config = build_config(recipe, run)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.seed)
         kind = PosGenT5ForCausalLM if recipe.architecture.kind == "t5" else LlamaForCausalLM
         model = kind(config)
     apply_rope(model)
+    for name, parameter in model.named_parameters():
+        feed_forward = ".mlp." in name or ".post_attention_layernorm." in name
+        parameter.requires_grad = not (recipe.architecture.freeze_feed_forward and feed_forward)
     return model
 
 
-def build_stack(recipe: Recipe, runs: Sequence[PosGenRun]) -> Stack:
-    """New models of several runs as one module, each with its run's own encoding."""
-    return _stack(recipe, runs, [build_model(recipe, run).state_dict() for run in runs])
+def load_model(recipe: Recipe, run: PosGenRun, folder: Path) -> Any:
+    """A trained model of a folder."""
+    model = build_model(recipe, run)
+    load_weights(model, folder / run.folder / WEIGHTS)
+    return model
 
 
-def load_stack(recipe: Recipe, runs: Sequence[PosGenRun], folder: Path) -> Stack:
-    """Trained models of several runs of a folder as one module."""
-    return _stack(recipe, runs, [load_file(folder / run.folder / WEIGHTS) for run in runs])
-
-
-def _stack(
-    recipe: Recipe, runs: Sequence[PosGenRun], states: Sequence[Mapping[str, Tensor]]
-) -> Stack:
-    length = recipe.settings(runs[0].subtask).length + 1
-    ropes = [rope_parameters(run.encoding, recipe) for run in runs]
-    return Stack(recipe.architecture, states, ropes, length, recipe.keep != "last")
-
-
-def adamw(stack: Stack, recipe: Recipe) -> torch.optim.AdamW:
-    """The optimiser of the weights that are trained."""
-    trained = [p for p in stack.parameters() if p.requires_grad]
-    return torch.optim.AdamW(trained, lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
-
-
-def save_models(stack: Stack, recipe: Recipe, runs: Sequence[PosGenRun], folder: Path) -> None:
-    """Write each model of a stack as a checkpoint of its own, with the number tokenizer."""
-    for index, run in enumerate(runs):
-        model = build_model(recipe, run)
-        model.load_state_dict(stack.state_of(index))
-        model.save_pretrained(folder / run.folder)
-        tokenizer = build_tokenizer(recipe.settings(run.subtask).modulus)
-        tokenizer.save_pretrained(folder / run.folder)
+def save_model(model: Any, recipe: Recipe, run: PosGenRun, folder: Path) -> None:
+    """Write a model as a checkpoint, with the number tokenizer."""
+    model.save_pretrained(folder / run.folder)
+    build_tokenizer(recipe.settings(run.subtask).modulus).save_pretrained(folder / run.folder)
 
 
 @cache
@@ -115,49 +95,24 @@ def split_tokens(settings: PosGenSettings) -> dict[str, Tensor]:
     }
 
 
-class StackData:
-    """The sequences of the runs of a stack."""
-
-    def __init__(self, recipe: Recipe, runs: Sequence[PosGenRun]) -> None:
-        self.recipe, self.runs = recipe, list(runs)
-        self.settings = recipe.settings(runs[0].subtask)
-        self.first_target = self.settings.seed_tokens + 1
-
-    def sequences(self, run: PosGenRun, split: str) -> Tensor:
-        """`[n, length + 1]` of `train`, `validation` or `test`."""
-        return split_tokens(self.recipe.settings(run.subtask))[split]
+def parted(settings: PosGenSettings, sequences: Tensor) -> tuple[Tensor, Tensor]:
+    """Inputs and labels: every number after the seed follows from those before it."""
+    return sequences[:, :-1], sequences[:, settings.seed_tokens + 1 :]
 
 
-class Batches(Dataset[Tensor]):
-    """Every batch of every epoch as one item, so that a resumed run continues at its step.
+def batches(recipe: Recipe, run: PosGenRun, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+    """Inputs and labels of each training step from step `first` on.
 
-    The order of a run's sequences depends on its seed alone.
+    The order of the sequences depends on the run's seed and the epoch alone; the last batch of an
+    epoch may be smaller.
+
+    Yields:
+        `[batch, train_length]` and `[batch, train_length - seed]`.
     """
-
-    def __init__(self, data: StackData) -> None:
-        self.data = data
-        self._epoch, self._orders = -1, np.empty((0, 0), dtype=np.int64)
-
-    def __len__(self) -> int:
-        return self.data.recipe.steps
-
-    def __getitem__(self, step: int) -> Tensor:
-        """`[models, batch, train_length + 1]`; the last batch of an epoch may be smaller."""
-        recipe, runs = self.data.recipe, self.data.runs
+    settings = recipe.settings(run.subtask)
+    sequences = split_tokens(settings)["train"]
+    for step in range(first, recipe.steps):
         epoch, index = divmod(step, recipe.steps_per_epoch)
-        if epoch != self._epoch:
-            n = self.data.settings.train
-            self._orders = np.stack([_epoch_order(run.seed, epoch, n) for run in runs])
-            self._epoch = epoch
-        orders = self._orders[:, index * recipe.batch_size : (index + 1) * recipe.batch_size]
-        return torch.stack(
-            [
-                self.data.sequences(run, "train")[torch.from_numpy(order)]
-                for run, order in zip(runs, orders, strict=True)
-            ]
-        )
-
-
-def _epoch_order(seed: int, epoch: int, n: int) -> np.ndarray:
-    generator = np.random.RandomState(np.array([seed, epoch], dtype=np.uint32))
-    return generator.permutation(n)
+        generator = np.random.RandomState(np.array([run.seed, epoch], dtype=np.uint32))
+        order = torch.from_numpy(generator.permutation(settings.train))
+        yield parted(settings, sequences[order.split(recipe.batch_size)[index]])

@@ -7,28 +7,15 @@ far token stands is learned on short sequences first.
 """
 
 import logging
-import time
 from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
-from leval_harness.training.posgen_evaluate import (
-    METRICS,
-    METRICS_FILE,
-    evaluate,
-    metrics_row,
-    require_finite,
-    write_results,
-)
-from leval_harness.training.posgen_models import StackData, adamw, build_stack
 from leval_harness.training.posgen_settings import PosGenRun, Recipe, Work
-from leval_harness.training.stack import token_losses
-from leval_harness.training.trainer import device_of, write_rows
+from leval_harness.training.posgen_train import Training
 from leval_tasks.metadata import PosGenSettings
 from leval_tasks.posgen.sequences import rule_labels
 from leval_tasks.posgen.vocabulary import PREFIX, special_id
@@ -61,80 +48,32 @@ def batch(
     return torch.from_numpy(inputs), torch.from_numpy(labels)
 
 
-class _Training:
-    """The training of one model: its state and its steps."""
+def train_by_rule(recipe: Recipe, run: PosGenRun, work: Work) -> dict[str, Any]:
+    """Train a model; what is written and raised is as in `train_run`.
 
-    def __init__(self, recipe: Recipe, run: PosGenRun, device: torch.device) -> None:
-        torch.manual_seed(run.seed)
-        self.recipe, self.run, self.device = recipe, run, device
-        self.data = StackData(recipe, [run])
-        self.stages = lengths(self.data.settings)
-        self.stack = build_stack(recipe, [run]).to(device)
-        self.optimizer = adamw(self.stack, recipe)
-        self.generator = np.random.RandomState(run.seed)
-        self.rows: list[list[Any]] = []
-        self.step = 0
-
-    def train(self) -> None:
-        """Each stage until it is learned or its steps are over, then steps that decay.
-
-        Raises:
-            UserError: the loss is NaN or infinite.
-        """
-        recipe = self.recipe
-        for length in self.stages:
-            recent: deque[float] = deque(maxlen=JUDGED)
-            for _ in range(recipe.stage_steps):
-                loss, accuracy = self._advance(length, recipe.learning_rate)
-                recent.append(accuracy)
-                mean = sum(recent) / len(recent)
-                if len(recent) == JUDGED and mean >= recipe.stage_accuracy:
-                    break
-            logger.info("%s: %d numbers, %.3f right", self.run.folder, length, mean)
-            self._validate(loss)
-        for at in range(recipe.final_steps):
-            left = 1 - at / recipe.final_steps
-            loss, _ = self._advance(self.stages[-1], recipe.learning_rate * left)
-        self._validate(loss)
-
-    def _advance(self, length: int, rate: float) -> tuple[float, float]:
-        """Loss and accuracy of a batch of sequences of a length, of which the model then learns."""
-        recipe, settings = self.recipe, self.data.settings
-        tokens = recipe.batch_size * settings.train_length
-        made = batch(settings, length, tokens, self.generator)
-        inputs, labels = (part.to(self.device) for part in made)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=recipe.bf16):
-            logits = self.stack.logits(inputs[None])[:, :, settings.seed_tokens :]
-            loss = token_losses(logits, labels[None]).mean()
-        require_finite(loss.item(), self.step, self.run, recipe)
-        self.optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.stack.parameters(), CLIP)
-        self.optimizer.step()
-        self.step += 1
-        return loss.item(), float((logits.argmax(-1)[0] == labels).double().mean())
-
-    def _validate(self, loss: float) -> None:
-        (result,) = evaluate(self.stack, self.data, "validation", self.recipe.validation_rows)
-        self.rows.append(metrics_row(self.step, self.step, loss, result))
-
-
-def train_by_rule(recipe: Recipe, runs: Sequence[PosGenRun], work: Work) -> list[dict[str, Any]]:
-    """Train runs one after another; what is written and raised is as in `train_stack`.
-
-    A run takes minutes, so one that was stopped begins again.
+    Each stage until it is learned or its steps are over, then steps that decay. A run takes
+    minutes, so one that was stopped begins again.
     """
-    device = device_of(work.device)
-    written = []
-    for run in tqdm(runs, disable=None if work.progress else True):
-        start = time.monotonic()
-        training = _Training(recipe, run, device)
-        training.train()
-        write_rows(work.folder / run.folder / METRICS_FILE, METRICS, training.rows)
-        training.stack.eval()
-        seconds, steps = time.monotonic() - start, training.step
-        made = (training.stack, training.data, work.folder, [steps], steps, seconds)
-        written += write_results(*made)
-    return written
+    training = Training(recipe, run, work)
+    settings, generator = training.settings, np.random.RandomState(run.seed)
+    tokens = recipe.batch_size * settings.train_length
+
+    def learn(length: int, rate: float) -> tuple[float, float]:
+        inputs, labels = batch(settings, length, tokens, generator)
+        loss, hits = training.learn(inputs, labels, rate, CLIP)
+        return training.finite(loss), float(hits.double().mean())
+
+    for length in lengths(settings):
+        recent: deque[float] = deque(maxlen=JUDGED)
+        for _ in range(recipe.stage_steps):
+            loss, right = learn(length, recipe.learning_rate)
+            recent.append(right)
+            if len(recent) == JUDGED and sum(recent) / JUDGED >= recipe.stage_accuracy:
+                break
+        logger.info("%s: %d numbers, %.3f right", run.folder, length, sum(recent) / len(recent))
+        training.validate(loss, training.step)
+    for at in range(recipe.final_steps):
+        rate = recipe.learning_rate * (1 - at / recipe.final_steps)
+        loss, _ = learn(settings.train_length, rate)
+    training.validate(loss, training.step)
+    return training.result()

@@ -1,4 +1,4 @@
-"""What a PosGen training run is: architecture, encoding, optimiser, and the presets by name."""
+"""What a PosGen training run is: architecture, encoding, optimiser; presets by name."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
+from leval_harness.yaml_files import read_yaml, shipped
 from leval_tasks.metadata import SUBTASKS, PosGenSettings
 from leval_tasks.posgen.encodings import ENCODINGS, Reading
 from resonance_vllm.errors import SettingError, one_of
@@ -17,13 +18,10 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 class Architecture(Settings):
     """Sizes of the decoder.
 
-    Attributes:
-        kind: `llama` (SwiGLU, scaled attention) or `t5` (the T5-Small layer: ReLU, attention
-            logits not scaled, tied embeddings, T5's initialisation).
-        hidden: width of the residual stream.
-        head_dim: dimensions of each of the `heads`, all of which rotate.
-        dropout: of embeddings, attention weights, sub-layer outputs and the final state (t5).
-        freeze_feed_forward: the authors' code never trains these layers and their norms.
+    Kind `llama` has SwiGLU and scaled attention; `t5` is the T5-Small layer: ReLU, attention logits
+    not scaled, tied embeddings, T5's initialisation, and dropout of embeddings, attention weights,
+    sub-layer outputs and the final state. All dimensions of a head rotate. The authors' code never
+    trains the feed-forward layers and their norms.
     """
 
     kind: Literal["llama", "t5"] = Field(default="llama", description="Of the layers.")
@@ -45,15 +43,7 @@ class Architecture(Settings):
 
 
 class Scaling(Settings):
-    """How YaRN is set up for PosGen.
-
-    Attributes:
-        factor: `s`.
-        original: the length `L` of the ramp, in positions.
-        beta_fast: turns within `L` above which a feature is left alone.
-        beta_slow: turns within `L` below which a feature is fully interpolated.
-        ramp: `dimension` (all published code) or `wavelength` (the paper's formula).
-    """
+    """How YaRN is set up for PosGen; `original` is the length of the ramp in positions."""
 
     factor: PositiveFloat = 4.0
     original: PositiveInt = 65
@@ -65,15 +55,10 @@ class Scaling(Settings):
 class Recipe(Settings):
     """Everything about training but the run's own sub-task, encoding and seed.
 
-    Attributes:
-        reading: of the protocol, see `leval_tasks.posgen.encodings`.
-        data: fields of `PosGenSettings` that differ from its defaults.
-        subtasks: that are trained where none is given.
-        seeds: seeds of the runs; they decide initial weights, dropout and batch order.
-        validation_rows: sequences of a validation; None takes the whole split.
-        keep: the `best` model is the first with the highest in-distribution accuracy at a
-            validation. `best` validates with the trained encoding, `best_scaled` with the code's
-            YaRN switched on, as the authors do for the rows of YaRN.
+    `data` has the fields of `PosGenSettings` that differ from its defaults; a seed decides initial
+    weights, dropout and batch order; without `validation_rows` the whole split is validated. The
+    best model is the first with the highest in-distribution accuracy at a validation: `best`
+    validates with the trained encoding, `best_scaled` with the code's YaRN, as the authors do.
     """
 
     architecture: Architecture = Architecture()
@@ -135,14 +120,14 @@ class Recipe(Settings):
         )
 
     @property
-    def steps(self) -> int:
-        """Optimiser steps of a run; the last batch of an epoch may be smaller."""
-        return self.epochs * self.steps_per_epoch
+    def steps_per_epoch(self) -> int:
+        """Batches in one pass over the training sequences; the last one may be smaller."""
+        return -(-self.settings("cot").train // self.batch_size)
 
     @property
-    def steps_per_epoch(self) -> int:
-        """Batches in one pass over the training sequences."""
-        return -(-self.settings("cot").train // self.batch_size)
+    def steps(self) -> int:
+        """Optimiser steps of a run."""
+        return self.epochs * self.steps_per_epoch
 
 
 @dataclass(frozen=True, order=True)
@@ -180,64 +165,10 @@ class Work:
     progress: bool = True
 
 
-T5_SMALL = Architecture(kind="t5", dropout=0.1)
-
-PRESETS = {
-    "paper": Recipe(),
-    "paper-t5": Recipe(architecture=T5_SMALL),
-    "code": Recipe(
-        architecture=T5_SMALL.changed(layers=6, freeze_feed_forward=True),
-        reading="code",
-        data={"seed_policy": "cycled"},
-        seeds=(5549, 4955, 42, 3701, 49),
-        keep="best",
-    ),
-    # Forty models, for one GPU in 45 minutes; the rows of YaRN chosen as the authors choose them.
-    "gpu": Recipe(
-        architecture=T5_SMALL.changed(layers=6, freeze_feed_forward=True),
-        reading="code",
-        data={"seed_policy": "cycled"},
-        subtasks=("recursive", "cot"),
-        seeds=tuple(range(10)),
-        keep="best_scaled",
-        bf16=True,
-    ),
-    # Seven minutes of one core a run: the only one that learns where the far token stands.
-    "semi-recursive": Recipe(
-        architecture=Architecture(hidden=128, heads=4, feed_forward=512),
-        data={"modulus": 5, "train": 1, "validation": 100, "test": 500},
-        seeds=(0, 1, 2),
-        batch_size=32,
-        learning_rate=1e-3,
-        labels="rule",
-    ),
-    # Half a minute of one core a run, for comparisons over many seeds; with lower ones, the
-    # wavelengths that are compared were chosen.
-    "small": Recipe(
-        architecture=Architecture(hidden=64, heads=1, feed_forward=256),
-        seeds=tuple(range(5, 25)),
-        epochs=4,
-        learning_rate=2e-3,
-        evaluate_every=2,
-        validation_rows=100,
-        bf16=True,
-    ),
-    # About two minutes of one core a run: all 36 take 41 minutes on two.
-    "quick": Recipe(
-        architecture=Architecture(hidden=128, heads=2, feed_forward=512),
-        seeds=(0, 1, 2),
-        epochs=8,
-        learning_rate=2e-3,
-        evaluate_every=1,
-        validation_rows=100,
-        bf16=True,
-    ),
-}
-
-
 def preset(name: str) -> Recipe:
-    """A preset by name."""
-    return PRESETS[one_of("preset", name, PRESETS)]
+    """A recipe shipped in `harness_configs/posgen` by name."""
+    path = shipped("posgen")[one_of("preset", name, shipped("posgen"))]
+    return read(Recipe, read_yaml(path), name)
 
 
 def rope_parameters(encoding: str, recipe: Recipe) -> dict[str, Any]:

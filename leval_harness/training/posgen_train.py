@@ -1,151 +1,205 @@
-"""Train PosGen models: stacks of them with transformers' Trainer, side by side, resumable."""
+"""Train PosGen models, each by a loop of its own, resumable; several side by side."""
 
-import hashlib
+import copy
 import logging
-import multiprocessing
-import os
-import shutil
-import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
+from joblib import Parallel, delayed
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from tqdm import tqdm
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from leval_harness.training import trainer as shared
 from leval_harness.training.posgen_evaluate import (
-    METRICS,
-    METRICS_FILE,
     SETTINGS_FILE,
     evaluate,
     finished_runs,
-    metrics_row,
-    require_finite,
-    write_results,
+    losses_and_hits,
+    write_result,
 )
-from leval_harness.training.posgen_models import (
-    Batches,
-    StackData,
-    adamw,
-    build_stack,
-    split_tokens,
-)
-from leval_harness.training.posgen_rule import train_by_rule
+from leval_harness.training.posgen_models import batches, build_model, split_tokens
 from leval_harness.training.posgen_settings import PosGenRun, Recipe, Work, rope_parameters
-from leval_harness.training.stack import Stack
 from leval_tasks.posgen.encodings import ENCODINGS
-from resonance_vllm.errors import SettingError
+from resonance_vllm.errors import SettingError, UserError
 from resonance_vllm.files import write_json
+from resonance_vllm.hf import apply_rope
 
 logger = logging.getLogger(__name__)
 
-ROWS = "posgen"
-"""Key of the rows of a validation in the Trainer's history."""
+METRICS_FILE = "metrics.csv"
+METRICS = ("step", "epoch", "train_loss", "validation_loss", "id_accuracy", "ood_accuracy")
 WARM_UP = 0.1
 """Share of the steps in which the learning rate rises."""
+CHECKED = 20
+"""Steps between two looks at the loss."""
 
 
-class _Recorder(TrainerCallback):
-    """Validate at fixed epochs, write a CSV a run, stop when a loss is NaN or infinite."""
+class Training:
+    """The training of one model: its state, its steps, its validations, its result.
 
-    def __init__(self, stack: Stack, data: StackData, folder: Path) -> None:
-        self.stack, self.data = stack, data
-        self.every = data.recipe.evaluate_every * data.recipe.steps_per_epoch
-        self.files = [folder / run.folder / METRICS_FILE for run in data.runs]
+    Attributes:
+        step: steps that were done.
+        kept: the best model's step, accuracy and weights, where the recipe keeps it.
+    """
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """The history of a resumed state has the rows of earlier steps."""
-        recipe, step, losses = self.data.recipe, state.global_step, self.stack.last_losses
-        due = step % self.every == 0 or step == recipe.steps
-        if losses is None or not (due or step % 20 == 0):
+    def __init__(self, recipe: Recipe, run: PosGenRun, work: Work) -> None:
+        torch.manual_seed(run.seed)
+        self.recipe, self.run, self.work = recipe, run, work
+        self.settings = recipe.settings(run.subtask)
+        self.device = shared.device_of(work.device)
+        self.model = build_model(recipe, run).to(self.device).train()
+        self.optimizer = torch.optim.AdamW(
+            [p for p in self.model.parameters() if p.requires_grad],
+            lr=recipe.learning_rate,
+            weight_decay=recipe.weight_decay,
+        )
+        self.schedule: Any = None
+        self.step = 0
+        self.rows: list[list[Any]] = []
+        self.kept: tuple[int, float, dict[str, Tensor]] = (0, -1.0, {})
+        self._start = time.monotonic()
+
+    def learn(
+        self, inputs: Tensor, labels: Tensor, rate: float | None = None, clip: float | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """One step; inputs and labels are those of `losses_and_hits`.
+
+        Args:
+            inputs: token ids.
+            labels: of the last places.
+            rate: learning rate, where no schedule sets it.
+            clip: largest norm of the gradient.
+
+        Returns:
+            Mean loss and hits before the step.
+        """
+        for group in self.optimizer.param_groups if rate is not None else ():
+            group["lr"] = rate
+        device = self.device.type
+        # With its backward pass torch's fused attention for CPUs is slower at such lengths.
+        plain = sdpa_kernel(SDPBackend.MATH) if device == "cpu" else nullcontext()
+        with (
+            plain,
+            torch.autocast(device, torch.bfloat16, enabled=self.recipe.bf16),
+        ):
+            losses, hits = losses_and_hits(self.model, inputs, labels)
+        loss = losses.mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        if clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), clip)
+        self.optimizer.step()
+        if self.schedule is not None:
+            self.schedule.step()
+        self.step += 1
+        return loss.detach(), hits
+
+    def finite(self, loss: Tensor) -> float:
+        """The loss as a number.
+
+        Raises:
+            UserError: it is NaN or infinite.
+        """
+        if not math.isfinite(value := loss.item()):
+            raise UserError(
+                f"loss: {value} at step {self.step} in {self.run.folder}; lower the learning rate "
+                f"({self.recipe.learning_rate:g}) or train without bf16"
+            )
+        return value
+
+    def validate(self, loss: float, epoch: float) -> None:
+        """Validate, write a row of `metrics.csv`, and keep the model if it is the best so far."""
+        recipe, own = self.recipe, self.run.encoding
+        scaled = ENCODINGS[own].scaled("code")
+        if recipe.keep == "best_scaled":
+            apply_rope(self.model, rope_parameters(scaled, recipe))
+        rows = recipe.validation_rows
+        result = evaluate(self.model, self.settings, "validation", rows)
+        if recipe.keep == "best_scaled":
+            apply_rope(self.model)
+        if recipe.keep != "last" and result["id_accuracy"] > self.kept[1]:
+            weights = copy.deepcopy(self.model.state_dict())
+            self.kept = (self.step, result["id_accuracy"], weights)
+        found = (result[name] for name in ("loss", "id_accuracy", "ood_accuracy"))
+        self.rows.append([self.step, epoch, loss, *found])
+        shared.write_rows(self.work.folder / self.run.folder / METRICS_FILE, METRICS, self.rows)
+
+    def result(self) -> dict[str, Any]:
+        """Test the trained model, or the best one, and write it."""
+        kept = self.step
+        if self.recipe.keep != "last":
+            kept, _, weights = self.kept
+            self.model.load_state_dict(weights)
+        facts = {"kept_step": kept, "steps": self.step, "seconds": time.monotonic() - self._start}
+        return write_result(self.model, self.recipe, self.run, self.work.folder, facts)
+
+    def save(self, file: Path) -> None:
+        """Write the state, which appears whole or not at all."""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        parts = (self.model, self.optimizer, self.schedule)
+        state = [part.state_dict() for part in parts]
+        seconds = time.monotonic() - self._start
+        counted = (self.step, self.rows, self.kept, seconds, torch.get_rng_state())
+        torch.save((state, counted), file.with_suffix(".part"))
+        file.with_suffix(".part").replace(file)
+
+    def resume(self, file: Path) -> None:
+        """Go on from a state that `save` wrote, if there is one."""
+        if not file.exists():
             return
-        train_losses = losses.tolist()
-        for run, loss in zip(self.data.runs, train_losses, strict=True):
-            require_finite(loss, step, run, recipe)
-        if due:
-            results = self._validate()
-            if recipe.keep != "last":
-                self.stack.keep([result["id_accuracy"] for result in results], step)
-            epoch = step / recipe.steps_per_epoch
-            pairs = zip(train_losses, results, strict=True)
-            rows = [metrics_row(step, epoch, loss, result) for loss, result in pairs]
-            state.log_history.append({"step": step, ROWS: rows})
-            for at, file in enumerate(self.files):
-                so_far = [each[ROWS][at] for each in state.log_history if ROWS in each]
-                shared.write_rows(file, METRICS, so_far)
-
-    def _validate(self) -> list[dict[str, Any]]:
-        recipe, encodings = self.data.recipe, [run.encoding for run in self.data.runs]
-        if recipe.keep != "best_scaled":
-            return evaluate(self.stack, self.data, "validation", recipe.validation_rows)
-        scaled = [ENCODINGS[name].scaled("code") for name in encodings]
-        self.stack.rotate_by([rope_parameters(name, recipe) for name in scaled])
-        results = evaluate(self.stack, self.data, "validation", recipe.validation_rows)
-        self.stack.rotate_by([rope_parameters(name, recipe) for name in encodings])
-        return results
+        state, counted = torch.load(file, map_location="cpu", weights_only=True)
+        parts = (self.model, self.optimizer, self.schedule)
+        for part, each in zip(parts, state, strict=True):
+            part.load_state_dict(each)
+        self.step, self.rows, self.kept, seconds, random = counted
+        torch.set_rng_state(random)
+        self._start = time.monotonic() - seconds
 
 
-def train_stack(recipe: Recipe, runs: Sequence[PosGenRun], work: Work) -> list[dict[str, Any]]:
-    """Train runs in the same steps; write a checkpoint, metrics and `result.json` for each.
+def train_run(recipe: Recipe, run: PosGenRun, work: Work) -> dict[str, Any]:
+    """Train a model; write a checkpoint, metrics and `result.json`.
 
-    An unfinished stack of the same runs in the folder is continued.
+    An unfinished run in the folder is continued.
 
     Raises:
-        UserError: a loss became NaN or infinite.
+        UserError: the loss became NaN or infinite.
     """
-    torch.manual_seed(runs[0].seed)
-    stack, data = build_stack(recipe, runs), StackData(recipe, runs)
-    name = hashlib.sha256(" ".join(run.folder for run in runs).encode()).hexdigest()[:12]
-    states = work.folder / ".unfinished" / name
-    clock = shared.Clock()
-    arguments = shared.training_arguments(
-        states,
-        cpu=work.device == "cpu",
-        max_steps=recipe.steps,
-        per_device_train_batch_size=1,
-        learning_rate=recipe.learning_rate,
-        max_grad_norm=0.0,
-        logging_steps=100,
-        save_steps=work.save_steps,
-        bf16=recipe.bf16,
-        seed=runs[0].seed,
-        remove_unused_columns=False,
-        disable_tqdm=not work.progress,
-    )
-    trainer = _trainer(stack, data, arguments)
-    trainer.add_callback(_Recorder(stack, data, work.folder))
-    trainer.add_callback(clock)
-    logger.info("training %s", ", ".join(run.folder for run in runs))
-    trainer.train(resume_from_checkpoint=shared.last_state(states))
-    steps = trainer.state.global_step
-    kept = stack.restore_kept() if recipe.keep != "last" else [steps] * len(runs)
-    written = write_results(stack, data, work.folder, kept, steps, clock.seconds)
-    shutil.rmtree(states, ignore_errors=True)
-    return written
-
-
-def _trainer(stack: Stack, data: StackData, arguments: TrainingArguments) -> Trainer:
-    recipe = data.recipe
-    optimizer = adamw(stack, recipe)
+    training = Training(recipe, run, work)
     # One cycle: cosine, 10 % warm-up from lr/25, down to lr/250,000; it moves beta1 as well.
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, max_lr=recipe.learning_rate, total_steps=recipe.steps + 1, pct_start=WARM_UP
+    training.schedule = torch.optim.lr_scheduler.OneCycleLR(
+        training.optimizer,
+        max_lr=recipe.learning_rate,
+        total_steps=recipe.steps + 1,
+        pct_start=WARM_UP,
     )
-    trainer = shared.InOrderTrainer(
-        model=stack,
-        args=arguments,
-        train_dataset=Batches(data),
-        # An item is a whole batch.
-        data_collator=lambda items: {"input_ids": items[0], "first_target": data.first_target},
-        optimizers=(optimizer, schedule),
+    state = work.folder / ".unfinished" / f"{run.folder.replace('/', '-')}.pt"
+    training.resume(state)
+    every = recipe.evaluate_every * recipe.steps_per_epoch
+    bar = tqdm(
+        batches(recipe, run, training.step),
+        initial=training.step,
+        total=recipe.steps,
+        desc=run.folder,
+        disable=None if work.progress else True,
     )
-    # It prints losses without the names of runs; metrics.csv has them by run.
-    trainer.remove_callback(PrinterCallback)
-    return trainer
+    for inputs, labels in bar:
+        loss, _ = training.learn(inputs, labels)
+        due = training.step % every == 0 or training.step == recipe.steps
+        if due:
+            training.validate(training.finite(loss), training.step / recipe.steps_per_epoch)
+        elif training.step % CHECKED == 0:
+            training.finite(loss)
+        if training.step % work.save_steps == 0:
+            training.save(state)
+    written = training.result()
+    state.unlink(missing_ok=True)
+    return written
 
 
 def train_all(
@@ -153,7 +207,6 @@ def train_all(
     runs: Sequence[PosGenRun],
     folder: Path,
     *,
-    stack_size: int = 1,
     jobs: int = 1,
     save_steps: int = 200,
     device: str = "auto",
@@ -164,8 +217,7 @@ def train_all(
         recipe: of all runs.
         runs: what to train.
         folder: output folder.
-        stack_size: runs that are trained in the same steps.
-        jobs: stacks at a time, each in a process of its own.
+        jobs: runs at a time, each in a process of its own.
         save_steps: steps between two states.
         device: `auto` or `cpu`.
 
@@ -176,70 +228,22 @@ def train_all(
     """
     for subtask in {run.subtask for run in runs}:
         split_tokens(recipe.settings(subtask))
-    by_rule = recipe.labels == "rule"
     # OneCycleLR divides by the number of steps of the warm-up, less one
-    if not by_rule and WARM_UP * (recipe.steps + 1) == 1:
+    if recipe.labels == "sequence" and WARM_UP * (recipe.steps + 1) == 1:
         raise SettingError(
             f"epochs: {recipe.epochs} make {recipe.steps} steps, whose warm-up is zero long; train "
             "one epoch more or less"
         )
+    from leval_harness.training.posgen_rule import train_by_rule
+
     request = recipe.recorded()
     shared.refuse_other(folder / SETTINGS_FILE, request)
     with shared.exclusive(folder):
         write_json(folder / SETTINGS_FILE, request)
         done = finished_runs(folder)
         yield from (done[run] for run in runs if run in done)
-        waiting = [run for run in runs if run not in done]
         work = Work(folder, save_steps, device, jobs == 1)
-        calls = [
-            (recipe, waiting[start : start + stack_size], work)
-            for start in range(0, len(waiting), stack_size)
-        ]
-        train = train_by_rule if by_rule else train_stack
-        if jobs == 1:
-            for call in calls:
-                yield from train(*call)
-        elif calls:
-            yield from in_processes(train, calls, jobs)
-
-
-def in_processes(
-    function: Callable[..., list[Any]], calls: Sequence[tuple[Any, ...]], jobs: int
-) -> Iterator[Any]:
-    """Items of the lists that the calls return, in the order in which the calls finish.
-
-    Small models keep one core busier than two, so as many processes as cores train more of them in
-    an hour than one process with as many threads. What the first failing call raises is raised, and
-    the others are stopped. The function must be importable by name.
-    """
-    with ProcessPoolExecutor(
-        min(jobs, len(calls)),
-        # A forked process cannot use CUDA, and inherits the locks of torch's threads.
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_begin_worker,
-        initargs=(max(1, torch.get_num_threads() // jobs),),
-    ) as pool:
-        futures = [pool.submit(function, *call) for call in calls]
-        try:
-            finished = as_completed(futures)
-            for future in tqdm(finished, total=len(calls), disable=None):
-                yield from future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for child in multiprocessing.active_children():
-                child.terminate()
-            raise
-
-
-def _begin_worker(threads: int) -> None:
-    torch.set_num_threads(threads)
-    # Ctrl-C reaches every process of the terminal; a worker ends by it without a message.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+        train = delayed(train_by_rule if recipe.labels == "rule" else train_run)
+        # Small models keep one core busier than two: each process has its share of the cores.
+        side_by_side = Parallel(n_jobs=jobs, return_as="generator_unordered")
+        yield from side_by_side(train(recipe, run, work) for run in runs if run not in done)

@@ -1,16 +1,20 @@
-"""PosGen's T5 kind as a class of transformers, so that its checkpoints load as any other."""
+"""PosGen's T5 kind: T5-Small's decoder with RoPE, as a class of transformers.
 
-from typing import Any
+ReLU feed-forward, attention logits not divided by the square root of the head size, tied embeddings
+with the final state scaled by `hidden ** -0.5`, RMS norms before each sub-layer, no biases. Pairs
+(i, i + d/2) rotate, as in Llama; weights start out symmetric in the dimensions of a head, so this
+is the same model as one that rotates neighbouring dimensions. Names of weights are those of Llama.
+"""
+
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import dropout, scaled_dot_product_attention
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutput
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
-
-from leval_harness.training.decoder import Attention, Decoder, FeedForward
-from leval_harness.training.posgen_settings import Architecture
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 
 class PosGenT5Config(PreTrainedConfig):
@@ -31,6 +35,82 @@ class PosGenT5Config(PreTrainedConfig):
     tie_word_embeddings: bool = True
 
 
+class Attention(nn.Module):
+    """Causal attention over `[batch, length, hidden]`."""
+
+    def __init__(self, config: PosGenT5Config) -> None:
+        super().__init__()
+        self.shape = (config.num_attention_heads, config.head_dim)
+        self.dropout = config.dropout
+        inner = config.num_attention_heads * config.head_dim
+        self.q_proj = nn.Linear(config.hidden_size, inner, bias=False)
+        self.k_proj = nn.Linear(config.hidden_size, inner, bias=False)
+        self.v_proj = nn.Linear(config.hidden_size, inner, bias=False)
+        self.o_proj = nn.Linear(inner, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Cos and sin are `[1, length, head_dim]`."""
+        parts = (self.q_proj, self.k_proj, self.v_proj)
+        q, k, v = (part(x).unflatten(-1, self.shape).transpose(1, 2) for part in parts)
+        q, k = (each.to(v.dtype) for each in apply_rotary_pos_emb(q, k, cos, sin))
+        rate = self.dropout if self.training else 0.0
+        out = scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0, dropout_p=rate)
+        return cast(Tensor, self.o_proj(out.transpose(1, 2).flatten(2)))
+
+
+class FeedForward(nn.Module):
+    """Two layers with ReLU."""
+
+    def __init__(self, config: PosGenT5Config) -> None:
+        super().__init__()
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[batch, length, hidden]`."""
+        return cast(Tensor, self.down_proj(self.dropout(self.up_proj(x).relu())))
+
+
+class Layer(nn.Module):
+    """Attention and feed-forward, each added to the residual stream."""
+
+    def __init__(self, config: PosGenT5Config) -> None:
+        super().__init__()
+        self.input_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.self_attn = Attention(config)
+        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.mlp = FeedForward(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """`[batch, length, hidden]`."""
+        x = x + self.dropout(self.self_attn(self.input_layernorm(x), cos, sin))
+        return cast(Tensor, x + self.dropout(self.mlp(self.post_attention_layernorm(x))))
+
+
+class Decoder(nn.Module):
+    """The model without its output matrix."""
+
+    def __init__(self, config: PosGenT5Config) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+        self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        # transformers' own module, so that every registered rope type works here too.
+        self.rotary_emb = LlamaRotaryEmbedding(config)
+        self.dropout = config.dropout
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        """States `[batch, length, hidden]`."""
+        positions = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
+        x = dropout(self.embed_tokens(input_ids), self.dropout, self.training)
+        cos, sin = self.rotary_emb(x, positions)
+        for layer in self.layers:
+            x = layer(x, cos, sin)
+        return dropout(self.norm(x), self.dropout, self.training)
+
+
 class PosGenT5ForCausalLM(PreTrainedModel, GenerationMixin):
     """The decoder with its tied output matrix; it keeps no key-value cache."""
 
@@ -40,44 +120,32 @@ class PosGenT5ForCausalLM(PreTrainedModel, GenerationMixin):
 
     def __init__(self, config: PosGenT5Config) -> None:
         super().__init__(config)
-        architecture = Architecture(
-            kind="t5",
-            layers=config.num_hidden_layers,
-            hidden=config.hidden_size,
-            heads=config.num_attention_heads,
-            head_dim=config.head_dim,
-            feed_forward=config.intermediate_size,
-            dropout=config.dropout,
-        )
-        self.model = Decoder(architecture, config.vocab_size)
+        self.model = Decoder(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        # transformers' own module, so that every registered rope type works here too.
-        self.rotary_emb = LlamaRotaryEmbedding(config)
         self.post_init()
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """T5's initialisation with factor 1."""
+        config = self.config
+        inner = config.num_attention_heads * config.head_dim
         if isinstance(module, nn.Embedding):
             nn.init.normal_(module.weight, std=1.0)
         elif isinstance(module, Attention):
-            hidden, inner = module.q_proj.in_features, module.q_proj.out_features
-            heads = module.architecture.heads
-            nn.init.normal_(module.q_proj.weight, std=(hidden * inner // heads) ** -0.5)
-            nn.init.normal_(module.k_proj.weight, std=hidden**-0.5)
-            nn.init.normal_(module.v_proj.weight, std=hidden**-0.5)
+            nn.init.normal_(
+                module.q_proj.weight, std=(config.hidden_size * config.head_dim) ** -0.5
+            )
+            nn.init.normal_(module.k_proj.weight, std=config.hidden_size**-0.5)
+            nn.init.normal_(module.v_proj.weight, std=config.hidden_size**-0.5)
             nn.init.normal_(module.o_proj.weight, std=inner**-0.5)
         elif isinstance(module, FeedForward):
-            nn.init.normal_(module.up_proj.weight, std=module.up_proj.in_features**-0.5)
-            nn.init.normal_(module.down_proj.weight, std=module.down_proj.in_features**-0.5)
+            nn.init.normal_(module.up_proj.weight, std=config.hidden_size**-0.5)
+            nn.init.normal_(module.down_proj.weight, std=config.intermediate_size**-0.5)
 
     def forward(self, input_ids: Tensor, **_: Any) -> CausalLMOutput:
         """Logits `[batch, length, vocabulary]` of `input_ids` `[batch, length]`."""
-        positions = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
-        turns = self.rotary_emb(self.model.embed_tokens.weight, positions)
-        # The second half of the features repeats the first.
-        cos, sin = (each[0, :, : self.config.head_dim // 2] for each in turns)
-        return CausalLMOutput(logits=self.model(input_ids, cos, sin, None))
+        states = self.model(input_ids) * self.config.hidden_size**-0.5
+        return CausalLMOutput(logits=self.lm_head(states))
 
 
 def register() -> None:

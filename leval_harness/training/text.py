@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from leval_harness.text_files import texts_of
 from leval_harness.training.finetune_settings import FineTuneSettings
-from leval_tasks.data import numbered_rows, read_bytes
-from leval_tasks.perplexity.documents import Text, TextRow
+from leval_tasks.perplexity.documents import Text
 from resonance_vllm.errors import SettingError, UserError, not_allowed
 from resonance_vllm.files import user_path
 
@@ -17,10 +17,7 @@ Ids = npt.NDArray[np.int64]
 HUB_SETS = {"pg19": "emozilla/pg19"}
 CHARACTERS_PER_TOKEN = 6
 """More than English has, so that a large data set is read no further than one epoch needs."""
-
 SHARED_RUN = 50
-# A prime below 2**31, so that products of two residues stay inside int64.
-_PRIME, _BASE = 2_147_483_629, 1_000_003
 
 
 def prepare_text(
@@ -44,7 +41,7 @@ def prepare_text(
     documents = read_documents(sources, CHARACTERS_PER_TOKEN * sequences * settings.sequence_length)
     training, held_out = split_documents(documents, settings.held_out, settings.seed)
     hashes = [run_hashes(ids(document)) for document in held_out]
-    known = np.unique(np.concatenate(hashes)) if hashes else np.empty(0, dtype=np.int64)
+    known = np.concatenate([np.empty(0, dtype=np.int64), *hashes])
     pieces = [piece for document in training for piece in without_shared(ids(document), known)]
     if tokenizer.eos_token_id is None:
         raise UserError("tokenizer: it has no end-of-text token to put between documents")
@@ -54,44 +51,29 @@ def prepare_text(
 def read_documents(sources: Sequence[str], characters: int | None = None) -> list[Text]:
     """Read text, each document once.
 
-    Sources are `.jsonl` files (one object with `text` a line), `.txt` files (one document each),
+    Sources are `.jsonl` files (one object with `text` a line), text files (one document each),
     folders of these, or `pg19` for the hub data set, which is read up to so many characters.
 
     Raises:
-        SettingError: a source is not there, or there is no text at all.
-        UserError: a line is no JSON or has no `text`.
+        SettingError: a source is not there or holds no text.
     """
     documents: dict[str, Text] = {}
     for source in sources:
-        for document in _read_source(source, characters):
+        path = user_path(source, "data")
+        if source in HUB_SETS and not path.exists():
+            found = _read_hub(source, characters)
+        elif source and path.exists():
+            found = texts_of(path, "data")
+        else:
+            kinds = f"a .jsonl or text file that is there, a folder of them, {', '.join(HUB_SETS)}"
+            raise SettingError(not_allowed("data", source, kinds))
+        for document in found:
             if document.text.strip():
                 documents.setdefault(document.sha256, document)
     if not documents:
         names = ", ".join(sources) or "nothing"
         raise SettingError(f"data: no text in {names}; give --data FILE")
     return list(documents.values())
-
-
-def _read_source(source: str, characters: int | None) -> Iterable[Text]:
-    path = user_path(source, "data")
-    if not source:
-        raise SettingError(not_allowed("data", source, "a file, a folder, or a name"))
-    if source in HUB_SETS and not path.exists():
-        return _read_hub(source, characters)
-    if path.is_dir():
-        files = sorted(p for p in path.iterdir() if p.suffix in (".jsonl", ".txt"))
-        return [document for file in files for document in _read_source(str(file), characters)]
-    if not path.is_file():
-        kinds = f"a .jsonl or .txt file that is there, a folder of them, or {', '.join(HUB_SETS)}"
-        raise SettingError(not_allowed("data", source, kinds))
-    if path.suffix == ".jsonl":
-        rows = numbered_rows(read_bytes(path, UserError), f"data: {path}", TextRow, UserError)
-        return [Text(path.stem, row.text) for _, row in rows]
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"data: {path}: is not UTF-8 text ({error.reason})") from None
-    return [Text(path.stem, text)]
 
 
 def _read_hub(name: str, characters: int | None) -> Iterator[Text]:
@@ -126,29 +108,24 @@ def split_documents(
 
 
 def run_hashes(ids: Ids, length: int = SHARED_RUN) -> Ids:
-    """Polynomial hash of every run of `length` tokens, `[max(0, n - length + 1)]`."""
+    """Hash of every run of `length` tokens, `[max(0, n - length + 1)]`, modulo 2 ** 64."""
     if len(ids) < length:
         return np.empty(0, dtype=np.int64)
-    value = np.zeros(len(ids) - length + 1, dtype=np.int64)
-    for offset in range(length):
-        value = (value * _BASE + ids[offset : offset + len(value)] + 1) % _PRIME
-    return value
+    weights = np.random.RandomState(0).randint(-(2**63), 2**63, length, dtype=np.int64)
+    return np.convolve(ids, weights, "valid")
 
 
 def without_shared(ids: Ids, held_out: Ids, length: int = SHARED_RUN) -> list[Ids]:
     """Cut out of a training document what it shares with the held-out text.
 
-    No run of `length` tokens of the pieces that are left is in the held-out text, whose sorted
+    No run of `length` tokens of the pieces that are left is in the held-out text, whose
     `run_hashes` are given; licences and other text that many books share is what disappears.
     """
-    hashes = run_hashes(ids, length)
-    at = np.searchsorted(held_out, hashes).clip(max=max(len(held_out) - 1, 0))
-    shared = held_out[at] == hashes if len(held_out) else np.zeros(len(hashes), dtype=bool)
-    covered = np.zeros(len(ids) + 1, dtype=np.int64)
-    starts = np.flatnonzero(shared)
-    np.add.at(covered, starts, 1)
-    np.add.at(covered, starts + length, -1)
-    kept = np.cumsum(covered[:-1]) == 0
+    starts = np.flatnonzero(np.isin(run_hashes(ids, length), held_out))
+    changes = np.zeros(len(ids) + 1, dtype=np.int64)
+    np.add.at(changes, starts, 1)
+    np.add.at(changes, starts + length, -1)
+    kept = np.cumsum(changes[:-1]) == 0
     edges = np.flatnonzero(np.diff(np.concatenate([[0], kept.astype(np.int8), [0]])))
     return [ids[a:b] for a, b in edges.reshape(-1, 2)]
 

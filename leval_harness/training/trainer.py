@@ -1,4 +1,4 @@
-"""Parts of every training: its folder, states to resume from, metrics, devices."""
+"""Parts of every training: its folder, its metrics, its device, what made it."""
 
 import contextlib
 import csv
@@ -7,21 +7,16 @@ import json
 import os
 import shlex
 import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import SequentialSampler
-from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from leval_harness.locks import LockedError, lock
 from resonance_vllm.errors import UserError
 from resonance_vllm.files import read_object, write_text
-
-CLOCK = "leval_harness_clock"
 
 
 @contextlib.contextmanager
@@ -41,17 +36,6 @@ def exclusive(folder: Path) -> Iterator[None]:
                 "another folder"
             ) from None
         yield
-
-
-def last_state(states: Path) -> str | None:
-    """Folder of the newest whole state of transformers' Trainer.
-
-    The Trainer writes `trainer_state.json` last, but would resume from a state that lacks it.
-    """
-    files = states.glob("checkpoint-*/trainer_state.json")
-    whole = [file.parent for file in files if read_object(file)]
-    newest = max(whole, key=lambda folder: int(folder.name.rpartition("-")[2]), default=None)
-    return None if newest is None else str(newest)
 
 
 def refuse_other(file: Path, request: Mapping[str, Any]) -> None:
@@ -91,57 +75,11 @@ def device_of(name: str) -> torch.device:
     return accelerator if name == "auto" and accelerator else torch.device("cpu")
 
 
-def training_arguments(states: Path, cpu: bool = False, **options: Any) -> TrainingArguments:
-    """Arguments of transformers' Trainer; `cpu` trains on the CPU even if there is a GPU."""
-    return TrainingArguments(
-        output_dir=str(states),
-        save_total_limit=1,
-        logging_nan_inf_filter=False,
-        # bf16 on a CPU is refused unless the CPU is named.
-        use_cpu=cpu or not torch.accelerator.is_available(),
-        dataloader_pin_memory=False,
-        report_to=[],
-        **options,
-    )
-
-
-class InOrderTrainer(Trainer):
-    """Trainer that reads its data set once, in order; the data set has the rows of all steps.
-
-    A run resumed after its last step is then at the end of its one epoch and trains no further;
-    with more data than steps, transformers would do one step too many.
-    """
-
-    def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
-        return SequentialSampler(train_dataset or self.train_dataset)
-
-
-class Clock(TrainerCallback):
-    """Seconds of training over all sessions of a run, kept in its states.
-
-    Steps that a killed session had not saved are repeated and count once.
-    """
-
-    seconds = 0.0
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Continue from the time of earlier sessions."""
-        self.seconds = float(state.stateful_callbacks.get(CLOCK, 0.0))
-        self._start = time.perf_counter() - self.seconds
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Record the time for a state that is saved now."""
-        self.seconds = state.stateful_callbacks[CLOCK] = time.perf_counter() - self._start
-
-
 def made_by() -> dict[str, Any]:
     """`command`, `versions` and `host` (cores, and the GPU if there is one) of this process."""
+    names = ("leval-harness", "torch", "transformers")
     versions = {"python": ".".join(map(str, sys.version_info[:3]))}
-    for name in ("leval-harness", "torch", "transformers"):
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:  # run from its source tree
-            continue
+    versions |= {name: version(name) for name in names}
     host: dict[str, Any] = {"cores": os.cpu_count()}
     if torch.cuda.is_available():
         host["device"] = torch.cuda.get_device_name()

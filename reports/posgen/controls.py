@@ -148,7 +148,8 @@ def test(arguments):
     from tqdm import tqdm
 
     from leval_harness.training.posgen_evaluate import evaluate, finished_runs, read_recipe
-    from leval_harness.training.posgen_models import StackData, load_stack
+    from leval_harness.training.posgen_models import load_model
+    from resonance_vllm.hf import apply_rope
 
     torch.set_num_threads(1)
     recipe = read_recipe(arguments.runs)
@@ -177,15 +178,14 @@ def test(arguments):
             writer.writeheader()
         for run in tqdm(sorted(runs, key=lambda run: run.seed)):
             row = {**about, "subtask": run.subtask, "seed": run.seed, "trained": trained}
-            data, stack = StackData(recipe, [run]), None
+            settings, model = recipe.settings(run.subtask), None
             for name in (OWN, *ropes):
                 full = {key: str(value) for key, value in {**row, "tested": name}.items()}
                 if tuple(full[part] for part in key) in done:
                     continue
-                stack = stack or load_stack(recipe, [run], arguments.runs)
-                if name != OWN:
-                    stack.rotate_by([ropes[name]])
-                result = evaluate(stack, data, "test")[0]
+                model = model or load_model(recipe, run, arguments.runs)
+                apply_rope(model, None if name == OWN else ropes[name])
+                result = evaluate(model, settings, "test")
                 scores = {"within": result["id_accuracy"], "past": result["ood_accuracy"]}
                 writer.writerow(full | {k: f"{100 * v:.3f}" for k, v in scores.items()})
             lines.flush()

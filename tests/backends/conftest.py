@@ -70,16 +70,9 @@ def build(kind: str, attention: str = "sdpa", **more: Any) -> Any:
             bos_token_id=1, eos_token_id=2, pad_token_id=3,
         )  # fmt: skip
     else:
-        made = {
-            "llama": t.LlamaConfig,
-            "qwen2": t.Qwen2Config,
-            "mistral": t.MistralConfig,
-            "gemma2": t.Gemma2Config,
-            "granite": t.GraniteConfig,
-        }
         if kind in ("mistral", "gemma2"):  # the self-check reads more than a window
             more = {"sliding_window": 128, **more}
-        config = made[kind](**_sizes(**more))
+        config = t.AutoConfig.for_model(kind, **_sizes(**more))
     return t.AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
 
 

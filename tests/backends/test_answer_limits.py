@@ -69,7 +69,7 @@ def test_an_answer_reached_the_limit_where_nothing_else_ended_it(
     ],
 )
 def test_what_the_limit_ended_has_all_its_tokens_and_no_other_end(tokens, text, expected):
-    assert reached_limit(tokens, text, limit=3, end_tokens={2}, until=["", "stop"]) is expected
+    assert reached_limit(tokens, text, 3, {2}, ["", "stop"]) is expected
 
 
 @pytest.mark.parametrize("mark", ["w9", 9])
@@ -119,19 +119,19 @@ def row(prompt, *answers, **more):
     return {"arguments": [(prompt, {"until": []})], "resps": [list(answers)], **more}
 
 
-def test_what_is_not_known_is_not_written_and_open_thinking_is_found_by_its_text():
+def test_what_is_not_known_is_not_written():
     rows = [row("Q<think>", "hm"), row("Q", "A"), row("Q", "<think>hm"), row("Q", "x</think>A")]
-    mark_answer_ends(
-        lambda *_: [], {"gsm8k": rows, "scored": [{"arguments": [("Q", " A")], "resps": [[-1.0]]}]}
-    )
-    assert [each["thinking_unfinished"] for each in rows] == [1, 0, 1, 0]
+    rows += [row("Q", "[THINK]hm"), row("Q", "◁think▷hm"), row("Q", "x</think>A\n<think>hm")]
+    scored = [{"arguments": [("Q", " A")], "resps": [[-1.0]]}]
+    mark_answer_ends(lambda *_: [], {"gsm8k": rows, "scored": scored})
+    assert [each["thinking_unfinished"] for each in rows] == [1, 0, 1, 0, 1, 1, 1]
     assert not any("reached_limit" in each for each in rows)
 
 
 def test_a_question_has_the_share_of_its_answers_that_reached_the_limit():
     ends = AnswerEnds()
     for answer, at_limit in (("A", True), ("A", False), ("B", True), ("B", True)):
-        ends.add("Q", answer, AnswerEnd(at_limit))
+        ends.known.setdefault(("Q", answer), []).append(AnswerEnd(at_limit))
     rows = [row("Q", "A", "B"), row("Q", "A", "C"), row("P", "A")]
     mark_answer_ends(ends.of, {"gsm8k": rows})
     assert [each.get("reached_limit") for each in rows] == [0.75, None, None], "all or none"
@@ -142,24 +142,13 @@ def test_a_question_has_the_share_of_its_answers_that_reached_the_limit():
     [("<think>hm", False, 0), ("A", True, 1), ("<think>hm", None, 1), ("A", None, 0)],
 )
 def test_the_backend_knows_better_than_the_text_whether_thinking_is_open(answer, known, expected):
-    ends = AnswerEnds()
-    ends.add("Q", answer, AnswerEnd(True, known))
+    ends = AnswerEnds(known={("Q", answer): [AnswerEnd(True, known)]})
     rows = [row("Q", answer), row("Q", answer, filtered_resps=[["A", "right"]])]
     mark_answer_ends(ends.of, {"gsm8k": rows})
     assert rows[0]["thinking_unfinished"] == expected
     assert rows[1].get("thinking_unfinished", 0) == bool(known), (
         "a task that reads its own mark knows"
     )
-
-
-@pytest.mark.parametrize(
-    "answer",
-    ["[THINK]hm", "<|channel|>analysis<|message|>hm", "◁think▷hm", "x</think>A\n<think>hm"],
-)
-def test_thinking_of_any_published_form_is_found(answer):
-    rows = [row("Q", answer)]
-    mark_answer_ends(lambda *_: [], {"gsm8k": rows})
-    assert rows[0]["thinking_unfinished"] == 1
 
 
 def test_other_backends_are_left_alone():

@@ -8,6 +8,7 @@ from lm_eval.api.instance import Instance
 
 from leval_harness.backends.hf import HF
 from leval_harness.backends.hf_long import HFLong
+from leval_harness.backends.registry import CannotExchange
 from resonance_vllm import hf
 
 TRAINED = 64
@@ -21,13 +22,17 @@ METHODS = {
     "resonance_longrope": {"rope_type": "resonance_longrope", **COMMON, **LISTS},
     "yarn": {"rope_type": "yarn", **COMMON},
     "resonance_yarn": {"rope_type": "resonance_yarn", **COMMON},
-    "self_extend": {"rope_type": "self_extend", **COMMON},
-    "dual_chunk": {"rope_type": "dual_chunk", **COMMON},
+    **{
+        name: {"rope_type": name, **COMMON}
+        for kind in ("self_extend", "dual_chunk")
+        for name in (kind, f"resonance_{kind}")
+    },
 }
 LAYOUTS = {
     "llama": {},
     "mistral": {"sliding_window": 48},
     "qwen2": {"use_sliding_window": True, "sliding_window": 48, "max_window_layers": 1},
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
 }
 RNG = random.Random(0)
 
@@ -72,8 +77,8 @@ class Broken:
 
 
 CASES = [(method, "llama") for method in METHODS]
-CASES += [(method, layout) for layout in ("mistral", "qwen2") for method in ("dynamic", "longrope")]
-CASES += [("self_extend", "mistral")]
+CASES += [(m, layout) for layout in LAYOUTS if layout != "llama" for m in ("dynamic", "longrope")]
+CASES += [("self_extend", "mistral"), ("resonance_yarn", "lfm2")]
 
 
 @pytest.mark.parametrize("backend", [HF, HFLong])
@@ -114,19 +119,17 @@ def test_equal_texts_that_are_cut_elsewhere_are_two_requests(make_model, tokeniz
     assert torch.is_grad_enabled()
 
 
-EXCHANGED = ("yarn", "self_extend", None, "dynamic", "resonance_yarn", "longrope", "default", None)
-
-
 @pytest.mark.parametrize("backend", [HF, HFLong])
 def test_settings_are_exchanged_without_a_trace(make_model, tokenizer, backend):
-    """Each method in turn on one model, among others, against a model of its own."""
+    """Each method in turn on one model, among others and errors, against a model of its own."""
 
     def loaded():
         model = make_model("llama", max_position_embeddings=TRAINED)
         return backend(model, tokenizer=tokenizer, device="cpu", max_length=256)
 
-    one, modes = loaded(), []
-    for method in EXCHANGED:
+    one, methods = loaded(), [*METHODS, None, "yarn", None]
+    random.Random(1).shuffle(methods)
+    for method in methods:
         alone = loaded()
         rope = None if method is None else METHODS[method]
         for lm in (one, alone):
@@ -135,6 +138,11 @@ def test_settings_are_exchanged_without_a_trace(make_model, tokenizer, backend):
         assert scores(one, texts) == scores(alone, texts), method
         assert answers(one, texts) == answers(alone, texts), method
         if backend is HFLong:
-            modes.append(one.reuse.mode)
-    if backend is HFLong:
-        assert modes == ["copied" if method == "self_extend" else "shared" for method in EXCHANGED]
+            moved = "self_extend" in str(method) or "dual_chunk" in str(method)
+            assert one.reuse.mode == ("copied" if moved else "shared"), method
+        with pytest.raises(CannotExchange):
+            one.set_rope({"rope_type": "linear", "rope_theta": 1e4, "factor": 0.0}, "model", 256)
+        hook, one.cache_hook = one.cache_hook, Broken()
+        with pytest.raises(OSError, match="disk full"):
+            answers(one, texts)
+        one.cache_hook = hook

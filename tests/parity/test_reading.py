@@ -27,9 +27,8 @@ def reader(folder, arguments=""):
     return HFReader(Setup.parse(f"{folder},device=cpu,{arguments}".rstrip(",")))
 
 
-@pytest.mark.parametrize("kind", ["hf", "hf-long"])
-def test_log_probabilities_are_those_of_token_logprobs(model, kind):
-    ours = reader(f"{kind}:{model}")
+def test_log_probabilities_are_those_of_token_logprobs(model):
+    ours = reader(model)
     expected = token_logprobs(ours.lm, [(row[:1], row[1:]) for row in ROWS])
     for found, wanted in zip(ours.read(ROWS), expected, strict=True):
         assert found.logprob == pytest.approx(wanted, abs=1e-5)
@@ -55,15 +54,19 @@ def test_tops_are_those_of_the_logits(model):
     ours = reader(model)
     (found,) = ours.read(ROWS[:1])
     with torch.no_grad():
-        logits = ours.model(torch.tensor(ROWS[:1])).logits[0, :-1].float().log_softmax(-1)
+        logits = ours.lm.model(torch.tensor(ROWS[:1])).logits[0, :-1].float().log_softmax(-1)
     best = logits.topk(TOP)
     assert np.array_equal(found.top_ids, best.indices.numpy())
     assert found.top == pytest.approx(best.values.numpy(), abs=1e-5)
 
 
-def test_a_token_outside_of_the_vocabulary_is_named():
+def test_what_is_no_log_probability_is_named():
+    even = np.log(np.full((2, 4), 0.25, np.float32))
     with pytest.raises(UserError, match="token 9 is outside of the vocabulary of 4 tokens"):
-        of_logprobs(np.log(np.full((2, 4), 0.25)), [1, 9])
+        of_logprobs(even, [1, 9])
+    even[1] = np.nan
+    with pytest.raises(UserError, match="B: log-probability nan at position 2 of 3"):
+        of_logprobs(even, [1, 2]).checked("B")
 
 
 def test_entries_by_position_become_a_reading():

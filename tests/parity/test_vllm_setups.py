@@ -3,7 +3,7 @@
 import pytest
 
 import leval_harness as lh
-from leval_harness.parity.local import load
+from leval_harness.parity.local import VLLMReader
 from leval_harness.parity.setups import Setup
 from resonance_vllm.errors import SettingError, UserError
 
@@ -12,8 +12,9 @@ OPTIONS = {"lengths": (256,), "count": 3}
 
 
 @pytest.fixture(autouse=True)
-def small_cache(monkeypatch):
-    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+def no_cache_size(monkeypatch):
+    """An engine starts by default: what a test's shell says of the cache does not count."""
+    monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 
 
@@ -32,7 +33,7 @@ def test_float32_on_both_libraries_is_the_same_to_rounding(smollm2):
 
 def test_an_argument_that_the_engine_does_not_take_is_named(smollm2):
     with pytest.raises(SettingError, match=r"^kv_cache_dtipe: vllm has no such argument; did you"):
-        load(Setup.parse(engine(smollm2, ",kv_cache_dtipe=fp8_e4m3")))
+        VLLMReader(Setup.parse(engine(smollm2, ",kv_cache_dtipe=fp8_e4m3")))
 
 
 @pytest.mark.long

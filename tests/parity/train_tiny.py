@@ -64,14 +64,11 @@ def train(model, steps, longest_period):
     for step in range(steps):
         # Copying short strings is learned first; longer ones follow.
         ids = texts(BATCH, min(longest_period, 8 + step // 10), step)
-        loss = model(input_ids=ids, labels=ids).loss
-        loss.backward()
+        model(input_ids=ids, labels=ids).loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
         schedule.step()
-        if step % 100 == 99:
-            print(step + 1, round(float(loss), 4), flush=True)  # noqa: T201
     return model
 
 

@@ -5,29 +5,23 @@ from contextlib import contextmanager
 import pytest
 
 
-def _global_step(args):
-    """The step of a Trainer, or of the state that a callback is given."""
-    states = (getattr(each, "state", each) for each in args)
-    return next((s.global_step for s in states if hasattr(s, "global_step")), None)
-
-
 @pytest.fixture
 def killed(monkeypatch):
-    """`with killed(owner, name): ...` stops what runs in it when `owner.name` is called.
+    """`with killed(owner, name, times): ...` stops what runs in it at a call of `owner.name`.
 
-    With `step` only at that training step; with `after` once the call has done its work.
+    With `after` once the call has done its work.
     """
 
     @contextmanager
-    def stop(owner, name, step=None, after=False):
-        original = getattr(owner, name)
+    def stop(owner, name, times=1, after=False):
+        original, calls = getattr(owner, name), []
 
         def hook(*args, **kwargs):
-            now = step is None or _global_step(args) == step
-            if now and not after:
+            calls.append(name)
+            if len(calls) == times and not after:
                 raise KeyboardInterrupt
             result = original(*args, **kwargs)
-            if now:
+            if len(calls) == times:
                 raise KeyboardInterrupt
             return result
 

@@ -1,8 +1,7 @@
-"""PosGen training: the stack against single models, resuming, errors, and lm-eval's own view."""
+"""PosGen training: against a plain loop, resuming, errors, and lm-eval's own view."""
 
 import csv
 import json
-from collections import defaultdict
 
 import numpy as np
 import pytest
@@ -16,10 +15,9 @@ from leval_harness.cli.main import app
 from leval_harness.training import posgen_evaluate, posgen_train, t5
 from leval_harness.training import posgen_settings as settings
 from leval_harness.training.posgen_evaluate import cross
-from leval_harness.training.posgen_models import Batches, StackData, build_model, build_stack
+from leval_harness.training.posgen_models import batches, build_model, load_model
 from leval_harness.training.posgen_settings import Architecture, PosGenRun, Recipe, Work
-from leval_harness.training.posgen_train import train_all, train_stack
-from leval_harness.training.stack import angle_table
+from leval_harness.training.posgen_train import train_all, train_run
 from leval_tasks.posgen.sequences import splits
 from resonance_vllm.core.frequencies import inv_freq
 from resonance_vllm.core.spec import RopeSpec
@@ -29,11 +27,8 @@ pytestmark = pytest.mark.hf
 
 SMALL = {"hidden": 32, "heads": 2, "head_dim": 16, "feed_forward": 48}
 DATA = {"train": 96, "validation": 12, "test": 12, "train_length": 16, "length": 48}
-RUNS = [
-    PosGenRun("cot", "rope", 0),
-    PosGenRun("recursive", "resonance_yarn", 1),
-    PosGenRun("cot", "yarn", 2),
-]
+RUN = PosGenRun("cot", "resonance_yarn", 1)
+T5 = Architecture(kind="t5", **SMALL)
 
 
 @pytest.fixture(autouse=True)
@@ -56,30 +51,12 @@ def _recipe(**changes):
     return recipe.changed(**changes)
 
 
-T5 = Architecture(kind="t5", **SMALL)
-
-
-@pytest.mark.parametrize("architecture", [Architecture(**SMALL), T5])
-@pytest.mark.parametrize("encoding", ["rope", "resonance_yarn", "resonance_yarn_code"])
-def test_stack_gives_the_logits_of_each_single_model(architecture, encoding):
-    recipe = _recipe(architecture=architecture)
-    runs = [PosGenRun("cot", encoding, 0), PosGenRun("cot", "rope", 5)]
-    stack = build_stack(recipe, runs)
-    ids = torch.randint(0, 22, (2, 3, 49), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        trained, tested = stack.train().logits(ids), stack.eval().logits(ids)
-        for index, run in enumerate(runs):
-            single = build_model(recipe, run).eval()(input_ids=ids[index]).logits
-            for stacked in (trained[index], tested[index]):
-                torch.testing.assert_close(stacked, single, atol=2e-5, rtol=2e-5)
-
-
 def test_t5_layer_is_plain_rope_maths():
     """One layer written out from the definition, angles from `inv_freq` alone."""
     run = PosGenRun("cot", "yarn", 3)
     recipe = _recipe(architecture=T5.changed(layers=1))
     model = build_model(recipe, run).eval().double()
-    model.rotary_emb.float()
+    model.model.rotary_emb.float()
     weights = {k: v.double() for k, v in model.state_dict().items()}
     ids = torch.tensor([[21, 3, 5, 0, 16, 2]])
     spec = RopeSpec.from_dict(settings.rope_parameters("yarn", recipe))
@@ -114,71 +91,68 @@ def test_t5_layer_is_plain_rope_maths():
     torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_stacked_training_is_each_model_trained_alone(tmp_path):
-    """Against a plain loop over the single transformers model, one at a time."""
+def test_training_is_that_of_a_plain_loop(tmp_path):
     recipe = _recipe()
-    train_stack(recipe, RUNS, Work(tmp_path, device="cpu"))
-    for run in RUNS:
-        model = build_model(recipe, run).train()
-        batches = Batches(StackData(recipe, [run]))
-        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.01)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, max_lr=3e-3, total_steps=recipe.steps + 1, pct_start=0.1
-        )
-        for step in range(recipe.steps):
-            ids = batches[step][0]
-            logits = model(input_ids=ids[:, :-1]).logits[:, 4:]
-            loss = cross_entropy(logits.flatten(0, 1), ids[:, 5:].flatten())
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-        saved = type(model).from_pretrained(tmp_path / run.folder).state_dict()
-        for name, value in model.state_dict().items():
-            torch.testing.assert_close(saved[name], value, atol=2e-4, rtol=2e-3, msg=name)
-
-
-_SAVES = (posgen_train.Trainer, "_save_optimizer_and_scheduler")  # the weights are written by then
-_STEPS = (posgen_train._Recorder, "on_step_end")  # the step is in memory only, or just saved
+    train_run(recipe, RUN, Work(tmp_path, device="cpu"))
+    model = build_model(recipe, RUN).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=3e-3, total_steps=recipe.steps + 1, pct_start=0.1
+    )
+    read = []
+    for ids, labels in batches(recipe, RUN):
+        assert torch.equal(ids[:, 5:], labels[:, :-1]), "a label is the number after its input"
+        read += map(tuple, ids.tolist())
+        logits = model(input_ids=ids).logits[:, 4:]
+        loss = cross_entropy(logits.flatten(0, 1), labels.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    assert len(read) == 4 * len({*read}) == 4 * 96, "each sequence once an epoch"
+    assert read[:96] != read[96:192]
+    saved = load_file(tmp_path / RUN.folder / "model.safetensors")
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(saved[name], value, atol=1e-5, rtol=1e-4, msg=name)
 
 
 @pytest.mark.parametrize(
     ("where", "dropout", "keep"),
     [
-        pytest.param((*_STEPS, 8, True), 0.0, "last", marks=pytest.mark.long, id="a-step"),
-        pytest.param((*_SAVES, 10), 0.2, "best", id="half-a-state"),
+        pytest.param((posgen_train.Training, "learn", 8), 0.0, "last", id="a-step"),
+        pytest.param((torch, "save", 2, True), 0.2, "best", id="half-a-state"),
         pytest.param((posgen_evaluate, "write_json"), 0.0, "last", id="before-the-result"),
     ],
 )
 def test_a_killed_run_resumes_to_the_same_result(tmp_path, killed, where, dropout, keep):
     architecture = T5.changed(dropout=dropout)
     recipe = _recipe(architecture=architecture, evaluate_every=1, keep=keep)
-    runs = RUNS[:2]
 
     def all_of(folder):
-        return list(train_all(recipe, runs, folder, stack_size=2, save_steps=5, device="cpu"))
+        return list(train_all(recipe, [RUN], folder, save_steps=5, device="cpu"))
 
-    unbroken = all_of(tmp_path / "a")
+    (unbroken,) = all_of(tmp_path / "a")
     with killed(*where):
         all_of(tmp_path / "b")
     assert not list((tmp_path / "b").glob("*/*/*/result.json"))
-    resumed = all_of(tmp_path / "b")
-    for name in ("test", "steps", "kept_step"):
-        assert [r[name] for r in resumed] == [r[name] for r in unbroken]
-    for run in runs:
-        curves = [(tmp_path / x / run.folder / "metrics.csv").read_text() for x in "ab"]
-        assert curves[0] == curves[1]
-        assert [r["step"] for r in csv.DictReader(curves[0].splitlines())] == ["3", "6", "9", "12"]
-    assert resumed[0]["seconds"] > 0
+    (resumed,) = all_of(tmp_path / "b")
+    for part in ("test", "steps", "kept_step"):
+        assert resumed[part] == unbroken[part]
+    curves = [(tmp_path / x / RUN.folder / "metrics.csv").read_text() for x in "ab"]
+    assert curves[0] == curves[1]
+    assert [r["step"] for r in csv.DictReader(curves[0].splitlines())] == ["3", "6", "9", "12"]
+    assert not list((tmp_path / "b" / ".unfinished").glob("*.pt"))
 
 
 def test_processes_side_by_side_train_what_one_does(tmp_path):
+    runs = [PosGenRun("cot", "rope", 0), RUN, PosGenRun("recursive", "yarn", 2)]
+
     def tests(folder, **how):
-        results = train_all(_recipe(), RUNS, tmp_path / folder, device="cpu", **how)
+        results = train_all(_recipe(), runs, tmp_path / folder, device="cpu", **how)
         return {(r["subtask"], r["encoding"], r["seed"]): r["test"] for r in results}
 
     alone = tests("a")
-    assert len(alone) == len(RUNS)
+    assert len(alone) == len(runs)
     assert tests("b", jobs=2) == alone
     assert tests("b", jobs=2) == alone, "finished runs are read, not repeated"
 
@@ -187,85 +161,73 @@ def test_processes_side_by_side_train_what_one_does(tmp_path):
 def test_the_best_model_is_the_first_of_the_highest_accuracy(tmp_path, monkeypatch, keep):
     """With `best_scaled` validations rotate by the code's YaRN; training and the test do not."""
     recipe = _recipe(evaluate_every=1, keep=keep)
-    turned, weights = defaultdict(list), []
+    turned, weights = [], []
 
-    def evaluate(stack, data, split, rows=None):
-        turned[split].append(stack.get_buffer("angles").clone())
-        weights.append([stack.state_of(index) for index in range(2)])
-        return real(stack, data, split, rows)
+    def evaluate(model, data, split, rows=None):
+        turned.append(model.model.rotary_emb.inv_freq.clone())
+        weights.append({name: value.clone() for name, value in model.state_dict().items()})
+        return real(model, data, split, rows)
 
     real = posgen_train.evaluate
     monkeypatch.setattr(posgen_train, "evaluate", evaluate)
     monkeypatch.setattr(posgen_evaluate, "evaluate", evaluate)
-    runs = [PosGenRun("cot", encoding, 0) for encoding in ("rope", "resonance")]
-    results = train_stack(recipe, runs, Work(tmp_path, device="cpu"))
-
-    def angles(names):
-        ropes = [settings.rope_parameters(name, recipe) for name in names]
-        length = turned["test"][0].shape[2]
-        return angle_table(ropes, recipe.architecture.head_dim, length)
-
-    own = angles(["rope", "resonance"])
-    during = own if keep == "best" else angles(["yarn_code", "resonance_yarn_code"])
-    assert len(turned["validation"]) == recipe.epochs
-    assert all(torch.equal(each, during) for each in turned["validation"])
-    assert torch.equal(turned["test"][0], own)
-    for index, (run, result) in enumerate(zip(runs, results, strict=True)):
-        with (tmp_path / run.folder / "metrics.csv").open() as file:
-            accuracies = [float(row["id_accuracy"]) for row in csv.DictReader(file)]
-        at = accuracies.index(max(accuracies))
-        assert result["kept_step"] == 3 * (at + 1)
-        saved = load_file(tmp_path / run.folder / "model.safetensors")
-        for name, value in weights[at][index].items():
-            assert torch.equal(saved[name], value), name
+    run = PosGenRun("cot", "resonance", 0)
+    result = train_run(recipe, run, Work(tmp_path, device="cpu"))
+    *validated, tested = turned
+    assert len(validated) == recipe.epochs
+    assert all(torch.equal(each, tested) == (keep == "best") for each in validated)
+    scaled = RopeSpec.from_dict(settings.rope_parameters("resonance_yarn_code", recipe))
+    wanted = tested if keep == "best" else inv_freq(scaled, 16).float()
+    torch.testing.assert_close(validated[0], wanted)
+    with (tmp_path / run.folder / "metrics.csv").open() as file:
+        accuracies = [float(row["id_accuracy"]) for row in csv.DictReader(file)]
+    at = accuracies.index(max(accuracies))
+    assert result["kept_step"] == 3 * (at + 1)
+    saved = load_file(tmp_path / run.folder / "model.safetensors")
+    assert all(torch.equal(saved[name], value) for name, value in weights[at].items())
 
 
 def test_bf16_stays_near_float32(tmp_path):
-    data = {**DATA, "train": 400}
-    results = [
-        train_stack(_recipe(data=data, epochs=6, bf16=bf16), RUNS[:1], Work(tmp_path / str(bf16)))[
-            0
-        ]
+    recipe = _recipe(data={**DATA, "train": 400}, epochs=6)
+    exact, rounded = (
+        train_run(recipe.changed(bf16=bf16), RUN, Work(tmp_path / str(bf16)))["test"]["loss"]
         for bf16 in (False, True)
-    ]
-    exact, rounded = (result["test"]["loss"] for result in results)
+    )
     assert exact != rounded
     assert abs(exact - rounded) < 0.05
 
 
 def test_finished_runs_are_not_repeated_and_other_settings_are_refused(tmp_path):
-    recipe, run = _recipe(epochs=1), RUNS[0]
-    (made,) = train_all(recipe, [run], tmp_path, device="cpu")
-    result = tmp_path / run.folder / "result.json"
+    recipe = _recipe(epochs=1)
+    (made,) = train_all(recipe, [RUN], tmp_path, device="cpu")
+    result = tmp_path / RUN.folder / "result.json"
     kept = made | {"test": {"id_accuracy": 1.0, "ood_accuracy": 0.5}}
     result.write_text(json.dumps(kept))
-    assert list(train_all(recipe, [run], tmp_path, device="cpu")) == [kept]
-    result.write_text(json.dumps(kept | {"seed": run.seed + 1}))
-    (again,) = train_all(recipe, [run], tmp_path, device="cpu")
+    assert list(train_all(recipe, [RUN], tmp_path, device="cpu")) == [kept]
+    result.write_text(json.dumps(kept | {"seed": RUN.seed + 1}))
+    (again,) = train_all(recipe, [RUN], tmp_path, device="cpu")
     assert again["test"] == made["test"], "the result of another run was copied here"
     with pytest.raises(UserError, match="holds a run with other settings"):
-        list(train_all(_recipe(epochs=2), [run], tmp_path, device="cpu"))
+        list(train_all(_recipe(epochs=2), [RUN], tmp_path, device="cpu"))
     other = tmp_path / "other"
     other.mkdir()
     (other / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match="not empty and holds no such training"):
-        list(train_all(recipe, [run], other, device="cpu"))
+        list(train_all(recipe, [RUN], other, device="cpu"))
 
 
 def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
     recipe = _recipe(learning_rate=1e30, epochs=30)
-    with pytest.raises(UserError, match=r"loss: (nan|inf) at step 6 in cot/rope/seed-0"):
-        train_stack(recipe, RUNS[:1], Work(tmp_path, device="cpu"))
+    with pytest.raises(UserError, match=r"loss: (nan|inf) at step 6 in cot/resonance_yarn/seed-1"):
+        train_run(recipe, RUN, Work(tmp_path, device="cpu"))
 
 
 def test_the_feed_forward_stays_as_it_began_where_it_is_frozen(tmp_path):
     assert settings.preset("code").architecture.freeze_feed_forward
-    assert settings.preset("code").keep == "best"
     recipe = _recipe(architecture=T5.changed(freeze_feed_forward=True), epochs=1)
-    run = PosGenRun("cot", "resonance", 0)
-    train_stack(recipe, [run], Work(tmp_path, device="cpu"))
-    saved = t5.PosGenT5ForCausalLM.from_pretrained(tmp_path / run.folder).state_dict()
-    for name, fresh in build_model(recipe, run).state_dict().items():
+    train_run(recipe, RUN, Work(tmp_path, device="cpu"))
+    saved = t5.PosGenT5ForCausalLM.from_pretrained(tmp_path / RUN.folder).state_dict()
+    for name, fresh in build_model(recipe, RUN).state_dict().items():
         frozen = ".mlp." in name or "post_attention" in name
         assert torch.equal(saved[name], fresh) == frozen, name
 
@@ -278,40 +240,35 @@ def test_yarn_wavelengths_of_the_code_preset_are_the_published_ones():
     assert wavelengths[8:16] == [63, 84, 112, 198, 396, 1048, 1397, 1863]
     assert wavelengths[-1] == 186294
     assert spec.method.scale() == pytest.approx(1.13747, abs=1e-5)
-
-
-@pytest.mark.parametrize("encoding", ["yarn_code", "resonance_yarn_code"])
-def test_the_codes_ramp_is_the_same_over_either_length(encoding):
-    """The authors' code ramps over the 257 positions of a test, we write it over the 65 trained."""
-    ours = settings.rope_parameters(encoding, settings.preset("small"))
-    theirs = {**ours, "original_max_position_embeddings": 257, "beta_fast": 2.0, "beta_slow": 1.0}
-    assert ours["original_max_position_embeddings"] == 65
-    tables = [inv_freq(RopeSpec.from_dict(each), 64) for each in (ours, theirs)]
+    # The authors' code ramps over the 257 positions of a test, we write it over the 65 trained.
+    theirs = {**rope, "original_max_position_embeddings": 257, "beta_fast": 2.0, "beta_slow": 1.0}
+    assert rope["original_max_position_embeddings"] == 65
+    plain = [{**each, "rope_type": "yarn"} for each in (rope, theirs)]
+    tables = [inv_freq(RopeSpec.from_dict(each), 64) for each in plain]
     torch.testing.assert_close(*tables, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("architecture", [Architecture(**SMALL), T5])
 def test_a_model_is_trained_once_and_tested_under_other_encodings(tmp_path, architecture):
-    """Against the checkpoint that transformers loads with those settings in its config."""
+    """Against a model that is built with those settings in its config."""
     recipe = _recipe(architecture=architecture, epochs=2)
     runs = [PosGenRun("cot", "rope", 0), PosGenRun("recursive", "rope", 1)]
     list(train_all(recipe, runs, tmp_path, device="cpu"))
-    weights = {run: (tmp_path / run.folder / "model.safetensors").read_bytes() for run in runs}
+    files = [tmp_path / run.folder / "model.safetensors" for run in runs]
+    weights = [file.read_bytes() for file in files]
     asked = {"rope": ["rope", "yarn_code", "resonance"]}
-    results = list(cross(tmp_path, asked, stack_size=2))
+    results = list(cross(tmp_path, asked))
     made = [(r["subtask"], r["encoding"], r["tested_with"]) for r in results]
     assert sorted(made) == [
         (subtask, "rope", tested)
         for subtask in ("cot", "recursive")
         for tested in ("resonance", "yarn_code")
     ], "its own encoding was tested in training"
-    for run in runs:
-        assert weights[run] == (tmp_path / run.folder / "model.safetensors").read_bytes()
+    assert weights == [file.read_bytes() for file in files]
     for result in results:
         run = PosGenRun(result["subtask"], "rope", result["seed"])
         model = build_model(recipe, PosGenRun(run.subtask, result["tested_with"], 0)).eval()
-        state = load_file(tmp_path / run.folder / "model.safetensors")
-        model.load_state_dict(state, strict=architecture.kind == "llama")
+        model.load_state_dict(load_model(recipe, run, tmp_path).state_dict())
         numbers = splits(recipe.settings(run.subtask)).test
         ids = torch.from_numpy(np.pad(numbers, ((0, 0), (1, 0)), constant_values=21))
         with torch.no_grad():
@@ -347,22 +304,18 @@ def _by_lm_eval(checkpoint, backend):
 def test_lm_eval_sees_the_accuracy_that_the_trainer_saw(tmp_path, architecture):
     data = {**DATA, "train": 400}
     recipe = _recipe(architecture=architecture, data=data, epochs=12)
-    run = PosGenRun("cot", "resonance_yarn", 4)
-    (result,) = train_stack(recipe, [run], Work(tmp_path, device="cpu"))
-    metrics = _by_lm_eval(tmp_path / run.folder, "hf-long")
+    result = train_run(recipe, RUN, Work(tmp_path, device="cpu"))
+    metrics = _by_lm_eval(tmp_path / RUN.folder, "hf-long")
     own = dict(result["test"])
     del own["loss"]
     by_position = own.pop("by_position")
     assert len(by_position) == 48 - 4
     assert np.mean(by_position[16 - 4 :]) == pytest.approx(metrics["ood_accuracy"])
     assert np.mean(by_position[26 - 4 : 37 - 4]) == pytest.approx(metrics["accuracy@26-36"])
-    assert set(own) == {
-        "id_accuracy",
-        "ood_accuracy",
-        *(f"accuracy@{x}" for x in ("16-25", "26-36", "37-47")),
-    }
+    bands = {f"accuracy@{x}" for x in ("16-25", "26-36", "37-47")}
+    assert own.keys() == {"id_accuracy", "ood_accuracy", *bands}
     assert metrics == pytest.approx(own, abs=1e-9)
-    config = json.loads((tmp_path / run.folder / "config.json").read_text())
+    config = json.loads((tmp_path / RUN.folder / "config.json").read_text())
     assert config["rope_parameters"] == {
         "rope_type": "resonance_yarn",
         "rope_theta": 10_000.0,
@@ -371,7 +324,7 @@ def test_lm_eval_sees_the_accuracy_that_the_trainer_saw(tmp_path, architecture):
         "beta_fast": 2.0,
     }
     with pytest.raises(ValueError, match="use --model hf-long"):
-        _by_lm_eval(tmp_path / run.folder, "hf")
+        _by_lm_eval(tmp_path / RUN.folder, "hf")
 
 
 @pytest.mark.parametrize(

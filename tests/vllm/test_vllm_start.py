@@ -76,5 +76,6 @@ def test_an_engine_starts_by_default_says_why_it_does_not_and_exchanges_methods(
         lists = {"short_factor": [1.0] * 32, "long_factor": [2.0] * 32}
         with pytest.raises(CannotExchange):
             total({**longrope, **lists, "original_max_position_embeddings": 32})
+        assert (total(yarn), total(None)) == (other, shipped), "after an error that was caught"
     finally:
         lm.model.llm_engine.engine_core.shutdown()

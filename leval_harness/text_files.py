@@ -1,0 +1,34 @@
+"""Texts of files that users name: JSON lines, plain text, folders of both."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from leval_tasks.data import numbered_rows, read_bytes
+from leval_tasks.perplexity.documents import Text, TextRow
+from resonance_vllm.errors import SettingError
+
+SUFFIXES = (".jsonl", ".txt")
+
+
+def texts_of(path: Path, where: str) -> Iterator[Text]:
+    """Texts of a JSONL file (one object with `text` a line), a text file, or a folder of them.
+
+    Args:
+        path: file or folder.
+        where: option that named it, for messages.
+
+    Raises:
+        SettingError: a line is no JSON or has no `text`, or a file is not UTF-8 text.
+    """
+    if path.is_dir():
+        for file in sorted(each for each in path.iterdir() if each.suffix in SUFFIXES):
+            yield from texts_of(file, where)
+    elif path.suffix == ".jsonl":
+        content = read_bytes(path, SettingError)
+        for _, row in numbered_rows(content, f"{where}: {path}", TextRow, SettingError):
+            yield Text(path.stem, row.text)
+    else:
+        try:
+            yield Text(path.stem, path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingError(f"{where}: {path} is no UTF-8 text: {error}") from None
