@@ -1,7 +1,9 @@
 """What a model really runs with, on transformers and on vLLM: both build it without weights."""
 
+import contextlib
 import importlib.metadata
 import importlib.util
+import itertools
 import json
 import os
 import shlex
@@ -25,12 +27,7 @@ from resonance_vllm.verify import NoRope, RotaryReport, Turns, differences
 
 LIBRARIES = ("transformers", "vllm")
 PLUGIN_GROUP, PLUGIN = "vllm.general_plugins", "resonance_rope"
-# Checkpoints whose config.json misleads about the length that they scale from: model type and
-# positions -> that length, and where the model card has it.
-CARDS = {
-    (kind, 40960): (32768, "the model cards on hf.co/Qwen: 32,768 for outputs, 8,192 for prompts")
-    for kind in ("qwen3", "qwen3_moe")
-}
+REGISTER = "resonance_vllm.vllm:register"
 _LOOK = 4096
 """Rows of a table from which frequencies are read."""
 
@@ -63,20 +60,21 @@ def report(
     Raises:
         RopeConfigError: the settings cannot be written for this model.
     """
-    written = {} if rope is None else hf_overrides(rope, model, context_length)
-    served = _for_vllm(rope, model, context_length)
+    on_vllm = rope is None or not isinstance(rope.method, MappedMethod)
+    served = vllm_hf_overrides(rope, model, context_length) if rope and on_vllm else {}
+    of_hf, of_vllm = limits(model, rope, context_length)
     hf = _side("transformers", libraries, lambda: _hf_report(path, rope, context_length))
     vllm = _side("vllm", libraries, lambda: _vllm_report(path, rope, served, context_length))
     lines = _disagreements(hf, vllm)
-    of_hf, of_vllm = limits(model, rope, context_length)
     if not _absent(hf):
+        written = hf_overrides(rope, model, context_length) if rope else {}
         hf |= {"limit": of_hf, "overrides": written}
     if not _absent(vllm):
         vllm |= {"limit": of_vllm}
-        if served is not None:
+        if on_vllm:
             command = serve_command(path, served, context_length or of_vllm)
             vllm |= {"overrides": served, "serve": command}
-        lines += [] if rope is None else about_vllm(rope, model, context_length)
+        lines += about_vllm(rope, model, context_length) if rope and on_vllm else []
     if not _absent(hf) and not _absent(vllm) and of_hf != of_vllm:
         lines.insert(0, f"limit: {of_hf} tokens on transformers, {of_vllm} on vLLM")
     return {"transformers": hf, "vllm": vllm, "disagreements": lines}
@@ -91,25 +89,15 @@ def _absent(side: Side) -> bool:
     return "not_installed" in side or "not_asked" in side
 
 
-def _for_vllm(
-    rope: RopeSpec | None, model: ModelPositions, length: int | None
-) -> dict[str, Any] | None:
-    """Overrides for vLLM; None where it cannot run the method."""
-    if rope is None:
-        return {}
-    return None if isinstance(rope.method, MappedMethod) else vllm_hf_overrides(rope, model, length)
-
-
 def limits(
     model: ModelPositions, rope: RopeSpec | None, context_length: int | None = None
 ) -> tuple[int | None, int | None]:
     """Longest sequence in tokens on transformers and on vLLM; None where it is unknown."""
     model = model.with_length(context_length or (rope.method.trained_length if rope else None))
-    served = _for_vllm(rope, model, context_length)
-    return (
-        _known(lambda: length_limit(model, rope, context_length)),
-        None if served is None else _known(lambda: vllm_limit(model.overridden(served))),
-    )
+    on_hf = _known(lambda: length_limit(model, rope, context_length))
+    if rope is None:
+        return on_hf, _known(lambda: vllm_limit(model))
+    return on_hf, None if isinstance(rope.method, MappedMethod) else on_hf
 
 
 def _side(library: str, asked: Sequence[str], look: Callable[[], list[RotaryReport]]) -> Side:
@@ -132,15 +120,8 @@ def _plain(held: RotaryReport) -> dict[str, Any]:
 
 def _reason(error: Exception) -> str:
     """An error in one line, those of vLLM's config without pydantic's frame."""
-    text = str(error)
-    if "Value error, " in text:
-        text = text.split("Value error, ", 1)[1].rsplit(" [type=", 1)[0]
-    text = " ".join(text.split())[:500]
-    return (
-        text
-        if isinstance(error, RopeConfigError | ValueError)
-        else f"{type(error).__name__}: {text}"
-    )
+    text = " ".join(str(error).rpartition("Value error, ")[2].partition(" [type=")[0].split())[:500]
+    return text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"
 
 
 def _known(look: Callable[[], int]) -> int | None:
@@ -157,10 +138,10 @@ def _hf_report(path: str, rope: RopeSpec | None, length: int | None) -> list[Rot
 
 
 def _vllm_report(
-    path: str, rope: RopeSpec | None, overrides: dict[str, Any] | None, length: int | None
+    path: str, rope: RopeSpec | None, overrides: dict[str, Any], length: int | None
 ) -> list[RotaryReport]:
-    if rope is not None and overrides is None:
-        rope.method.for_vllm({"rope_type": rope.rope_type})  # says why
+    if rope is not None:
+        rope.method.for_vllm({"rope_type": rope.rope_type})  # says why, where vLLM cannot
     return vllm_report(path, overrides, length)
 
 
@@ -245,9 +226,10 @@ def serve_command(path: str, overrides: Mapping[str, Any], length: int | None) -
 
 def plugin_problem() -> str | None:
     """Why vLLM will not load our plugin; None where it will."""
-    names = {point.name for point in importlib.metadata.entry_points(group=PLUGIN_GROUP)}
-    if PLUGIN not in names:
-        return f"no entry point {PLUGIN} in {PLUGIN_GROUP}; install leval-harness"
+    found = {each.name: each.value for each in importlib.metadata.entry_points(group=PLUGIN_GROUP)}
+    if found.get(PLUGIN) != REGISTER:
+        is_there = f"is {found[PLUGIN]}, of another version" if PLUGIN in found else "is missing"
+        return f"its entry point {PLUGIN} {is_there}: install leval-harness again with pip"
     allowed = os.environ.get("VLLM_PLUGINS")
     if allowed is not None and PLUGIN not in allowed.split(","):
         return f"excluded by VLLM_PLUGINS={allowed!r}; add {PLUGIN} to it"
@@ -256,30 +238,25 @@ def plugin_problem() -> str | None:
 
 def length_remark(model: ModelPositions) -> str | None:
     """A remark on a trained length that the config does not state; None without one."""
-    known = CARDS.get((str(model.model_type), model.max_position_embeddings or 0))
-    if known is None or not model.plain:
+    qwen3 = model.model_type in ("qwen3", "qwen3_moe") and model.max_position_embeddings == 40960
+    if not qwen3 or not model.plain:
         return None
-    length, source = known
     return (
-        f"max_position_embeddings {model.max_positions} is {length} and room beside it ({source}); "
-        f"a method scales from the config's number unless {LENGTH}={length} is given"
+        "max_position_embeddings 40960 is 32768 and room beside it (the model cards on hf.co/Qwen: "
+        f"32,768 for outputs, 8,192 for prompts); a method scales from 40960 unless {LENGTH}=32768 "
+        "is given"
     )
 
 
 def remedy(model: ModelPositions, rope: RopeSpec | None, length: int) -> str:
     """The setting that allows a context length in tokens above the limit."""
-    spec, name = rope, "--rope"
+    spec = rope
     if rope is None and model.scaled:
-        try:
+        with contextlib.suppress(RopeConfigError):  # a type of the model's own
             spec = model.shipped()
-        except RopeConfigError:
-            spec = None
-        else:
-            if spec.method.length_limit(model.max_positions) >= length:
-                return f"--rope {spec.rope_type}, whose shipped factor reaches this length"
     method = spec.rope_type if spec and spec.method.extension is not None else "yarn"
     original = (spec.method.trained_length if spec else None) or model.original_length
-    return f"{name} {method}:factor={-(-length // original)}, or a shorter length"
+    return f"--rope {method}:factor={-(-length // original)}, or a shorter length"
 
 
 def _disagreements(hf: Side, vllm: Side) -> list[str]:
@@ -295,8 +272,6 @@ def about_vllm(
     rope: RopeSpec, model: ModelPositions, context_length: int | None = None
 ) -> list[str]:
     """What vLLM does otherwise by settings, beside what its modules hold at start-up."""
-    if isinstance(rope.method, MappedMethod):
-        return []  # it refuses the method
     on_vllm = fixed_for_vllm(rope, model, context_length)
     lines = []
     if rope.rope_type != on_vllm.rope_type:
@@ -329,8 +304,7 @@ def _different(ours: list[Side], theirs: list[Side]) -> list[str]:
             alone = "transformers" if on_hf else "vLLM"
             lines.append(f"layers: a rotation{where} is held on {alone} alone")
             continue
-        pairs = [(on_hf[0], each) for each in on_vllm] + [(each, on_vllm[0]) for each in on_hf[1:]]
-        for one, other in pairs:
+        for one, other in itertools.product(on_hf, on_vllm):
             if wrong := differences(_turns(other), _turns(one)):
                 lines.append(f"rotation{where}: on vLLM {'; '.join(wrong)}")
             if one["exact_phase"] != other["exact_phase"]:

@@ -15,13 +15,11 @@ from resonance_vllm.core.spec import (
     METHODS,
     OWN_TYPES,
     PREFIX,
-    RESONANCE,
     STOCK_TYPES,
     RopeSpec,
 )
 from resonance_vllm.errors import RopeConfigError, not_allowed, one_of
 from resonance_vllm.hub import (
-    asking_hub,
     hub_commit,
     loading,
     read_config,
@@ -31,13 +29,13 @@ from resonance_vllm.hub import (
 from resonance_vllm.positions import (
     ModelPositions,
     Settings,
+    global_layers,
     model_keys,
     text_config,
-    without_window,
 )
 
 __all__ = [
-    "ROPE_PRECISIONS", "ModelPositions", "asking_hub", "hf_overrides", "hub_commit",
+    "ROPE_PRECISIONS", "ModelPositions", "hf_overrides", "hub_commit",
     "length_limit", "loading", "model_args", "read_config", "reason_of", "refuse_missing_folder",
     "vllm_hf_overrides", "vllm_limit", "with_rope",
 ]  # fmt: skip
@@ -92,26 +90,23 @@ def vllm_multiplies(model: ModelPositions, rope_type: str) -> bool:
     return rope_type not in STOCK_TYPES or METHODS[rope_type].vllm_multiplies
 
 
-def vllm_limit(model: ModelPositions) -> int:
-    """Longest sequence in tokens that vLLM serves by a config with overrides.
+def vllm_limit(model: ModelPositions, overrides: Mapping[str, Any] | None = None) -> int:
+    """Longest sequence in tokens that vLLM serves by a config with overrides of its keys.
 
-    It is what vLLM derives from `max_position_embeddings`; of our types no more than they allow,
-    because the plugin refuses that.
+    Of its own types it is what vLLM derives, of ours `length_limit`: the plugin refuses more.
 
     Raises:
         RopeConfigError: the config has no length, or a factor that is none.
     """
-    factor, derived = model.rope.get("factor"), model.max_positions
-    if factor and vllm_multiplies(model, str(model.rope["rope_type"])):
-        if not isinstance(factor, int | float) or not 0 < factor <= LONGEST_FACTOR:
-            raise RopeConfigError(not_allowed("factor", factor, "a number of at least 1"))
-        derived = int(derived * factor)
-    if model.rope["rope_type"] not in OWN_TYPES:
-        return derived
-    method = model.shipped().method
-    return min(
-        derived, method.length_limit(derived if method.trained_length else model.max_positions)
-    )
+    seen = model.overridden(overrides or {})
+    kind, factor = str(seen.rope["rope_type"]), seen.rope.get("factor")
+    if kind in OWN_TYPES:
+        return length_limit(model, seen.shipped(), seen.max_position_embeddings)
+    if not factor or not vllm_multiplies(seen, kind):
+        return seen.max_positions
+    if not isinstance(factor, int | float) or not 0 < factor <= LONGEST_FACTOR:
+        raise RopeConfigError(not_allowed("factor", factor, "a number of at least 1"))
+    return int(seen.max_positions * factor)
 
 
 def with_rope(config: Any, rope: Mapping[str, Any], limit: int | None = None) -> Any:
@@ -225,28 +220,19 @@ def _written(
 def _parameters(
     rope: RopeSpec, model: ModelPositions, form: Callable[[RopeSpec], dict[str, Any]]
 ) -> Settings:
-    """`rope_parameters` as the language model's config has them, with the keys of the model.
-
-    Several layer types without a window get Resonance, each on its own base method.
-    """
+    """`rope_parameters` as the language model's config has them, with the keys of the model."""
+    written = {**model_keys(model.rope), **form(rope)}
     if not model.by_layer_type:
-        return {**model_keys(model.rope), **form(rope)}
-    result = dict(model.rope_parameters or {})
-    if len(kinds := without_window(result)) == 1:
-        return {**result, kinds[0]: {**model_keys(model.rope), **form(rope)}}
-    for kind in kinds:
-        layers = model.of_layers(kind)
-        spec = layers.complete({"rope_type": RESONANCE})
-        result[kind] = {**model_keys(layers.rope), **form(spec)}
-    return result
+        return written
+    shipped: Settings = model.rope_parameters or {}
+    return {**shipped, global_layers(shipped): written}
 
 
 def _cancelling(rope: Settings, model: ModelPositions) -> Settings:
-    if model.by_layer_type:
-        shipped: Settings = model.rope_parameters or {}
-        kinds = without_window(shipped)
-        return {**rope, **{kind: {**dict.fromkeys(shipped[kind]), **rope[kind]} for kind in kinds}}
-    return {**dict.fromkeys(model.rope), **rope}
+    if not model.by_layer_type:
+        return {**dict.fromkeys(model.rope), **rope}
+    kind = global_layers(rope)
+    return {**rope, kind: {**dict.fromkeys((model.rope_parameters or {})[kind]), **rope[kind]}}
 
 
 def effective_rope_precision(library: str, rope_precision: str) -> str:

@@ -4,8 +4,6 @@ truncation: 'mid' is not allowed; allowed: middle, right, left, skip; did you me
 """
 
 import difflib
-import sys
-import unicodedata
 from collections.abc import Iterable
 
 
@@ -24,25 +22,15 @@ class RopeConfigError(SettingError):
 MOST_SHOWN = 40
 """With more names than this a message lists only the similar ones."""
 
-_DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
-"""Unicode's classes of characters that override the direction of a text."""
-
 
 def shown(value: object) -> str:
     """A short quotation of a value for a message, control characters escaped."""
-    try:
-        text = repr(value)
-    except ValueError:  # an integer of more digits than Python prints
-        return "a number too large to print"
-    except RecursionError:
-        return "something nested too deeply to print"
+    text = repr(value)
     return text if len(text) <= 120 else text[:117] + "..."
 
 
 def said_by_parser(error: Exception) -> str:
-    """A parser's message in one line; Python's advice about very long numbers is left out."""
-    if "integer string conversion" in str(error):
-        return f"a number of more than {sys.get_int_max_str_digits()} digits"
+    """A parser's message in one line."""
     return " ".join(str(error).split())
 
 
@@ -52,15 +40,8 @@ def printable(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """One line without control characters, which could steer a terminal, or direction overrides."""
-    return "".join(
-        " "
-        if c in "\n\r\t"
-        else "\N{REPLACEMENT CHARACTER}"
-        if unicodedata.category(c) in {"Cc", "Cs"} or unicodedata.bidirectional(c) in _DIRECTIONS
-        else c
-        for c in text
-    )
+    """The same in one line."""
+    return printable(" ".join(text.split()))
 
 
 def hint(name: object, known: Iterable[str]) -> str:
@@ -72,7 +53,7 @@ def hint(name: object, known: Iterable[str]) -> str:
 
 def near(name: object, known: Iterable[str]) -> str:
     """`; did you mean 'a'?`, or nothing if no name is similar."""
-    text = name[:120] if isinstance(name, str) else shown(name)
+    text = name if isinstance(name, str) else shown(name)
     names = {each.casefold(): each for each in known}
     matches = difflib.get_close_matches(text.casefold(), names, n=3, cutoff=0.6)
     return f"; did you mean {' or '.join(repr(names[m]) for m in matches)}?" if matches else ""

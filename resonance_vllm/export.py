@@ -6,12 +6,12 @@ read the type from config.json, or keep one of their own; none of that is writte
 is built by the new config and compared.
 """
 
+import contextlib
 import json
 import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,10 @@ from resonance_vllm.core.spec import LENGTH, RopeRequest, RopeSpec
 from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.files import parse_json, write_text
 from resonance_vllm.positions import model_keys
-from resonance_vllm.verify import RotaryReport, differences
+from resonance_vllm.verify import RotaryReport, differences, other_numbers
 
 # Files that hold weights: linked where the file system can, never rewritten.
 WEIGHTS = (".safetensors", ".bin", ".pt")
-_READING = "allowed: families whose code reads longrope from config.json"
 
 logger = logging.getLogger(__name__)
 
@@ -64,8 +63,7 @@ def export_checkpoint(checkpoint: Path, request: RopeRequest, out: Path) -> int:
     content = json.dumps(_config(checkpoint, rope, model, asked), indent=2) + "\n"
     with tempfile.TemporaryDirectory() as scratch:
         (Path(scratch) / "config.json").write_text(content, encoding="utf-8")
-        _compare(Path(scratch), asked)
-        _refuse_other_numbers(checkpoint, rope, Path(scratch))
+        _compare(checkpoint, rope, scratch, asked)
     out.mkdir(parents=True, exist_ok=True)
     for source in sorted(checkpoint.iterdir()):
         if source.is_file() and source.name != "config.json":
@@ -149,64 +147,36 @@ def _config(
     return config
 
 
-def _compare(exported: Path, asked: RotaryReport) -> None:
-    """Refuse unless stock code turns as asked under the config in a folder."""
-    for library, reports in _built(exported):
-        for held in reports:
-            wrong = differences(held.turns, asked.turns)
-            if wrong:
-                raise RopeConfigError(
-                    f"rope_type: {held.module} of {library} does not follow an exported config: "
-                    f"{'; '.join(wrong)}; it holds {held.turns}; {_READING}"
-                )
-
-
-def _built(exported: Path) -> Iterator[tuple[str, list[RotaryReport]]]:
-    """What each library builds by a config; that vLLM refuses it is logged."""
+def _compare(checkpoint: Path, rope: RopeSpec, exported: str, asked: RotaryReport) -> None:
+    """Refuse unless stock code turns as asked by the config in a folder, and differs in no more."""
     from resonance_vllm.check import installed, vllm_report
-    from resonance_vllm.hf import report_of_checkpoint
+    from resonance_vllm.hf import on_meta, report_of_checkpoint
 
+    allowed = "allowed: families whose code takes frequencies and attention factor from longrope"
     try:
-        yield "transformers", report_of_checkpoint(str(exported))
+        held = {"transformers": report_of_checkpoint(exported)}
+        models = with_rope(read_config(str(checkpoint)), rope.to_dict()), read_config(exported)
+        wrong = other_numbers(*map(on_meta, models))
     except Exception as error:
-        raise RopeConfigError(
-            f"rope_type: no model is built from it: {error}; {_READING}"
-        ) from error
+        raise RopeConfigError(f"rope_type: no model is built: {error}; {allowed}") from error
     if installed("vllm"):
         try:
-            reports = vllm_report(str(exported))
+            held["vLLM"] = vllm_report(exported)
         except Exception as error:  # noqa: BLE001 - model code raises anything
             logger.warning("vLLM would not run this export: %s", error)
-        else:
-            yield "vLLM", reports
-
-
-def _refuse_other_numbers(checkpoint: Path, rope: RopeSpec, exported: Path) -> None:
-    """Refuse a family whose code takes more than frequencies from its settings: a softmax scale."""
-    from resonance_vllm.hf import on_meta
-
-    asked = on_meta(with_rope(read_config(str(checkpoint)), rope.to_dict()))
-    others = dict(on_meta(read_config(str(exported))).named_modules())
-    for name, module in asked.named_modules():
-        for key, value in vars(module).items():
-            found = getattr(others.get(name), key, value)
-            if (
-                "Rotary" not in type(module).__name__
-                and isinstance(value, float)
-                and found != value
-            ):
-                raise RopeConfigError(
-                    f"rope_type: {name}.{key} would be {found}, not {value}, under an exported "
-                    "config; allowed: families whose code takes frequencies and attention factor "
-                    "alone from longrope"
-                )
+    wrong += [
+        f"{each.module} of {library} holds {each.turns} ({'; '.join(different)})"
+        for library, reports in held.items()
+        for each in reports
+        if (different := differences(each.turns, asked.turns))
+    ]
+    if wrong:
+        raise RopeConfigError(f"rope_type: not what an exported config runs: {wrong[0]}; {allowed}")
 
 
 def _place(source: Path, target: Path) -> None:
     if source.suffix in WEIGHTS:
-        try:
+        with contextlib.suppress(OSError):  # another file system: a copy does as well
             os.link(source, target)
             return
-        except OSError:
-            pass  # another file system: a copy does as well
     shutil.copy2(source, target)

@@ -1,10 +1,9 @@
 """Files: written completely or not at all, hashed, and read with clear errors; JSON texts."""
 
-import errno
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +14,12 @@ def user_path(text: str | os.PathLike[str], where: str = "path") -> Path:
     """A path as a user writes it, `~` and `~name` resolved.
 
     Raises:
-        SettingError: there is no such user, or the text can be no path.
+        SettingError: there is no such user.
     """
     try:
-        path = Path(text).expanduser()
-        path.lstat()  # a text that can be no path is found out here
-    except (RuntimeError, ValueError) as error:
+        return Path(text).expanduser()
+    except RuntimeError as error:
         raise SettingError(f"{where}: {shown(text)} is no path: {error}") from None
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            raise SettingError(f"{where}: {shown(text)} is no path: {error.strerror}") from None
-    return path
 
 
 def write_text(path: Path, content: str) -> None:
@@ -69,31 +63,11 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-def hashes(folder: Path, without: Collection[str] = ()) -> dict[str, str]:
-    """Path below a folder -> SHA-256 of every file; hidden ones and those in `without` left out."""
-    found = {}
-    for path in sorted(folder.rglob("*")):
-        inside = path.relative_to(folder)
-        hidden = any(part.startswith(".") for part in inside.parts)
-        if path.is_file() and not hidden and inside.parts[0] not in without:
-            found[inside.as_posix()] = file_sha256(path)
-    return found
-
-
-def altered(folder: Path, expected: Mapping[str, str]) -> list[str]:
-    """Which files of `hashes` are missing or have another content."""
-    return [
-        name
-        for name, content_hash in expected.items()
-        if not (folder / name).is_file() or file_sha256(folder / name) != content_hash
-    ]
-
-
 def read_object(path: Path) -> dict[str, Any] | None:
     """A JSON object from a file; None if there is none, or it is cut short or something else."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None
 
@@ -109,26 +83,13 @@ def json_lines(text: str) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
-def _keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; a key that is written twice is an error."""
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise ValueError(f"the key {shown(name)} is written twice")
-        found[name] = value
-    return found
-
-
 def parse_json(text: str | bytes, where: str, error: type[ValueError] = SettingError) -> Any:
     """The value that a JSON document stands for; `where` is the file or option it comes from.
 
     Raises:
-        ValueError: as `error`: no JSON, a key written twice, nested deeper than Python follows, or
-            a number longer than it reads.
+        ValueError: as `error`: it is no JSON.
     """
     try:
-        return json.loads(text, object_pairs_hook=_keys_once)
-    except RecursionError:
-        raise error(f"{where}: not JSON (nested too deep)") from None
+        return json.loads(text)
     except ValueError as wrong:
         raise error(f"{where}: not JSON ({said_by_parser(wrong)})") from None

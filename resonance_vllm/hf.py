@@ -22,7 +22,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from resonance_vllm import hf_maps
-from resonance_vllm.config import ROPE_PRECISIONS, ModelPositions, with_rope
+from resonance_vllm.config import COMPARED, ROPE_PRECISIONS, ModelPositions, with_rope
 from resonance_vllm.core.maps import MappedMethod
 from resonance_vllm.core.spec import OWN_TYPES, RopeSpec
 from resonance_vllm.errors import RopeConfigError, one_of
@@ -286,7 +286,8 @@ def _applied(model: Any, spec: RopeSpec | None, shipped: Any, precision: str) ->
         spec = None
     reports: list[RotaryReport] = []
     hf_maps.remove(model)
-    wanted = _asked(text_config(model.config)[0], every=spec is not None)
+    every = spec is not None or getattr(model.config, COMPARED, False)  # what vLLM is asked for
+    wanted = _asked(text_config(model.config)[0], every=every)
     hooks: list[tuple[Any, Turning | None]] = []
     for name, module in rotary_modules(model):
         remove_hooks(module)

@@ -1,6 +1,5 @@
 """How a checkpoint's config is read: by transformers' own class, from a folder or from the hub."""
 
-import functools
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from resonance_vllm.errors import RopeConfigError, SettingError, UserError, shown
-from resonance_vllm.files import parse_json, user_path
+from resonance_vllm.files import user_path
 
 logger = logging.getLogger(__name__)
 
@@ -27,36 +26,54 @@ def read_config(path: str, revision: str | None = None) -> Any:
         RopeConfigError: it holds no config.json, or transformers cannot read that.
         OSError: neither a folder nor a model of the hub has the name, or the hub did not answer.
     """
-    folder = user_path(path, "model")
     refuse_missing_folder(path, "model")
-    from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
+    import transformers
 
-    name = str(folder) if folder.is_dir() else path
-    if folder.is_dir():
-        content = _json_object(folder / "config.json")
-    else:
-        try:
-            with asking_hub(path, "model"):
-                content, _ = PretrainedConfig.get_config_dict(path, revision=revision)
-        except OSError as error:
-            raise OSError(
-                f"model: there is no folder {shown(path)}, and the hub gives no such model: "
-                f"{reason_of(error)}"
-            ) from error
-    kind = content.get("model_type")
-    if kind is not None and (not isinstance(kind, str) or kind not in CONFIG_MAPPING):
-        _warn_unknown(path, shown(kind))
-        return content
+    folder = user_path(path, "model")
+    local = folder.is_dir()
+    name = str(folder) if local else path
+    if local and not (folder / "config.json").is_file():
+        raise RopeConfigError(f"model: {folder} holds no config.json")
+    try:
+        content, _ = transformers.PreTrainedConfig.get_config_dict(name, revision=revision)
+        kind = content.get("model_type")
+    except Exception as error:
+        if local:
+            raise _unreadable(path, error) from error
+        raise OSError(
+            f"model: there is no folder {shown(path)}, and the hub gives no such model: "
+            f"{reason_of(error)}"
+        ) from error
+    if kind is not None and (not isinstance(kind, str) or kind not in transformers.CONFIG_MAPPING):
+        version = transformers.__version__
+        logger.warning("%s: transformers %s does not know model type %r", path, version, kind)
+        return dict(content)
     try:
         # transformers warns of types and keys that it does not know, which may be ours
-        with errors_only("transformers.modeling_rope_utils"):
-            return AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False)
+        with _errors_only("transformers.modeling_rope_utils"):
+            return transformers.AutoConfig.from_pretrained(name, revision=revision)
     except Exception as error:
         if kind is None:  # neither the file nor the folder's name tells the family
-            return content
-        raise RopeConfigError(
-            f"config.json of {path}: transformers cannot read it: {reason_of(error)}"
-        ) from error
+            return dict(content)
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: str, error: Exception) -> RopeConfigError:
+    return RopeConfigError(
+        f"config.json of {path}: transformers cannot read it: {reason_of(error)}"
+    )
+
+
+@contextmanager
+def _errors_only(name: str) -> Iterator[None]:
+    """Let a library's logger write errors alone."""
+    quiet = logging.getLogger(name)
+    level = quiet.level
+    quiet.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        quiet.setLevel(level)
 
 
 @contextmanager
@@ -69,8 +86,7 @@ def loading(path: str) -> Iterator[None]:
     """
     refuse_missing_folder(path, "model")
     try:
-        with asking_hub(path, "model"):
-            yield
+        yield
     except UserError:
         raise
     except Exception as error:
@@ -80,27 +96,6 @@ def loading(path: str) -> Iterator[None]:
 def reason_of(error: Exception) -> str:
     """The reason that a library gives for refusing a checkpoint, in one line."""
     return (" ".join(str(error).split()) or type(error).__name__)[:300]
-
-
-def _json_object(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        raise RopeConfigError(f"model: {file.parent} holds no config.json")
-    content = parse_json(file.read_bytes(), str(file), RopeConfigError)
-    if not isinstance(content, dict):
-        raise RopeConfigError(f"{file}: {shown(content)} is not allowed; allowed: an object")
-    return content
-
-
-@functools.cache
-def _warn_unknown(path: str, kind: str) -> None:
-    import transformers
-
-    logger.warning(
-        "%s: transformers %s does not know model type %s; its config.json is read as it stands",
-        path,
-        transformers.__version__,
-        kind,
-    )
 
 
 def refuse_missing_folder(name: str | Path, field: str) -> None:
@@ -117,58 +112,6 @@ def refuse_missing_folder(name: str | Path, field: str) -> None:
     is_path = name.startswith((".", "/", "~")) or name.count("/") > 1
     if is_path and not user_path(name, field).exists():
         raise SettingError(f"{field}: there is no folder {shown(name)}")
-
-
-@contextmanager
-def asking_hub(name: str, field: str) -> Iterator[None]:
-    """Say that a name is no folder before the hub is asked for it, and hide the hub's retries.
-
-    Without a connection what the hub left on this machine is looked at alone: its client would try
-    for half a minute. A name that is a folder passes in silence.
-
-    Args:
-        name: of a folder or a model.
-        field: the setting that has it.
-    """
-    if user_path(name, field).is_dir():
-        yield
-        return
-    logger.warning("%s: there is no folder %s; the hub is asked for it", field, shown(name))
-    from huggingface_hub import constants
-
-    offline = constants.HF_HUB_OFFLINE
-    with errors_only("huggingface_hub"):
-        constants.HF_HUB_OFFLINE = offline or not _answers(name)
-        try:
-            yield
-        finally:
-            constants.HF_HUB_OFFLINE = offline
-
-
-def _answers(name: str) -> bool:
-    """Whether the hub can be asked for a model: one attempt."""
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-
-    try:
-        HfApi().model_info(name, timeout=10)
-    except (HfHubHTTPError, HFValidationError):
-        return True
-    except Exception:  # noqa: BLE001 - of an HTTP library that the hub's client changes
-        return False
-    return True
-
-
-@contextmanager
-def errors_only(name: str) -> Iterator[None]:
-    """Let a library's logger write errors alone."""
-    quiet = logging.getLogger(name)
-    level = quiet.level
-    quiet.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        quiet.setLevel(level)
 
 
 def hub_commit(repo: str, revision: str | None) -> tuple[str, Path | None]:

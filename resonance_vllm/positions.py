@@ -52,9 +52,8 @@ def by_layer_type(rope: Mapping[str, Any]) -> bool:
 
 
 def without_window(rope: Mapping[str, Any]) -> list[str]:
-    """The layer types without a window that have settings, those with a scaling first."""
-    wide = [k for k, settings in rope.items() if isinstance(settings, Mapping) and not windowed(k)]
-    return sorted(wide, key=lambda k: rope[k].get("rope_type", "default") in ("default", RESONANCE))
+    """The layer types without a window that have settings."""
+    return [k for k, settings in rope.items() if isinstance(settings, Mapping) and not windowed(k)]
 
 
 def global_layers(rope: Mapping[str, Any]) -> str:
@@ -68,7 +67,7 @@ def global_layers(rope: Mapping[str, Any]) -> str:
         raise RopeConfigError(
             f"rope_type: the model has a RoPE for each of {', '.join(map(str, rope))}, and not one "
             "alone for layers without a window, which methods change; allowed: no method, which "
-            f"runs it as shipped{', or resonance on each of them' if wide else ''}"
+            "runs it as shipped"
         )
     return wide[0]
 
@@ -96,30 +95,15 @@ def model_keys(rope: Mapping[str, Any]) -> Settings:
     return {key: value for key, value in rope.items() if key not in _METHOD_KEYS - read}
 
 
-def unscaled_type(config: Any, layer_type: str | None) -> str:
-    """A family's type without scaling: `default`, or `proportional` where its config has that.
-
-    With `proportional` (Gemma 4) dimensions are paired over the whole head, and the features that
-    do not turn have frequency 0.
-    """
-    rope = _rope_of_class(type(config))  # type: ignore[arg-type]
-    settings = rope.get(layer_type) or rope.get(None) or {}
-    return "proportional" if settings.get("rope_type") == "proportional" else "default"
-
-
 def pairs_whole_heads(config: Any) -> bool:
-    """Whether a layer type of the family has `unscaled_type` `proportional`."""
-    rope = _rope_of_class(type(config))  # type: ignore[arg-type]
-    return any(settings.get("rope_type") == "proportional" for settings in rope.values())
+    """Whether dimensions are paired over the whole head, of which a part turns (Gemma 4)."""
+    return str(config.model_type).startswith("gemma4")
 
 
-@functools.cache
-def _rope_of_class(config_class: Any) -> dict[str | None, Settings]:
-    """RoPE settings that a config class has without any argument."""
-    try:
-        return by_layer(config_class())
-    except Exception:  # noqa: BLE001 - many classes need arguments
-        return {}
+def unscaled_type(config: Any, layer_type: str | None) -> str:
+    """A family's type without scaling: `default`, or `proportional` on Gemma 4's global layers."""
+    whole = pairs_whole_heads(config) and not windowed(layer_type)
+    return "proportional" if whole else "default"
 
 
 def text_config(config: Any) -> tuple[Any, tuple[str, ...]]:
@@ -157,7 +141,6 @@ class ModelPositions(BaseModel):
 
     Attributes:
         nested: keys under which the language model's config stands in the model's.
-        length_as_written: of `max_position_embeddings`, whatever its value is.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, protected_namespaces=())
@@ -170,7 +153,6 @@ class ModelPositions(BaseModel):
     rope_theta: Number = None
     partial_rotary_factor: Number = None
     nested: tuple[str, ...] = ()
-    length_as_written: Any = None
 
     @classmethod
     def of(cls, config: Mapping[str, Any], nested: tuple[str, ...] = ()) -> Self:
@@ -178,11 +160,9 @@ class ModelPositions(BaseModel):
         for name in _LANGUAGE_MODEL if not nested else ():
             if isinstance(inner := config.get(name), Mapping):
                 return cls.of(inner, nested=(name,))
-        lengths = [config[key] for key in LENGTH_KEYS if config.get(key) is not None]
-        length = next(filter(None, lengths), next(iter(lengths), None))
+        length = next(filter(None, map(config.get, LENGTH_KEYS)), None)
         written = {key: config[key] for key in cls.model_fields if key in config}
-        ours = {LENGTH_KEYS[0]: length, "nested": nested, "length_as_written": length}
-        return cls.model_validate({**written, **ours})
+        return cls.model_validate({**written, LENGTH_KEYS[0]: length, "nested": nested})
 
     @classmethod
     def of_config(cls, config: Any) -> Self:
@@ -242,11 +222,9 @@ class ModelPositions(BaseModel):
     def max_positions(self) -> int:
         """`max_position_embeddings`, or RopeConfigError if there is none."""
         if self.max_position_embeddings is None:
-            written = self.length_as_written
-            wrong = "missing" if written is None else f"{shown(written)} is not allowed"
             raise RopeConfigError(
-                f"max_position_embeddings: {wrong} in the model's config; allowed: a whole number "
-                "of at least 1, or a context length with the request"
+                "max_position_embeddings: the model's config has none of at least 1; allowed: a "
+                "context length with the request"
             )
         return self.max_position_embeddings
 
@@ -267,11 +245,6 @@ class ModelPositions(BaseModel):
         if self.max_position_embeddings is not None or requested is None:
             return self
         return self.model_copy(update={"max_position_embeddings": requested})
-
-    def of_layers(self, layer_type: str) -> Self:
-        """The same as if all layers were of one type, of a model with settings by layer type."""
-        rope = self._written[layer_type]
-        return self.model_copy(update={"rope_parameters": rope, "rope_scaling": None})
 
     def overridden(self, overrides: Mapping[str, Any]) -> Self:
         """The config that a library sees after `overrides` of its keys."""
@@ -328,17 +301,10 @@ class ModelPositions(BaseModel):
         """
         request = rope if isinstance(rope, RopeRequest) else RopeRequest.from_dict(rope)
         kind = request.type
-        if self.by_layer_type and kind.name != RESONANCE:
-            global_layers(self._written)
+        if self.by_layer_type:
+            global_layers(self._written)  # there is one
         if kind.name == RESONANCE and self.scaled:
-            try:
-                name = self.shipped().method.name
-            except RopeConfigError as error:
-                raise RopeConfigError(
-                    f"rope_type: 'resonance' is asked of a {self.model_type!r} model that ships "
-                    f"{short(self.rope)}, which cannot be read ({error}); allowed: no method, "
-                    "which runs it as shipped, or a method in its place"
-                ) from error
+            name = self.shipped().method.name
             kind = RopeType.read(RESONANCE if name == "default" else PREFIX + name)
         spec = self._spec(kind, request.given)
         if self.replaced(spec):

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, WrapValidator, model_validator
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_core import ErrorDetails
 
-from resonance_vllm.errors import SettingError, UserError, hint, near, not_allowed, shown
+from resonance_vllm.errors import SettingError, UserError, hint, near, not_allowed
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -42,8 +42,7 @@ class Settings(BaseModel):
             known = field_names(cls)
             for key in content:
                 if key not in known:
-                    about = {"key": key, "known": known}
-                    raise PydanticCustomError("unknown_key", "unknown setting", about)
+                    raise SettingError(f"{key}: unknown setting{hint(key, known)}")
         return content
 
     def changed(self, error: type[ValueError] = SettingError, **changes: Any) -> Self:
@@ -83,132 +82,76 @@ def read(
 
 Place = tuple[int | str, ...]
 
+_WORDS = {
+    "Input should be ": "",
+    " should have at": " of at",
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "a valid boolean": "true or false",
+    "a valid string": "text",
+    "a valid dictionary": "a mapping",
+    "a valid list": "a list",
+    "a valid tuple": "a list",
+    "greater than or equal to": "a number of at least",
+    "less than or equal to": "a number of at most",
+    "greater than": "a number above",
+    "less than": "a number below",
+}
+"""Of pydantic's messages, in plain English."""
+
 
 def sentences(wrong: ValidationError, content: object, where: str = "") -> list[str]:
     """What is wrong, a sentence for each field, in the order in which pydantic found it."""
-    problems: dict[Place, list[ErrorDetails]] = {}
+    found: dict[Place, list[ErrorDetails]] = {}
     for problem in wrong.errors(include_url=False):
-        problems.setdefault(_place(problem, content), []).append(problem)
-    # Of a union, only the member that fits best is reported, by the error inside of it.
-    outer = {
-        place
-        for place, each in problems.items()
-        if all(problem["type"] in _ALLOWED for problem in each)
-        and any(other != place and other[: len(place)] == place for other in problems)
-    }
+        found.setdefault(_place(problem, content), []).append(problem)
     return [
-        _sentence(".".join([where] * bool(where) + [_written(part) for part in place]), each)
-        for place, each in problems.items()
-        if place not in outer
+        _sentence(".".join([where] * bool(where) + [str(part) for part in place]), problems)
+        for place, problems in found.items()
+        # of a union, the member that got farthest
+        if not any(other != place and other[: len(place)] == place for other in found)
     ]
 
 
-def _written(key: int | str) -> str:
-    """A key in a message; one with control characters is quoted."""
-    return key if isinstance(key, str) and key.isprintable() and len(key) <= 120 else shown(key)
-
-
 def _place(problem: ErrorDetails, content: object) -> Place:
-    """Where a problem is in what was written: pydantic adds the members of unions to its own."""
-    loc, target = problem["loc"], problem["input"]
-    if problem["type"] == "missing":
-        return (*_place_of(loc[:-1], content, target), loc[-1])
-    place = _place_of(loc, content, target)
-    return (*place, problem["ctx"]["key"]) if problem["type"] == "unknown_key" else place
-
-
-def _place_of(loc: Place, content: object, target: object) -> Place:
-    exact = _descend(loc, content, target)
-    if exact is not None:
-        return exact
+    """Keys that lead to a problem; pydantic puts the names of a union's members between them."""
     kept: list[int | str] = []
-    for part in loc:  # a validator made something else of the content, or a key itself is wrong
-        if _holds(content, part):
+    for part in problem["loc"]:
+        inside = isinstance(content, Mapping) and part in content
+        if inside or (isinstance(content, list | tuple) and isinstance(part, int)):
             content = content[part]  # type: ignore[index]
             kept.append(part)
-        elif isinstance(part, str) and part.isidentifier() and part not in _MEMBERS:
-            kept.append(part)
-    return tuple(kept)
-
-
-def _descend(loc: Place, content: object, target: object) -> Place | None:
-    """The parts of `loc` that are keys on the way from `content` to `target`; None without one."""
-    if not loc:
-        return () if content is target else None
-    part, rest = loc[0], loc[1:]
-    inside = _descend(rest, content[part], target) if _holds(content, part) else None  # type: ignore[index]
-    return _descend(rest, content, target) if inside is None else (part, *inside)
-
-
-def _holds(content: object, part: int | str) -> bool:
-    if isinstance(content, Mapping):
-        return part in content
-    return isinstance(content, list | tuple) and isinstance(part, int) and part < len(content)
-
-
-_MEMBERS = frozenset({"int", "float", "str", "bool", "none", "dict", "list", "tuple"})
-_ALLOWED = {
-    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
-    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
-    "finite_number": "a finite number",
-    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
-    "string_type": "text",
-    "none_required": "null",
-    **dict.fromkeys(("list_type", "tuple_type"), "a list"),
-    **dict.fromkeys(
-        ("dict_type", "mapping_type", "model_type", "model_attributes_type"),
-        "a mapping (key: value)",
-    ),
-}
-_BOUNDS = {
-    "greater_than": ("gt", "a number above {}"),
-    "greater_than_equal": ("ge", "a number of at least {}"),
-    "less_than": ("lt", "a number below {}"),
-    "less_than_equal": ("le", "a number of at most {}"),
-    "multiple_of": ("multiple_of", "a multiple of {}"),
-    "too_short": ("min_length", "at least {} of them"),
-    "too_long": ("max_length", "at most {} of them"),
-    "string_too_short": ("min_length", "text of at least {} character(s)"),
-    "string_too_long": ("max_length", "text of at most {} character(s)"),
-}
+    last = problem["loc"][-1:]
+    # absent keys: one that is missing, and one whose default does not fit another key
+    absent = problem["type"] == "missing" or (problem["type"] == "order" and not kept)
+    return (*kept, *last) if absent else tuple(kept)
 
 
 def _sentence(place: str, problems: Sequence[ErrorDetails]) -> str:
     first = problems[0]
-    start = f"{place}: " if place else ""
     if first["type"] == "missing":
-        return f"{start}missing"
-    if first["type"] == "unknown_key":
-        return f"{start}unknown setting{hint(first['ctx']['key'], first['ctx']['known'])}"
-    if first["type"] in ("value_error", "assertion_error"):
-        error = first["ctx"]["error"]
-        if isinstance(error, UserError) and place:  # each line begins with a field of this place
-            return "\n".join(f"{place}.{line}" for line in str(error).split("\n"))
-        return f"{start}{error}"
-    names = [name for problem in problems for name in _names(problem)]
-    if names and len(problems) == 1:
-        return f"{start}{shown(first['input'])} is not allowed{hint(first['input'], names)}"
+        return f"{place}: missing"
+    errors = [each["ctx"]["error"] for each in problems if each["type"] == "value_error"]
+    for error in errors:
+        if isinstance(error, UserError):  # each line begins with a field of this place
+            start = f"{place}." if place else ""
+            return "\n".join(start + line for line in str(error).split("\n"))
+    if len(errors) == len(problems):
+        return f"{place}: {errors[0]}" if place else str(errors[0])
     allowed = " or ".join(dict.fromkeys(_allowed(problem) for problem in problems))
     message = not_allowed(place or "settings", first["input"], allowed)
-    return message + near(first["input"], names)
-
-
-def _names(problem: ErrorDetails) -> list[str]:
-    """The values of a `Literal`, which pydantic gives as `'a', 'b' or 'c'`."""
-    if problem["type"] != "literal_error":
-        return []
-    quoted = re.findall(r"'(?:[^'\\]|\\.)*'|[^\s,]+", problem["ctx"]["expected"])
-    return [name.strip("'") for name in quoted if name != "or"]
+    literals = [each["msg"] for each in problems if each["type"] == "literal_error"]
+    return message + near(first["input"], re.findall(r"'([^']*)'", " ".join(literals)))
 
 
 def _allowed(problem: ErrorDetails) -> str:
-    kind = problem["type"]
-    if kind == "value_error":
+    if problem["type"] == "value_error":
         return str(problem["ctx"]["error"]).rpartition("allowed: ")[2]
-    if kind in _BOUNDS:
-        name, text = _BOUNDS[kind]
-        bound = problem["ctx"][name]
-        return text.format(int(bound) if bound == int(bound) else f"{bound:g}")
-    if kind == "literal_error":
-        return ", ".join(_names(problem))
-    return _ALLOWED.get(kind, problem["msg"].removeprefix("Input should be "))
+    if problem["type"] == "literal_error":  # `'a', 'b' or 'c'`
+        return (
+            problem["msg"].removeprefix("Input should be ").replace("'", "").replace(" or ", ", ")
+        )
+    text = problem["msg"]
+    for theirs, ours in _WORDS.items():
+        text = text.replace(theirs, ours)
+    return text

@@ -7,7 +7,7 @@ factor. Torch is imported where it is needed.
 import contextlib
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from resonance_vllm.core.method import Method, Tensor
 from resonance_vllm.core.spec import RopeSpec
@@ -103,6 +103,22 @@ def differences(
     if not math.isclose(held.attention_factor, scale, rel_tol=close):
         wrong.append(f"the attention factor is {held.attention_factor:.6g}, not {scale:.6g}")
     return wrong
+
+
+def other_numbers(model: Any, other: Any) -> list[str]:
+    """Numbers of two models' modules that differ, rotary ones aside: code that scales its softmax.
+
+    Args:
+        model: a `torch.nn.Module`.
+        other: the same model with other settings.
+    """
+    found, others = [], dict(other.named_modules())
+    for name, module in model.named_modules():
+        for key, value in vars(module).items() if "Rotary" not in type(module).__name__ else ():
+            there = getattr(others.get(name), key, value)
+            if isinstance(value, float) and there != value:
+                found.append(f"{name}.{key} is {value} and not {there}")
+    return found
 
 
 def refusal(

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from resonance_vllm.config import COMPARED
+from resonance_vllm.config import COMPARED, ModelPositions, length_limit
 from resonance_vllm.core.frequencies import base_frequencies, rotation
 from resonance_vllm.core.phase import cos_sin_table
 from resonance_vllm.core.spec import LENGTH, OWN_TYPES, RESONANCE, RopeSpec, RopeType
@@ -143,14 +143,15 @@ def asked_by(model: Any) -> dict[str | None, Asked]:
         ropes = {kind: rope for kind, rope in ropes.items() if not windowed(kind)}
     else:
         return {}
-    before = by_layer(shipped_config(model))
+    shipped = shipped_config(model)
+    before, positions = by_layer(shipped), ModelPositions.of_config(shipped)
     asked = {
         kind: asked_of(rope, before.get(kind, before.get(None)) or {}, served)
         for kind, rope in ropes.items()
     }
     apart = apart_now.get()
     for spec, _ in asked.values():
-        limit = spec.method.length_limit(served)
+        limit = length_limit(positions, spec, served)
         checked = spec.rope_type in OWN_TYPES and not (apart and apart.for_running)
         if checked and served > limit:
             raise RopeConfigError(
@@ -403,10 +404,8 @@ def transformers_report(model: Any, asked: Mapping[str | None, Asked]) -> list[R
     """What modules turn by, of a `ModelConfig` that vLLM runs through transformers' classes."""
     from resonance_vllm import hf
 
-    if len(asked) == 1:
-        spec = next(iter(asked.values())).spec
-        return hf.report_of_checkpoint(model.model, spec, int(model.max_model_len))
-    return hf.apply_rope(hf.on_meta(copy.deepcopy(model.hf_config)))
+    spec = next((each.spec for each in asked.values()), None)
+    return hf.report_of_checkpoint(model.model, spec, int(model.max_model_len))
 
 
 def _refuse_draft(target: Any) -> None:
@@ -479,8 +478,14 @@ class RopeWorker:
         Raises:
             RopeConfigError: the settings are wrong, or only a new engine can have them.
         """
+        from resonance_vllm.check import plugin_problem
         from resonance_vllm.vllm_exchange import exchange
 
+        if not register.cache_info().currsize:
+            raise RopeConfigError(
+                "set_rope: vLLM did not load the plugin of resonance_vllm in this process: "
+                f"{plugin_problem() or 'its log says why'}"
+            )
         reports = exchange(self.get_model(), self.vllm_config, rope)
         return [dataclasses.asdict(each) for each in reports]
 

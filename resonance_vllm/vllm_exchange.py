@@ -14,7 +14,7 @@ from torch import nn
 from resonance_vllm.config import COMPARED
 from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.positions import by_layer, by_layer_type, global_layers, model_keys
-from resonance_vllm.verify import NoRope, RotaryReport
+from resonance_vllm.verify import NoRope, RotaryReport, other_numbers
 from resonance_vllm.vllm import Apart, apart_now, shipped_config
 from resonance_vllm.vllm_held import frequencies_of, rotary_modules, rotary_report, table_of
 
@@ -72,7 +72,8 @@ def exchange(model: nn.Module, engine: Any, rope: Mapping[str, Any] | None) -> l
     except (NotImplementedError, RuntimeError) as error:  # model code that reads its weights
         raise _refused(f"{type(model).__name__} is not built without weights: {error}") from error
     pairs = _pairs(model, fresh, text)
-    _refuse_other_numbers(model, fresh)
+    if others := other_numbers(model, fresh):
+        raise _refused(others[0])
     new = {id(module): _rows(other, served) for module, other in pairs}
     for module, other in pairs:
         name, table = table_of(module)
@@ -136,18 +137,6 @@ def _code(module: Any) -> list[Any]:
     """The code by which a rotary module runs."""
     names = ("forward", "forward_native", "forward_cuda", "forward_cpu")
     return [getattr(type(module), name, None) for name in names]
-
-
-def _refuse_other_numbers(model: nn.Module, fresh: nn.Module) -> None:
-    """Refuse settings from which model code takes more than tables: a softmax scale."""
-    others = dict(fresh.named_modules())
-    for name, module in model.named_modules():
-        if "RotaryEmbedding" in type(module).__name__:
-            continue
-        for key, value in vars(module).items():
-            there = getattr(others.get(name), key, value)
-            if isinstance(value, float) and there != value:
-                raise _refused(f"{name}.{key} is {value} and not {there}")
 
 
 def _rows(module: Any, rows: int) -> torch.Tensor:

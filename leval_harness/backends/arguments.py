@@ -73,12 +73,12 @@ def no_such_argument(backend: str, name: str, known: Collection[str]) -> Setting
     return SettingError(f"{name}: {backend} has no such argument{hint(name, known)}")
 
 
-# Options of sampling, which greedy decoding ignores.
 _SAMPLING = {"do_sample", "temperature", "top_k", "top_p", "use_cache"}
-# Options that depend on the number of a step or on the vocabulary, not on earlier tokens.
+"""Options of sampling, which greedy decoding ignores."""
 _POSITIONLESS = {"min_new_tokens", "suppress_tokens"}
-# Keys of a checkpoint's generation config that greedy decoding ignores, or that are the same for
-# every row. Any other key may depend on earlier tokens, which padding would change.
+"""Options that depend on the number of a step or on the vocabulary, not on earlier tokens."""
+_LOOKING_BACK = {"repetition_penalty", "no_repeat_ngram_size", "bad_words_ids", "sequence_bias"}
+"""Options that depend on earlier tokens, which padding would change."""
 _HARMLESS = {
     "bos_token_id", "eos_token_id", "pad_token_id", "do_sample", "temperature", "top_k", "top_p",
     "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "transformers_version", "use_cache",
@@ -86,20 +86,16 @@ _HARMLESS = {
     "output_attentions", "output_hidden_states", "output_scores", "output_logits",
     "return_dict_in_generate",
 }  # fmt: skip
-# Options that a shared text cannot serve.
-_UNSHARED = {
-    "num_beams", "num_return_sequences", "num_beam_groups", "constraints", "force_words_ids",
-    "penalty_alpha", "dola_layers", "guidance_scale", "prompt_lookup_num_tokens",
-    "assistant_model", "streamer", "max_length", "cache_implementation", "past_key_values",
-    "stopping_criteria", "logits_processor",
-}  # fmt: skip
+"""Keys of a checkpoint's generation config that greedy decoding ignores, or that are the same for
+every row."""
 
 
 def must_run_alone(options: Mapping[str, Any]) -> str:
     """Why generation options cannot be served from a shared text; empty if they can."""
     if options.get("do_sample"):
         return "sampling"
-    used = sorted(key for key in _UNSHARED & options.keys() if options[key] not in (None, 1, False))
+    known = {"until", "max_gen_toks", *_SAMPLING, *_POSITIONLESS, *_LOOKING_BACK}
+    used = sorted(options.keys() - known)
     return f"generation option {', '.join(used)}" if used else ""
 
 
@@ -111,5 +107,4 @@ def depends_on_earlier_tokens(options: Mapping[str, Any], generation_config: Any
 
 def greedy(options: Mapping[str, Any]) -> dict[str, Any]:
     """Generation options for greedy decoding, without those of sampling."""
-    kept = {key: value for key, value in options.items() if key not in _SAMPLING}
-    return {**kept, "do_sample": False}
+    return {k: v for k, v in options.items() if k not in _SAMPLING} | {"do_sample": False}

@@ -12,6 +12,7 @@ from leval_tasks.closed.catalog import ENTRIES, task_named
 from leval_tasks.closed.definition import PREFIX, SCORES, ClosedTask
 from leval_tasks.errors import DataError, HubUnreachableError
 from leval_tasks.metadata import ClosedSettings
+from leval_tasks.perplexity.documents import CORPORA, corpus_file, read_corpus
 
 
 @click.group(epilog="Example: leval-harness data fetch --out DATA; leval-harness data verify DATA")
@@ -56,9 +57,12 @@ def verify(folder: str | None, as_json: bool) -> None:
     """
     source = files.resolve_source({"data_dir": folder})
     tasks = files.available(source)
-    if not tasks:
+    corpora = [each for each in CORPORA if source.folder and corpus_file(each, Path(source.path))]
+    if not tasks and not corpora:
         raise files.missing_file(source, ENTRIES[0])
-    _report([_check(source, task) for task in tasks], as_json)
+    rows = [_check(source, task) for task in tasks]
+    rows += [_check_texts(each, source.path) for each in corpora]
+    _report(rows, as_json)
 
 
 @data.command(epilog="Example: leval-harness data fetch --out DATA")
@@ -103,6 +107,16 @@ def _check(source: files.Source, task: ClosedTask) -> dict[str, Any]:
     return row if row["ok"] else row | {"problem": "not the published file"}
 
 
+def _check_texts(corpus: str, folder: str) -> dict[str, Any]:
+    """Read a file of texts; how many they are, or why it could not be used."""
+    file = f"{corpus}.jsonl"
+    try:
+        texts, _ = read_corpus(corpus, folder)
+    except DataError as error:
+        return {"file": file, "ok": False, "problem": str(error)}
+    return {"file": file, "ok": True, "documents": len(texts)}
+
+
 def _report(rows: list[dict[str, Any]], as_json: bool) -> None:
     """Print the rows; exit code 1 where one is not fine."""
     lines = [f"  {row['file']:32s} {_state(row)}" for row in rows]
@@ -114,6 +128,8 @@ def _report(rows: list[dict[str, Any]], as_json: bool) -> None:
 def _state(row: dict[str, Any]) -> str:
     if not row["ok"]:
         return f"FAILED: {row['problem']}"
+    if "verified" not in row:
+        return f"{row['documents']} texts"
     state = "as published" if row["verified"] else "not known"
     counts = f"{row['documents']} documents, {row['questions']} questions"
     return f"{state}: {counts}, SHA-256 {row['sha256'][:16]}"

@@ -108,7 +108,6 @@ def save_reference(
 def _checked(given: "Setup | str | os.PathLike[str]") -> Setup:
     """A setup; what is written wrong is found before a model is loaded, which takes long."""
     setup = given if isinstance(given, Setup) else Setup.parse(os.fspath(given))
-    setup.refuse_missing()
     setup.rope()
     return setup
 

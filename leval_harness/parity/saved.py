@@ -14,7 +14,7 @@ import numpy as np
 
 from leval_harness.parity.reading import Messages, Reader, Reading
 from leval_tasks.perplexity.documents import Text
-from resonance_vllm.errors import UserError
+from resonance_vllm.errors import SettingError, UserError
 
 SCHEMA = 2
 FIELDS = ("logprob", "top_ids", "top")
@@ -64,7 +64,7 @@ class SavedReader(Reader):
         """Read what `save` wrote.
 
         Raises:
-            UserError: it is no such file, or of another schema.
+            SettingError: it is no such file, or of another schema.
         """
         try:
             with np.load(path, allow_pickle=False) as content:
@@ -72,9 +72,9 @@ class SavedReader(Reader):
             about = json.loads(str(arrays.pop("about")))
         except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
             said = f"{path} is no reference saved by `leval-harness diff --save`: {error}"
-            raise UserError(said) from None
+            raise SettingError(said) from None
         if about["schema"] != SCHEMA:
-            raise UserError(f"{path}: schema {about['schema']!r}; allowed: {SCHEMA}; save it again")
+            raise SettingError(f"{path}: schema {about['schema']!r}, not {SCHEMA}; save it again")
         count = range(len(arrays) // (len(FIELDS) + 1))
         return cls(
             about["setup"],

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from leval_harness.backends import libraries, library_of
 from leval_harness.smollm2 import prepared
-from resonance_vllm.config import ModelPositions, model_args, refuse_missing_folder
+from resonance_vllm.config import ModelPositions, model_args
 from resonance_vllm.core.spec import RopeRequest, parsed_value
 from resonance_vllm.errors import SettingError, one_of, shown
 from resonance_vllm.files import parse_json
@@ -110,17 +110,6 @@ class Setup:
     def library(self) -> str | None:
         """`transformers` or `vllm` for a model that is loaded here."""
         return library_of(self.kind) if self.kind in libraries() else None
-
-    def refuse_missing(self) -> None:
-        """Refuse a folder or file that is not there, before a model is loaded, which takes long.
-
-        Raises:
-            SettingError: names it.
-        """
-        if self.library is not None:
-            refuse_missing_folder(self.target, "model")
-        elif self.kind == SAVED and not Path(self.target).expanduser().is_file():
-            raise SettingError(f"setup: there is no file {shown(self.target)}")
 
     def backend_arguments(self) -> dict[str, Any]:
         """Arguments of lm-eval's model, `pretrained` included and RoPE settings translated.

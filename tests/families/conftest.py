@@ -1,7 +1,7 @@
 """Model families: one folder with a config.json each, here and where LEVAL_FAMILIES points.
 
 A test that takes `family` runs once for every folder, unless it names the families that it is
-about (`families_compare.outcomes`); no test names a folder.
+about; no test names a folder.
 """
 
 import os

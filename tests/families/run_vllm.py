@@ -1,12 +1,11 @@
-"""Run families in vLLM's real engine beside transformers: `python run_vllm.py OUT MODE FAMILY...`.
+"""Run families in vLLM's real engine beside transformers: `python run_vllm.py OUT FAMILY...`.
 
-MODE is `eager` or `compiled`; a family is asked for Resonance YaRN, or for TYPE as FAMILY:TYPE.
-Each is built small with random weights and saved; both libraries load that, vLLM the language model
-alone. OUT gets a line of JSON a family: the largest difference of a token's log-probability, and
-that from transformers without Resonance; or an error. Families with gated delta rules run in
-bfloat16, which vLLM's code for processors wants, as it does for latent attention on processors with
-AMX; the others in float32. One engine after another in
-this process, which is what a start costs least. PYTHONPATH has to name what `make test` puts aside
+Each family is built small with random weights and Resonance YaRN, and saved; both libraries load
+that, vLLM the language model alone. OUT gets a line of JSON a family: the largest difference of a
+token's log-probability, and that from transformers without Resonance; or an error. Families with
+gated delta rules run in bfloat16, which vLLM's code for processors wants, as it does for latent
+attention on processors with AMX; the others in float32. One engine after another in this process,
+which is what a start costs least. PYTHONPATH has to name what `make test` puts aside
 for pictures (`.venv/pictures`).
 """
 
@@ -39,17 +38,14 @@ def logprobs(model, prompt: list[int]) -> torch.Tensor:
 
 
 def built(folder: Path, kind: str, dtype: torch.dtype) -> Any:
-    """transformers' model of a family with a type of ours or of its own."""
-    keys = YARN if kind.endswith("yarn") else {}
-    length = ORIGINAL if keys else SERVED
-    return applied(asked(config_of(folder), {"rope_type": kind, **keys}, length)).to(dtype)
+    """transformers' model of a family with YaRN or with Resonance YaRN."""
+    return applied(asked(config_of(folder), {"rope_type": kind, **YARN}, ORIGINAL)).to(dtype)
 
 
-def plainly(folder: Path, kind: str, dtype: torch.dtype, prompt: list[int]) -> torch.Tensor | None:
+def plainly(folder: Path, dtype: torch.dtype, prompt: list[int]) -> torch.Tensor | None:
     """The same without Resonance; None where transformers' code cannot run it (Gemma 4's YaRN)."""
-    plain = "default" if kind == "resonance" else kind.removeprefix("resonance_")
     try:
-        return logprobs(built(folder, plain, dtype), prompt)
+        return logprobs(built(folder, "yarn", dtype), prompt)
     except RuntimeError:
         return None
 
@@ -61,19 +57,19 @@ def wants_bfloat16(config: Any) -> bool:
     return linear or (latent and torch.cpu._is_amx_tile_supported())
 
 
-def run(folder: Path, kind: str, mode: str, where: Path) -> dict[str, object]:
+def run(folder: Path, where: Path) -> dict[str, object]:
     """One family."""
     from vllm import LLM, SamplingParams
 
     dtype = torch.bfloat16 if wants_bfloat16(config_of(folder).get_text_config()) else torch.float32
-    model = built(folder, kind, dtype)
+    model = built(folder, "resonance_yarn", dtype)
     prompt = torch.randint(5, 100, (LENGTH,), generator=torch.Generator().manual_seed(1)).tolist()
-    ours, plain = logprobs(model, prompt), plainly(folder, kind, dtype, prompt)
+    ours, plain = logprobs(model, prompt), plainly(folder, dtype, prompt)
     # Of Gemma 3 vLLM takes the length as it is, of others no more than the settings allow.
     model.config.get_text_config().max_position_embeddings = SERVED
     model.save_pretrained(where)
     engine = LLM(
-        str(where), dtype=str(dtype).removeprefix("torch."), enforce_eager=mode == "eager",
+        str(where), dtype=str(dtype).removeprefix("torch."), enforce_eager=True,
         skip_tokenizer_init=True, language_model_only=True, max_model_len=SERVED, max_num_seqs=2,
         kv_cache_memory_bytes=2**28, enable_prefix_caching=False,
     )  # fmt: skip
@@ -100,18 +96,17 @@ def apart(a: torch.Tensor, b: torch.Tensor, of: Callable[..., torch.Tensor] = to
 
 def main() -> None:
     """Entry point."""
-    out, mode, *names = sys.argv[1:]
+    out, *names = sys.argv[1:]
     hf.register()
-    for each in names:
-        name, _, kind = each.partition(":")
+    for name in names:
         folder = Path(__file__).parent / "configs" / name
         with tempfile.TemporaryDirectory() as where:
             try:
-                found = run(folder, kind or "resonance_yarn", mode, Path(where))
+                found = run(folder, Path(where))
             except Exception as error:  # noqa: BLE001 - the reason is the result
                 found = {"error": f"{type(error).__name__}: {str(error)[:400]}"}
         with Path(out).open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"family": each, "mode": mode, **found}) + "\n")
+            file.write(json.dumps({"family": name, **found}) + "\n")
         gc.collect()
 
 

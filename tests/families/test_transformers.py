@@ -6,63 +6,83 @@ run: angles, exact phase, logits, and what is done with a model that has been lo
 
 import copy
 import functools
+import math
 
 import pytest
 import torch
-from families_compare import (
-    IDS,
-    SHIPPED,
-    check,
-    in_turn,
-    name_of,
-    outcomes,
-    refusal,
-    settings_of,
+from families_models import (
+    answers,
+    applied,
+    asked,
+    config_of,
+    global_rotations,
+    model_of,
+    output,
+    shipped_of,
 )
-from families_models import applied, asked, config_of, global_rotations, model_of, output
-from families_record import RIGHT, settle
+from families_record import RIGHT, folders, read, settle
 from transformers import PreTrainedConfig
 
 from resonance_vllm import hf
 from resonance_vllm.config import ModelPositions
-from resonance_vllm.core.maps import MappedMethod
-from resonance_vllm.core.spec import METHODS
 from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.positions import by_layer
 
 pytestmark = pytest.mark.hf
 
-RUNS = [family for family, outcome in outcomes().items() if outcome == RIGHT]
-every_family_that_runs = pytest.mark.parametrize("family", RUNS, ids=lambda folder: folder.name)
-NAMES = [
-    name_of(name, resonance=resonance)
-    for name, method in METHODS.items()
-    for resonance in (False, True)
-    if not issubclass(method, MappedMethod)
-    if resonance or not method.stock  # the library's own: frozen, and exchanged below
-]
+IDS = torch.randint(5, 100, (1, 40), generator=torch.Generator().manual_seed(1))
 EXCHANGED = ("yarn", "resonance_yarn", "linear", "default")
+
+
+def refusal(folder):
+    """Why a family cannot be asked for Resonance at all, by the way that every command goes."""
+    try:
+        spec = ModelPositions.of_checkpoint(str(folder)).complete({"rope_type": "resonance"})
+        hf.report_of_checkpoint(str(folder), spec)
+    except RopeConfigError as error:
+        return str(error)
+    return None
+
+
+NOTES = read("transformers")
+RUNS = [f for f in folders() if (NOTES.get(f.name) or refusal(f) or RIGHT) == RIGHT]
+every_family_that_runs = pytest.mark.parametrize("family", RUNS, ids=lambda folder: folder.name)
 
 
 def test_resonance_on_what_is_shipped_or_a_reason(family):
     refused = refusal(family)
     settle("transformers", family, refused)
     if refused is None:
-        check(family, SHIPPED, resonance=True)
+        turns_like_the_library_with_rounded_wavelengths(family)
 
 
-@in_turn(RUNS, NAMES, "method")
-def test_every_method(family, method):
-    resonance = method.startswith("resonance")
-    base = method.removeprefix("resonance").removeprefix("_") or "default"
-    check(family, base, resonance=resonance)
+def turns_like_the_library_with_rounded_wavelengths(family):
+    ours, wanted = resonant(family), model_of(config_of(family))
+    pairs = zip(global_rotations(ours), global_rotations(wanted), strict=True)
+    for (module, prefix, kind), (reference, _, _) in pairs:
+        held, there = (getattr(each, f"{prefix}inv_freq") for each in (module, reference))
+        lengths = (2 * math.pi / there.double()).round().clamp(min=1)
+        rounded = torch.where(there > 0, 2 * math.pi / lengths, there.double())
+        there.copy_(rounded)
+        getattr(reference, f"{prefix}original_inv_freq").copy_(rounded)
+        torch.testing.assert_close(held, there, rtol=1e-5, atol=0)
+        near = list(range(40))
+        for a, b in zip(*(answers(m, kind, near) for m in (module, reference)), strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=2e-5)
+        fastest = round(2 * math.pi / float(held[0]))
+        far = answers(module, kind, [5, 5 + fastest * 21845])[0]
+        assert far[:, 0, 0].equal(far[:, 1, 0])
+    a, b = output(ours, IDS), output(wanted, IDS)
+    torch.testing.assert_close(a, b, rtol=0, atol=1e-4 * float(b.abs().max()))
 
 
 def resonant(family):
     """A model with Resonance on what the family ships."""
-    shipped = settings_of(family, SHIPPED)
-    kind = name_of(shipped["rope_type"], resonance=True)
-    return applied(asked(config_of(family), {**shipped, "rope_type": kind}))
+    config = config_of(family)
+    shipped = shipped_of(config)
+    base = str(shipped.get("rope_type", "default"))
+    kind = "resonance" if base == "default" else f"resonance_{base}"
+    return applied(asked(config, {**shipped, "rope_type": kind}))
 
 
 def exchangeable(config):
@@ -120,16 +140,9 @@ def of(kind):
     return {} if kind is None else {"layer_type": kind}
 
 
-@in_turn(RUNS, ["compile", "float32"], "what")
-def test_what_is_done_with_a_model(family, what):
+@every_family_that_runs
+def test_a_rotary_module_compiles_whole(family):
     model = resonant(family)
-    if what == "compile":
-        compiles_whole(model)
-    else:
-        rotates_in_float32(model)
-
-
-def compiles_whole(model):
     for module, _, kind in global_rotations(model):
         if any(getattr(hook, "at_length", None) for hook in module._forward_hooks.values()):
             continue  # a length that frequencies follow is looked at, by transformers too
@@ -141,9 +154,10 @@ def compiles_whole(model):
         torch.compiler.reset()
 
 
-def rotates_in_float32(model):
+@every_family_that_runs
+def test_rotation_in_float32(family):
     """Queries and keys are turned by float32 cos and sin and given back in the model's dtype."""
-    model = model.to(torch.bfloat16)
+    model = resonant(family).to(torch.bfloat16)
     hf.apply_rope(model)  # transformers casts frequencies too
     before = output(model, IDS)
     hf.apply_rope(model, None, "float32")

@@ -1,8 +1,6 @@
 """What a model will run with: the libraries build it, `check` tells what their modules hold."""
 
 import json
-import math
-import re
 import shlex
 import subprocess
 import sys
@@ -17,8 +15,7 @@ import resonance_vllm.check
 from leval_harness.cli.main import main
 from resonance_vllm.check import about_vllm, report
 from resonance_vllm.config import ModelPositions
-from resonance_vllm.core.spec import METHODS, RopeSpec
-from resonance_vllm.errors import RopeConfigError
+from resonance_vllm.core.spec import METHODS
 from resonance_vllm.verify import NoRope, RotaryReport
 
 FAMILIES = Path(__file__).parents[1] / "families" / "configs"
@@ -59,63 +56,6 @@ def saved(folder, **changes):
     return folder
 
 
-def documented(name, check):
-    """What `check` says of a family, in the documented form."""
-    code, out, err = check(FAMILIES / name, "--json")
-    facts = json.loads(out)
-    assert code == 0, err
-    assert list(facts) == ["transformers", "vllm", "disagreements"]
-    assert facts["disagreements"] == []
-    assert set(facts["vllm"]) == {"not_installed"}
-    assert isinstance(facts["transformers"]["limit"], int | None)
-    return facts["transformers"]
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if RECORD[name] != "right"])
-def test_a_method_is_refused_where_there_is_none_to_change(name, check):
-    documented(name, check)
-    code, _, err = check(FAMILIES / name, "--rope", "resonance")
-    assert code == 2
-    assert re.search("rope_type: transformers refuses 'resonance|rope_theta: neither", err)
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if RECORD[name] == "right"])
-def test_resonance_keeps_modules_and_factors_of_every_family(name, check):
-    side = documented(name, check)
-    assert isinstance(side["limit"], int)
-    assert list(side) == ["modules", "limit", "overrides"]
-    assert all(list(module) == MODULE_KEYS for module in side["modules"])
-    held = [(module["name"], module["layer_type"]) for module in side["modules"]]
-    assert len(set(held)) == len(held), "an entry for each module and layer type"
-    code, out, err = check(FAMILIES / name, "--rope", "resonance", "--json")
-    assert code == 0, err
-    changed = json.loads(out)["transformers"]
-    assert [(m["name"], m["layer_type"]) for m in changed["modules"]] == held
-    model = ModelPositions.of_checkpoint(str(FAMILIES / name))
-    for before, after in zip(side["modules"], changed["modules"], strict=True):
-        asked = not model.by_layer_type or after["layer_type"] == "full_attention"
-        assert after["exact_phase"] == asked, after["name"]
-        assert (after["inv_freq"] == before["inv_freq"]) == (not asked)
-        assert after["attention_factor"] == pytest.approx(before["attention_factor"])
-
-
-def test_frequencies_are_those_of_the_modules(tmp_path, check):
-    """Against YaRN as transformers itself builds it, wavelengths rounded."""
-
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    _, out, _ = check(saved(tmp_path), "--rope", "resonance_yarn:factor=4", "--json")
-    (module,) = json.loads(out)["transformers"]["modules"]
-    rope = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}
-    rope["original_max_position_embeddings"] = 256
-    stock = LlamaForCausalLM(LlamaConfig(**{**LLAMA, "rope_parameters": rope})).model.rotary_emb
-    expected = [2 * math.pi / round(2 * math.pi / f) for f in stock.inv_freq.double().tolist()]
-    assert module["inv_freq"] == pytest.approx(expected, rel=1e-6)
-    assert module["attention_factor"] == pytest.approx(0.1 * math.log(4) + 1)
-    assert (module["name"], module["layer_type"]) == ("model.rotary_emb", None)
-    assert json.loads(out)["transformers"]["limit"] == 1024
-
-
 def test_what_people_read(tmp_path, check):
     code, out, _ = check(saved(tmp_path), "--rope", "resonance_yarn:factor=4")
     assert code == 0
@@ -153,7 +93,7 @@ def test_a_folder_that_is_not_there_is_no_name_of_the_hub(path, check):
     assert "there is no folder" in err
 
 
-@pytest.mark.parametrize("content", ["", "[]", "null", "{", "3", '"llama"', "[" * 10**5, "{}"])
+@pytest.mark.parametrize("content", ["", "[]", "null", "{", "3", '"llama"', "{}"])
 def test_a_config_that_is_none(content, tmp_path, check):
     (tmp_path / "config.json").write_text(content)
     code, _, err = check(tmp_path, "--rope", "yarn:factor=2")
@@ -172,7 +112,7 @@ def test_a_length_that_is_none_is_named(length, tmp_path, check):
     folder = saved(tmp_path, max_position_embeddings=length)
     code, _, err = check(folder, "--rope", "yarn:factor=4")
     assert code == 2
-    assert f"max_position_embeddings: {length} is not allowed in the model's config" in err
+    assert "max_position_embeddings: the model's config has none of at least 1" in err
 
 
 @pytest.mark.parametrize("name", ["nowhere", "nowhere/model"])
@@ -180,14 +120,6 @@ def test_neither_a_folder_nor_a_name_of_the_hub(name, check):
     code, _, err = check(name)
     assert code == 1
     assert f"there is no folder '{name}', and the hub gives no such model" in err
-
-
-def test_dynamic_has_one_limit(look):
-    """Trained on 4,096 tokens, factor 2: vLLM runs the base of 8,192 tokens, and serves so many."""
-    rope = {"rope_type": "dynamic", "factor": 2}
-    found = look([held()], [held()], rope, max_position_embeddings=4096)
-    assert [found[side]["limit"] for side in ("transformers", "vllm")] == [8192, 8192]
-    assert not any(line.startswith("limit") for line in found["disagreements"])
 
 
 JSON = st.recursive(
@@ -300,14 +232,14 @@ def test_the_command_of_a_server_is_one_for_a_shell(look):
     assert (length, tokens) == ("--max-model-len", "512")
 
 
-def test_a_length_that_the_shipped_factor_reaches_names_its_method(tmp_path, check):
+def test_a_length_above_the_limit_names_the_method_that_reaches_it(tmp_path, check):
     """Qwen 2.5 with YaRN over 32,768 positions, as its model card has people write it."""
     rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
     folder = saved(tmp_path, rope_parameters={**rope, "rope_theta": 1e4})
     code, _, err = check(folder, "--context-length", 1024)
     assert code == 1
-    assert "above the limit of 256 tokens; allowed: --rope yarn, whose shipped factor" in err
-    assert check(folder, "--context-length", 1024, "--rope", "yarn")[0] == 0
+    assert "above the limit of 256 tokens; allowed: --rope yarn:factor=4, or" in err
+    assert check(folder, "--context-length", 1024, "--rope", "yarn:factor=4")[0] == 0
 
 
 def test_types_that_follow_the_length_differ_and_are_said_to(look):
@@ -321,13 +253,6 @@ def test_a_plugin_that_vllm_will_not_load_is_named(monkeypatch):
     lines = about_vllm(model.complete({"rope_type": "resonance_yarn", "factor": 2}), model)
     assert any("VLLM_PLUGINS='another'" in line for line in lines)
     assert about_vllm(model.complete({"rope_type": "yarn", "factor": 2}), model) == []
-
-
-def test_vllms_own_ntk_is_not_taken_for_a_method_of_ours():
-    rope = {"rope_type": "ntk", "rope_theta": 1e4, "factor": 2.0}
-    with pytest.raises(RopeConfigError, match="ntk_aware"):
-        ModelPositions.of({**LLAMA, "rope_parameters": rope}).shipped()
-    assert RopeSpec.from_dict({**rope, "rope_type": "ntk_aware"}).rope_type == "ntk_aware"
 
 
 @pytest.mark.vllm

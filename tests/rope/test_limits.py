@@ -117,6 +117,7 @@ def test_llama_3_1_with_resonance_reads_what_llama_3_1_reads(rope_type, tmp_path
     config["rope_scaling"] = {**LLAMA3, "rope_type": rope_type}
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert resolve_context({"pretrained": str(tmp_path)}).length == 131072
+    assert limits(ModelPositions.of_checkpoint(str(tmp_path)), None) == (131072, 131072)
     _, found = answers({"rope_type": rope_type}, config, tmp_path)
     assert set(found.values()) == {131072}, found
 

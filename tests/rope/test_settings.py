@@ -64,32 +64,6 @@ def test_a_model_without_rope_is_named():
         complete({"rope_type": "yarn", "factor": 2}, {"model_type": "gpt2", "n_positions": 1024})
 
 
-FACTORED = ["linear", "ntk", "yarn", "resonance_linear", "resonance_ntk", "resonance_yarn"]
-
-
-@pytest.mark.parametrize("rope_type", FACTORED)
-def test_same_limit_with_and_without_resonance_and_for_either_way_of_writing(rope_type):
-    rope = {"rope_type": rope_type, "factor": 2, "original_max_position_embeddings": 8192}
-    for positions in (8192, 16384):
-        config = {**CONFIG, "max_position_embeddings": positions}
-        spec, model = on(rope, config)
-        assert limits(model, spec) == (16384, 16384)
-        assert about_vllm(spec, model) == []
-        assert settings.hf_overrides(*on(rope, config))["max_position_embeddings"] == 16384
-
-
-@pytest.mark.parametrize("rope_type", ["llama3", "resonance_llama3"])
-@pytest.mark.parametrize(("written", "limit"), [(131072, 131072), (8192, 65536)])
-def test_the_factor_of_llama3_is_no_extension_ratio(rope_type, written, limit):
-    """Llama 3.1 has factor 8 over 8,192 and was trained to 131,072, as its config says."""
-    config = {**CONFIG, "rope_parameters": {**LLAMA3, "rope_theta": 500000.0}}
-    config["max_position_embeddings"] = written
-    rope, model = on({"rope_type": rope_type}, config)
-    assert limits(model, rope) == (limit, limit)
-    assert about_vllm(rope, model) == []
-    assert length_limit(model, rope) == limit
-
-
 def test_the_trained_length_of_dynamic_is_left_alone_on_hf():
     written = settings.hf_overrides(*on({"rope_type": "dynamic", "factor": 1.0}, CONFIG), 16384)
     assert written["max_position_embeddings"] == 8192

@@ -175,21 +175,14 @@ def asked(config: Any, rope: dict[str, Any], length: int | None = None) -> Any:
     text = changed.get_text_config()
     if length is not None:
         text.max_position_embeddings = length
-        if getattr(text, LENGTH, None) is not None:
-            setattr(text, LENGTH, length)
+    if getattr(text, LENGTH, None) is not None:  # it wins over that of the settings
+        setattr(text, LENGTH, length or rope.get(LENGTH) or getattr(text, LENGTH))
     if vars(text).get("head_dim", 0) is None and rope["rope_type"] != "default":
         text.head_dim = text.hidden_size // text.num_attention_heads
     new = {key: value for key, value in shipped_of(config).items() if key not in SCALING}
     new |= rope
     there = by_layer(text)
-    if len(there) > 1 and len(wide := without_window(there)) > 1:
-        # DeepSeek-V4: Resonance alone is for each of several rotations.
-        kinds = {kind: there[kind]["rope_type"] for kind in wide}
-        types = {k: "resonance" if t == "default" else f"resonance_{t}" for k, t in kinds.items()}
-        own = rope["rope_type"].startswith("resonance")
-        there |= {k: {**there[k], "rope_type": types[k] if own else t} for k, t in kinds.items()}
-        text.rope_parameters = there
-    elif there and None not in there:
+    if there and None not in there:
         text.rope_parameters = {**text.rope_parameters, global_layers(there): new}
     else:
         text.rope_parameters = new

@@ -1,7 +1,7 @@
-"""Families in the real engine, with the text model's logits beside transformers'.
+"""Families in the real engine, eager, with the text model's logits beside transformers'.
 
-SmolLM3 runs through transformers' modules. `pytest -m long` runs every family
-that is right in vLLM, in both modes; docs/reports/vllm.md has the results.
+SmolLM3 runs through transformers' modules. `pytest -m long` runs every family that is right in
+vLLM.
 """
 
 import json
@@ -32,36 +32,31 @@ PLAIN_APART = {"cohere2_7b": 0.5, "gemma3_1b": 0.2, "gemma3_4b": 0.05, "granite3
 WITHOUT_YARN = ("gemma4", "gemma4_text")
 
 
-USUAL = ("smollm3", "eager")
+USUAL = "smollm3"
 TOGETHER = 7
 """Families that one process runs: the start of one takes longer than an engine."""
-CASES = {
-    mode: [
-        (folder.name, mode)
-        for folder in folders()
-        if read("vllm").get(folder.name, RIGHT) == RIGHT and folder.name not in NOT_RUN
-    ]
-    for mode in ("eager", "compiled")
-}
+RUN = [
+    folder.name
+    for folder in folders()
+    if read("vllm").get(folder.name, RIGHT) == RIGHT and folder.name not in (USUAL, *NOT_RUN)
+]
 
 
 def parameters() -> Iterator[Any]:
-    """Families and modes; what shares a process is in one group of pytest-xdist."""
-    for mode, cases in CASES.items():
-        long = [case for case in cases if case != USUAL]
-        for turn, case in enumerate(long):
-            group = pytest.mark.xdist_group(f"{mode} engines {turn // TOGETHER}")
-            yield pytest.param(*case, marks=[pytest.mark.long, group])
-    yield pytest.param(*USUAL)
+    """Families; what shares a process is in one group of pytest-xdist."""
+    for turn, family in enumerate(RUN):
+        group = pytest.mark.xdist_group(f"engines {turn // TOGETHER}")
+        yield pytest.param(family, marks=[pytest.mark.long, group])
+    yield USUAL
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Any]:
+def runs() -> dict[str, Any]:
     """What each family gave, as far as it was run."""
     return {}
 
 
-def run_together(request: pytest.FixtureRequest, family: str, mode: str, out: Path) -> Any:
+def run_together(request: pytest.FixtureRequest, family: str, out: Path) -> dict[str, Any]:
     """Run the families of this run's tests that are in the group of one."""
     group = request.node.get_closest_marker("xdist_group")
     families = [
@@ -69,29 +64,28 @@ def run_together(request: pytest.FixtureRequest, family: str, mode: str, out: Pa
         for item in request.session.items
         if group and group in item.iter_markers("xdist_group")
     ] or [family]
-    command = [sys.executable, str(SCRIPT), str(out), mode, *families]
+    command = [sys.executable, str(SCRIPT), str(out), *families]
     env = os.environ | {"PYTHONPATH": str(Path(sys.prefix) / "pictures")}
     seconds = 100 + 100 * len(families)
     run = subprocess.run(
         command, env=env, capture_output=True, text=True, check=False, timeout=seconds
     )
     lines = out.read_text().splitlines() if out.exists() else []
-    without = {(each, mode): {"error": run.stderr[-2000:]} for each in families}
-    return without | {(found["family"], mode): found for found in map(json.loads, lines)}
+    without = {each: {"error": run.stderr[-2000:]} for each in families}
+    return without | {found["family"]: found for found in map(json.loads, lines)}
 
 
 @pytest.mark.timeout(0)  # the first one of a group runs all; the process has its own limit
-@pytest.mark.parametrize(("family", "mode"), list(parameters()))
+@pytest.mark.parametrize("family", list(parameters()))
 def test_the_engine_is_as_transformers(
     request: pytest.FixtureRequest,
     tmp_path: Path,
-    runs: dict[tuple[str, str], Any],
+    runs: dict[str, Any],
     family: str,
-    mode: str,
 ) -> None:
-    if (family, mode) not in runs:
-        runs |= run_together(request, family, mode, tmp_path / "out.jsonl")
-    found = runs[family, mode]
+    if family not in runs:
+        runs |= run_together(request, family, tmp_path / "out.jsonl")
+    found = runs[family]
     assert "error" not in found, found
     if found["dtype"] == "torch.bfloat16":
         assert found["mean"] < 0.04, found

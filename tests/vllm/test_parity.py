@@ -4,9 +4,7 @@ In bfloat16 rounding hides a forgotten Resonance; in float32 a wrong rope stands
 magnitude, which `test_plain_yarn_in_its_place_is_noticed` shows.
 """
 
-import json
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,7 +103,6 @@ def start_engine(
     rope: dict[str, Any],
     length: int,
     eager: bool = True,
-    worker: str = "resonance_vllm.vllm.RopeWorker",
     workers: int = 1,
 ) -> Any:
     from vllm import LLM
@@ -118,23 +115,13 @@ def start_engine(
         max_model_len=length,
         dtype="float32",
         enforce_eager=eager,
-        worker_extension_cls=worker,
+        worker_extension_cls="resonance_vllm.vllm.RopeWorker",
         tensor_parallel_size=workers,
         skip_tokenizer_init=True,
         enable_prefix_caching=False,
         max_num_seqs=2,
         kv_cache_memory_bytes=2**30,
     )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _worker_finds_its_extension() -> Iterator[None]:
-    """Worker processes import their extension from this folder."""
-    with pytest.MonkeyPatch.context() as patch:
-        here = str(Path(__file__).parent)
-        patch.syspath_prepend(here)
-        patch.setenv("PYTHONPATH", here, prepend=os.pathsep)
-        yield
 
 
 def use_rope(engine: Any, path: Path, rope: dict[str, Any], length: int) -> None:
@@ -235,74 +222,6 @@ def test_two_workers_that_share_a_model_agree(tiny_llama: Path) -> None:
         use_rope(engine, tiny_llama, linear, SERVED)
         model = load_hf(tiny_llama, linear, SERVED)
         assert_same(score_hf(model, prompt), score_vllm(engine, prompt))
-    finally:
-        engine.llm_engine.engine_core.shutdown()
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("_any_core")
-def test_each_worker_compares_what_it_holds(
-    tiny_llama: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """The second worker's table is another one; the first has nothing to find fault with."""
-    rope = {"rope_type": "resonance_yarn", "factor": 4}
-    with pytest.raises(RuntimeError):
-        start_engine(
-            tiny_llama, rope, SERVED, worker="spoilt_worker.SpoiltWorker", workers=2
-        ).llm_engine.engine_core.shutdown()
-    said = "".join(capfd.readouterr())
-    assert "is not what model.layers.0.self_attn.rotary_emb" in said
-
-
-@pytest.fixture(scope="module")
-def finetuned(tmp_path_factory: pytest.TempPathFactory, save_llama: Callable[..., Path]) -> Path:
-    """A model fine-tuned to Resonance YaRN by the command, on 512 tokens."""
-    import numpy as np
-    from click.testing import CliRunner
-
-    from leval_harness.cli.main import app
-    from leval_tasks.posgen.vocabulary import build_tokenizer
-
-    root = tmp_path_factory.mktemp("finetuned")
-    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2}
-    ids = {"vocab_size": 22, "bos_token_id": 21, "eos_token_id": 21}
-    save_llama(root / "base", **sizes, **ids, max_position_embeddings=256, initializer_range=0.15)
-    build_tokenizer(17).save_pretrained(root / "base")
-    numbers = np.random.default_rng(0).integers(0, 17, (4, 900))
-    lines = [json.dumps({"text": " ".join(map(str, row))}) for row in numbers.tolist()]
-    (root / "text.jsonl").write_text("\n".join(lines))
-    arguments = ["finetune", str(root / "base"), "--data", str(root / "text.jsonl")]
-    arguments += ["--rope", "resonance_yarn:factor=4", "--sequence-length", "512", "--steps", "3"]
-    arguments += ["--held-out", "1", "--no-bf16", "--out", str(root / "tuned")]
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 0, result.output
-    return root / "tuned"
-
-
-@pytest.mark.long
-def test_finetuned_checkpoint_loads_as_it_is(finetuned: Path) -> None:
-    """No override anywhere: transformers and vLLM read the settings from config.json."""
-    import torch
-    from vllm import LLM
-
-    from resonance_vllm import hf
-
-    engine = LLM(
-        str(finetuned), dtype="float32", enforce_eager=True, skip_tokenizer_init=True,
-        enable_prefix_caching=False, max_num_seqs=2, kv_cache_memory_bytes=2**30,
-        max_model_len=SERVED,
-    )  # fmt: skip
-    try:
-        model = hf.load(str(finetuned), dtype=torch.float32).eval()
-        assert model.config.rope_parameters["rope_type"] == "resonance_yarn"
-        assert model.config.max_position_embeddings == SERVED
-        shipped = model.config.rope_parameters
-        yarn = load_hf(finetuned, {**shipped, "rope_type": "yarn"}, SERVED)
-        for length in LENGTHS:
-            prompt = random_prompt(length, vocabulary=17)
-            served = score_vllm(engine, prompt)
-            assert_same(score_hf(model, prompt), served)
-            assert differences(score_hf(yarn, prompt), served)[0] > 0.01
     finally:
         engine.llm_engine.engine_core.shutdown()
 

@@ -1,5 +1,6 @@
 """What the plugin does to vLLM: registration, length limits, refusals. No engine is started."""
 
+import functools
 import importlib.metadata
 import json
 import os
@@ -12,7 +13,9 @@ from typing import Any
 import pytest
 from vllm_modules import looked_at
 
+from resonance_vllm import vllm as plugin
 from resonance_vllm.config import ModelPositions, length_limit, vllm_hf_overrides
+from resonance_vllm.errors import RopeConfigError
 
 pytestmark = pytest.mark.vllm
 
@@ -20,12 +23,16 @@ CONFIGS = Path(__file__).parents[1] / "families" / "configs"
 LENGTH = "original_max_position_embeddings"
 SCALED = {"rope_theta": 10000.0, "factor": 2.0, LENGTH: 256}
 YARN = {"rope_type": "resonance_yarn", **SCALED}
+LLAMA3 = {
+    "rope_type": "resonance_llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, **SCALED
+}  # fmt: skip
 LLAMA = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 128,
     "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2,
     "num_key_value_heads": 2, "vocab_size": 128, "max_position_embeddings": 256,
     "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, "dtype": "float32",
 }  # fmt: skip
+LONGER = LLAMA | {"max_position_embeddings": 2048}
 NESTED = {
     "model_type": "llava", "architectures": ["LlamaForCausalLM"],  # that of Llava needs pictures
     "text_config": {k: v for k, v in LLAMA.items() if k != "architectures"},
@@ -109,6 +116,8 @@ ASKED: dict[str, tuple[dict[str, Any], dict[str, Any], int | None]] = {
     "a type": (LLAMA, {"rope_parameters": {**YARN, "rope_type": "resonance_yarm"}}, None),
     "too long": (LLAMA | {"rope_parameters": YARN, "max_position_embeddings": 512}, {}, None),
     "shorter": (LLAMA | {"rope_parameters": YARN, "max_position_embeddings": 512}, {}, 512),
+    "llama3 by hand": (LONGER, {"rope_parameters": LLAMA3}, None),
+    "llama3 in time": (LONGER, {"rope_parameters": LLAMA3}, 2048),
     "position map": (
         LLAMA,
         {"rope_parameters": {"rope_type": "self_extend", "group_size": 4, "window_size": 64,
@@ -128,6 +137,7 @@ SAYS = {
     "a key": "beta_quick: 3 is not a setting of rope_type 'resonance_yarn'",
     "a type": "unknown type 'resonance_yarm'",
     "too long": r"max_model_len: 1024 is above the limit of 512 .* --max-model-len 512",
+    "llama3 by hand": r"max_model_len: 4096 is above the limit of 2048 .* --max-model-len 2048",
     "position map": "vLLM's attention meets every key at its own position",
     "no RoPE": "reached no module: GPT2LMHeadModel has no rotary position embeddings",
 }
@@ -148,13 +158,31 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_the_settings_reach_the_modules(built: dict[str, Any], name: str) -> None:
     (module,) = built[name]["held"]
     assert module["exact_phase"] == (name != "vLLM's own business")
-    if module["exact_phase"]:
+    if module["exact_phase"] and "llama3" not in name:
         assert module["attention_factor"] == pytest.approx(1.069315, rel=1e-5)
 
 
 @pytest.mark.parametrize("name", SAYS)
 def test_what_cannot_be_right_is_refused_with_the_way_on(built: dict[str, Any], name: str) -> None:
     assert re.search(SAYS[name], built[name].get("refused", "it was built"))
+
+
+@pytest.mark.parametrize(
+    ("value", "environment", "says"),
+    [
+        ("resonance_vllm.vllm.plugin:register", {}, "is resonance_vllm.vllm.plugin:register, of"),
+        ("resonance_vllm.vllm:register", {"VLLM_PLUGINS": "a"}, "add resonance_rope to it"),
+    ],
+)
+def test_an_exchange_without_the_plugin_says_what_to_do(monkeypatch, value, environment, says):
+    """An engine started with an entry point of an earlier version loads no plugin."""
+    entry = importlib.metadata.EntryPoint("resonance_rope", value, "vllm.general_plugins")
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [entry])
+    for name, text in environment.items():
+        monkeypatch.setenv(name, text)
+    monkeypatch.setattr(plugin, "register", functools.cache(lambda: None))  # not called
+    with pytest.raises(RopeConfigError, match=says):
+        plugin.RopeWorker().set_rope(None)
 
 
 @pytest.mark.long

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from resonance_vllm.core.frequencies import inv_freq
 from resonance_vllm.core.phase import cos_sin
 from resonance_vllm.core.spec import OWN_TYPES, RopeSpec, RopeType
 from resonance_vllm.vllm import register, resonance_yarn, tagged
@@ -49,46 +50,21 @@ def made(name: str, dtype: torch.dtype = torch.float32, neox: bool = True, **cha
     from vllm.model_executor.layers import rotary_embedding
 
     rope = {"rope_type": name.split(",")[0], **TYPES.get(name, COMMON), **changes}
-    keys = {"rope_type", *RopeType.read(rope["rope_type"]).key_names()}
-    spec = RopeSpec.from_dict({key: value for key, value in rope.items() if key in keys})
-    spec = RopeSpec(spec.method.at_length(SERVED), spec.resonance)
-    seen = tagged(rope, spec, ORIGINAL, "default")
+    seen = tagged(rope, asked(rope), ORIGINAL, "default")
     return rotary_embedding.get_rope(HEAD, ORIGINAL, neox, seen, dtype=dtype)
 
 
-def closed_form(name: str) -> tuple[list[float], float]:
-    """Frequencies and attention factor written out feature by feature, by another route."""
-    base = name.removeprefix("resonance_") if name != "resonance" else "default"
-    s, b, d, length = 4.0, THETA, HEAD, ORIGINAL
-    result = []
-    for j in range(d // 2):
-        plain = b ** (-2 * j / d)
-        wave = 2 * math.pi / plain
-        if base == "linear":
-            wave *= s
-        elif base == "ntk_aware":
-            wave = 2 * math.pi * (b * s ** (d / (d - 2))) ** (2 * j / d)
-        elif base == "yarn, by wavelength":
-            gamma = min(max((length / wave - 1) / 31, 0.0), 1.0)
-            wave = (1 - gamma) * s * wave + gamma * wave
-        elif base == "yarn":
-            first, last = (
-                d * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(b))
-                for turns in (32, 1)
-            )
-            low, high = max(math.floor(first), 0), min(math.ceil(last), d - 1)
-            mix = min(max((j - low) / (high - low), 0.0), 1.0)
-            wave = 2 * math.pi / (mix * plain / s + (1 - mix) * plain)
-        elif base == "llama3":
-            smooth = min(max((length / wave - 1) / 3, 0.0), 1.0)
-            wave = 2 * math.pi / ((1 - smooth) * plain / s + smooth * plain)
-        elif base == "longrope":
-            wave *= 2 * FACTORS[j]  # the served length is past the trained one
-        result.append(float(round(wave)) if name.startswith("resonance") else wave)
-    yarn = 0.1 * math.log(s) + 1
-    scaled = {"longrope": math.sqrt(1 + math.log(s) / math.log(length))}
-    factor = yarn if base.startswith("yarn") else scaled.get(base, 1.0)
-    return [2 * math.pi / wave for wave in result], factor
+def asked(rope: dict[str, Any]) -> RopeSpec:
+    """The settings in a dictionary, at the served length."""
+    keys = {"rope_type", *RopeType.read(rope["rope_type"]).key_names()}
+    spec = RopeSpec.from_dict({key: value for key, value in rope.items() if key in keys})
+    return RopeSpec(spec.method.at_length(SERVED), spec.resonance)
+
+
+def wanted(name: str) -> tuple[list[float], float]:
+    """Frequencies and attention factor in closed form (tests/vectors guards it)."""
+    spec = asked({"rope_type": name.split(",")[0], **TYPES[name]})
+    return inv_freq(spec, HEAD, SERVED).tolist(), spec.method.scale()
 
 
 def runs_in_vllm(name: str) -> bool:
@@ -96,17 +72,6 @@ def runs_in_vllm(name: str) -> bool:
     from resonance_vllm.core.maps import MappedMethod
 
     return not issubclass(RopeType.read(name).method, MappedMethod)
-
-
-@pytest.mark.parametrize("name", TYPES)
-def test_the_table_holds_the_closed_form(name: str) -> None:
-    _, table = table_of(made(name))
-    frequencies, factor = closed_form(name)
-    assert table.shape == (SERVED, HEAD)
-    for n in (0, 1, 100, ORIGINAL - 1, SERVED - 1):
-        expected = [factor * math.cos(n * w) for w in frequencies]
-        expected += [factor * math.sin(n * w) for w in frequencies]
-        torch.testing.assert_close(table[n], torch.tensor(expected), atol=2e-4, rtol=0)
 
 
 @pytest.mark.parametrize("name", [name for name in OWN_TYPES if runs_in_vllm(name)])
@@ -131,7 +96,7 @@ def test_every_type_of_ours_has_a_table_of_its_values(name: str) -> None:
 def test_rows_one_wavelength_apart_are_equal_bit_for_bit(name: str, dtype: torch.dtype) -> None:
     _, table = table_of(made(name, dtype))
     assert table.dtype is dtype
-    for j, w in enumerate(closed_form(name)[0]):
+    for j, w in enumerate(wanted(name)[0]):
         period = min(round(2 * math.pi / w), len(table))
         for column in (j, HEAD // 2 + j):
             values = table[:, column]
@@ -155,7 +120,7 @@ def test_resonance_yarn_is_a_class_of_vllms_yarn() -> None:
 @pytest.mark.parametrize("neox", [True, False])
 def test_the_kernels_turn_pairs_by_the_table(neox: bool) -> None:
     module = made("resonance_yarn", neox=neox)
-    frequencies, factor = closed_form("resonance_yarn")
+    frequencies, factor = wanted("resonance_yarn")
     generator = torch.Generator().manual_seed(0)
     positions = torch.tensor([0, 3, 500, 1023])
     query = torch.randn(4, 2 * HEAD, generator=generator)
@@ -212,8 +177,8 @@ def test_positions_of_several_axes_turn_the_features_of_their_axis(name: str) ->
     of_axis = torch.repeat_interleave(torch.arange(3), torch.tensor(sections))
     cos, sin = (each[of_axis, :, torch.arange(HEAD // 2)].T for each in (cos, sin))
     a, b = query.chunk(2, dim=-1)
-    wanted = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
-    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
+    expected = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(

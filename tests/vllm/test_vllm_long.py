@@ -145,6 +145,7 @@ def ours(checkpoint: Path) -> Iterator[Any]:
             "dtype": "float32",
             "hf_overrides": {"max_position_embeddings": 576},
             "max_model_len": 576,
+            "max_num_seqs": 8,
             "block_size": BLOCK,
             "num_gpu_blocks_override": 24,
             "kv_cache_memory_bytes": 2**28,
@@ -214,9 +215,6 @@ def test_a_cache_for_one_document_is_enough(ours: Any) -> None:
     assert unique <= told["tokens_prefilled"] < unique + len(asked) * BLOCK
     assert told["tokens_prefilled"] <= 1.1 * unique
     assert computed > 4 * told["tokens_prefilled"], "the order of stock lm-eval does not fit"
-    assert told["prefix_cache_hit_rate"] == pytest.approx(
-        told["tokens_shared"] / sum(map(len, prompts))
-    )
     assert told["tokens_generated"] == sum(
         len(answer.token_ids) for output in stock.outputs for answer in output.outputs
     )
@@ -239,4 +237,3 @@ def test_log_likelihoods_are_those_of_stock(ours: Any) -> None:
     asked = sum(len(context) + len(goal) for _, context, goal in scored)
     assert after["tokens_prefilled"] - before["tokens_prefilled"] == asked
     assert after["tokens_shared"] == before["tokens_shared"]
-    assert after["prefix_cache_hit_rate"] == before["prefix_cache_hit_rate"]
