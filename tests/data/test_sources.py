@@ -125,13 +125,12 @@ def data_command(*arguments: object) -> tuple[int, dict[str, dict[str, object]],
     return done.exit_code, {row["file"]: row for row in rows}, done.stderr
 
 
-@pytest.mark.parametrize("how", [(), ("--data-dir",)])
-def test_list_and_verify_take_the_folder_either_way(tmp_path, how):
+def test_list_and_verify_take_a_folder(tmp_path):
     write(tmp_path, "tpo.jsonl", ROW)
     write(tmp_path, "codeU.jsonl", ROW)
-    _, rows, _ = data_command("list", *how, tmp_path)
+    _, rows, _ = data_command("list", tmp_path)
     assert {name for name, row in rows.items() if row["present"]} == {"tpo.jsonl", "codeU.jsonl"}
-    code, rows, _ = data_command("verify", *how, tmp_path)
+    code, rows, _ = data_command("verify", tmp_path)
     assert (code, {name: row["ok"] for name, row in rows.items()}) == (
         1,
         {"tpo.jsonl": False, "codeU.jsonl": True},
