@@ -72,7 +72,7 @@ def planned_figures(compared: pd.DataFrame) -> Iterator[Planned]:
             yield Planned("effective", title, partial(effective_figure, rows, looks))
     main = compared[main_numbers(compared) & compared["status"].eq("done")]
     yield from _by_length(main, looks)
-    scored = main[main["unit"].eq("share") & main["difference"].notna()]
+    scored = main[main["unit"].eq("share") & main["difference"].notna() & main["sample"].ne(True)]
     for (block, length), rows in scored.groupby(["block", "context_length"], sort=False):
         if rows["label"].nunique() <= MOST_METHODS:
             title = f"{block}: difference to {rows['baseline'].iloc[0]} at {length_label(length)}"

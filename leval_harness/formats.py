@@ -59,12 +59,17 @@ def render(tables: Sequence[Table], compared: pd.DataFrame, form: str) -> str:
         numbers = compared.drop(columns=["folder", "files", "versions"], errors="ignore")
         if form == "csv":
             return numbers.to_csv(index=False)
-        records = numbers.astype(object).where(numbers.notna(), None).to_dict("records")
-        return json.dumps(records, indent=1, ensure_ascii=False, default=str) + "\n"
+        return records(numbers)
     if form == "md":
         said = verdict(compared)
         return lines(said) + "\n" * bool(said) + "\n".join(map(markdown, tables))
     return "\n".join(map({"tex": latex, "html": html}[form], tables))
+
+
+def records(numbers: pd.DataFrame) -> str:
+    """A frame as a JSON list of its rows; what is missing is null."""
+    rows = numbers.astype(object).where(numbers.notna(), None).to_dict("records")
+    return json.dumps(rows, indent=1, ensure_ascii=False, default=str) + "\n"
 
 
 def markdown(table: Table) -> str:

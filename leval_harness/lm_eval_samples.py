@@ -28,6 +28,9 @@ DESCRIBING = {
 COLUMNS = ("run", "task", "filter", "question", "prompt", "document", "metric", "num", "den")
 """Of the frame `samples`."""
 
+INVALID = "[invalid]"
+"""What lm-eval's filters write where they find no answer."""
+
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d[-:.\d]*$")
 
 
@@ -113,6 +116,7 @@ def read_samples(path: Path, run: int, task: str, known: dict[str, Any], read: T
     """The numbers of each question, into `read`; texts stay in the file."""
     filters = list(dict.fromkeys(row["filter"] for row in read.scores))
     rows: list[tuple[Any, ...]] = []
+    invalid: dict[str, list[tuple[Any, ...]]] = {}
     asked: Counter[str] = Counter()
     seen: Counter[tuple[str, str]] = Counter()
     unnamed = 0
@@ -129,6 +133,8 @@ def read_samples(path: Path, run: int, task: str, known: dict[str, Any], read: T
                 question = question if times == 1 else f"{question} #{times}"
                 about = (run, task, chosen, question, prompt, document)
                 rows += [(*about, *each) for each in _numbers(line, names)]
+                is_invalid = line.get("filtered_resps") == [INVALID]
+                invalid.setdefault(chosen, []).append((*about, "unparsed", float(is_invalid), 1.0))
             if FAMILY_OF.get(task) == "effective_context":
                 read.texts += ReadText.of_sample(line, run, task, known["folder"])
     except (OSError, ValueError) as error:
@@ -143,6 +149,8 @@ def read_samples(path: Path, run: int, task: str, known: dict[str, Any], read: T
     if unnamed and len(filters) != 1:
         reason = "the samples do not say which filter they are of"
         read.left_out.append((path.name, None, reason))
+    for of_filter in invalid.values():  # of others it is not known what they do not find
+        rows += of_filter if any(each[-2] for each in of_filter) else []
     columns = zip(*rows, strict=True) if rows else [()] * len(COLUMNS)
     read.samples = {name: list(values) for name, values in zip(COLUMNS, columns, strict=True)}
 

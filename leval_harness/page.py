@@ -9,24 +9,20 @@ import shutil
 import tempfile
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from leval_harness.drawing import write_figure
 from leval_harness.effective import compared_frame
 from leval_harness.figures import write_figures
 from leval_harness.formats import html, render
-from leval_harness.layout import DIFF_KIND, DIFF_SCHEMA
 from leval_harness.names import length_label, task_label
-from leval_harness.parity_figure import parity_figure
 from leval_harness.results import Results
 from leval_harness.tables import build_tables
 from leval_harness.verdict import TERMS, main_numbers, said
 from resonance_vllm.errors import UserError
-from resonance_vllm.files import read_object, write_text
+from resonance_vllm.files import write_text
 
 TEMPLATES = Path(__file__).parent / "templates"
 MARKER = "leval-harness-page.txt"
@@ -42,7 +38,6 @@ def write_page(
     compared: pd.DataFrame,
     out: Path,
     title: str = TITLE,
-    diffs: Sequence[Mapping[str, Any]] = (),
 ) -> Path:
     """Write a folder that opens from disk and from any web server; the path of its `index.html`.
 
@@ -53,7 +48,6 @@ def write_page(
         compared: its compared frame.
         out: a new folder, or one with an earlier page, which is replaced.
         title: of the page.
-        diffs: comparisons of setups that are shown too, see `read_diff`.
 
     Raises:
         UserError: `out` holds something that is not a page of ours.
@@ -67,7 +61,7 @@ def write_page(
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=".page-") as scratch:
         made = Path(scratch) / "new"
         made.mkdir()
-        _make(results, compared, made, title, diffs)
+        _make(results, compared, made, title)
         if out.exists():
             out.rename(Path(scratch) / "old")
         made.rename(out)
@@ -79,7 +73,6 @@ def _make(
     compared: pd.DataFrame,
     out: Path,
     title: str,
-    diffs: Sequence[Mapping[str, Any]],
 ) -> None:
     """Write all files of the page into an empty folder."""
     from jinja2 import Environment, FileSystemLoader
@@ -108,7 +101,6 @@ def _make(
         figures=figures,
         tables=[html(table) for table in build_tables(compared)],
         across=[html(table) for table in across],
-        diffs=[_diff(each, at, out / "figures") for at, each in enumerate(diffs)],
         questions=questions,
         commands=list(dict.fromkeys(compared["command"].dropna()))[:50],
         left_out=[str(each) for each in results.left_out[:50]],
@@ -199,27 +191,3 @@ def _response(line: Mapping[str, Any]) -> str:
 def _cut(value: object) -> str:
     text = "" if value is None else str(value)
     return text if len(text) <= LONGEST else text[:LONGEST] + " … (shortened)"
-
-
-def read_diff(path: Path) -> dict[str, Any]:
-    """The content of a `diff.json`, which `leval-harness diff --out` wrote.
-
-    Raises:
-        UserError: it is no such file, or of another schema.
-    """
-    content = read_object(path)
-    if content is None or content.get("kind") != DIFF_KIND:
-        raise UserError(f"{path} is no diff.json that `leval-harness diff --out` wrote")
-    if content.get("schema") != DIFF_SCHEMA:
-        raise UserError(f"{path}: schema {content.get('schema')!r}; allowed: {DIFF_SCHEMA}")
-    return content
-
-
-def _diff(content: Mapping[str, Any], number: int, folder: Path) -> dict[str, Any]:
-    """What the page shows of a comparison of setups; its figure is written into the folder."""
-    name = f"diff-{number:03d}"
-    targets = [folder / f"{name}.{kind}" for kind in ("svg", "png")]
-    write_figure(partial(parity_figure, content), *targets)
-    sides = {side: content[side].get("text", "a saved reference") for side in ("a", "b")}
-    title = f"{sides['b']} against {sides['a']}"
-    return {**sides, "src": f"figures/{name}", "title": title, "sentences": content["sentences"]}

@@ -1,7 +1,7 @@
 """PosGen's finished runs as a frame, and what is computed from it."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -45,7 +45,6 @@ whether the model learned the rule, under the encoding of training. folder: of t
 PLACE = ["experiment", "subtask", "trained", "tested"]
 COMPARED = ["Sub-task", "Method", "Baseline", "Seeds", "Method %", "Baseline %", "Difference",
             "95% low", "95% high", "p", "p (Holm)", "Wins", "Losses"]  # fmt: skip
-HALVES = ["ID, first", "ID, second", "OOD, first", "OOD, second"]
 PUBLISHED_MODULUS = 17
 
 
@@ -55,20 +54,6 @@ class PosGen:
 
     tests: pd.DataFrame
     settings: dict[str, dict[str, Any]]
-
-    def only(self, pairs: Collection[Pair]) -> "PosGen":
-        """The tests of some pairs of encodings; all without any.
-
-        Raises:
-            SettingError: there is no test of one of them.
-        """
-        there = {Pair(*pair) for pair in self.tests[["trained", "tested"]].itertuples(index=False)}
-        for pair in pairs:
-            if pair not in there:
-                had = ", ".join(sorted(":".join(each) for each in there))
-                raise SettingError(f"no test of {':'.join(pair)}; there are: {had}")
-        kept = [Pair(*each) in pairs for each in self.tests[["trained", "tested"]].to_numpy()]
-        return PosGen(self.tests[kept] if pairs else self.tests, self.settings)
 
 
 def load_posgen(*folders: Path) -> PosGen:
@@ -199,7 +184,10 @@ def by_seed(read: PosGen, pairs: Sequence[tuple[Pair, Pair]]) -> pd.DataFrame:
         SettingError: there is no test of a pair.
         ResultsError: no pair has two seeds in common.
     """
-    read.only({each for pair in pairs for each in pair})
+    there = {Pair(*pair) for pair in read.tests[["trained", "tested"]].to_numpy()}
+    for pair in {each for both in pairs for each in both} - there:
+        had = ", ".join(sorted(":".join(each) for each in there))
+        raise SettingError(f"no test of {':'.join(pair)}; there are: {had}")
     able = read.tests[read.tests["learned"]]
     wide = able.set_index([*PLACE, "seed"])["past"].unstack(["trained", "tested"])
     rows = []
@@ -226,39 +214,9 @@ def by_seed(read: PosGen, pairs: Sequence[tuple[Pair, Pair]]) -> pd.DataFrame:
     return found.astype({"Seeds": "int64"})
 
 
-def halves(read: PosGen) -> pd.DataFrame:
-    """Semi-recursive accuracy on the first and second of the two numbers that share a far token.
-
-    The second follows from near ones alone, the first needs the far one. `HALVES` within the
-    trained length and past it, means over the seeds that learned, and the `Ceiling` without the far
-    token, %; by `PLACE`, empty where no test has accuracies by position.
-    """
-    own = read.tests[read.tests["subtask"] == "semi_recursive"]
-    rows = own.explode("by_position").dropna(subset=["by_position"])
-    if rows.empty:
-        return pd.DataFrame(columns=[*PLACE, *HALVES, "Ceiling"]).set_index(PLACE)
-    data = {name: settings.get("data") or {} for name, settings in read.settings.items()}
-    inside = {
-        n: d.get("train_length", 64) - d.get("far", 1) - d.get("near", 3) for n, d in data.items()
-    }
-    at, within = rows.groupby(level=0).cumcount(), rows["experiment"].map(inside)
-    rows["half"] = at.lt(within).map({True: "ID", False: "OOD"}) + at.mod(2).map(
-        {0: ", first", 1: ", second"}
-    )
-    learned = rows.groupby(PLACE)["learned"].transform("any")
-    kept = rows[rows["learned"] | ~learned].assign(value=lambda f: f["by_position"].astype(float))
-    by_seed = kept.groupby([*PLACE, "seed", "half"], sort=False)["value"].mean()
-    wide = by_seed.groupby([*PLACE, "half"], sort=False).mean().unstack("half")
-    moduli = {name: modulus_of(settings) for name, settings in read.settings.items()}
-    names = wide.index.get_level_values("experiment")
-    ceiling = [50 * (1 + 1 / moduli[name]) for name in names]
-    return wide.reindex(columns=HALVES).assign(Ceiling=ceiling).dropna(subset=HALVES[:1])
-
-
 def details(read: PosGen) -> pd.DataFrame:
-    """Every number at full precision: `places` with `halves`, what CSV and JSON hold."""
-    found = places(read).merge(halves(read).reset_index(), on=PLACE, how="left")
+    """Every number at full precision: what CSV and JSON hold."""
     names = {"experiment": "Origin", "trained": "Encoding", "tested": "Tested with",
              "subtask": "Sub-task", "seeds": "Seeds", "inside": "ID", "past": "OOD",
              "deviation": "Deviation", "learned": "Learned", "published": "Published"}  # fmt: skip
-    return found.drop(columns="rank").rename(columns=names)
+    return places(read).drop(columns="rank").rename(columns=names)

@@ -1,4 +1,4 @@
-"""PosGen's tables as texts: the paper's Table 1 beside ours, crossed tests, pairs and halves."""
+"""PosGen's tables as texts: the paper's Table 1 beside ours, and pairs compared by seed."""
 
 from collections.abc import Sequence
 from typing import Any, get_args
@@ -7,13 +7,11 @@ import pandas as pd
 
 from leval_harness.posgen import (
     COMPARED,
-    HALVES,
     LEARNED,
     PUBLISHED_MODULUS,
     SUBTASKS,
     PosGen,
     by_seed,
-    halves,
     modulus_of,
     places,
     printed,
@@ -93,24 +91,6 @@ def _distances(read: PosGen, found: pd.DataFrame) -> list[str]:
     return sentences
 
 
-def crossed_table(read: PosGen) -> Table:
-    """Trained with down, tested with across: mean past the trained length, for each sub-task."""
-    found = places(read)
-    spread = found["deviation"].map(" ± {:.2f}".format).where(found["deviation"].notna(), "")
-    mark = (" (" + found["seeds"].astype(str) + ")").mask(found["learned"] == 0, " (not learned)")
-    some = found["learned"].between(1, found["seeds"] - 1)
-    of = " (" + found["learned"].astype(str) + " of " + found["seeds"].astype(str) + " learned)"
-    found["text"] = found["past"].map("{:.2f}".format) + spread + mark.mask(some, of)
-    found["Sub-task"] = found["subtask"].map(SUBTASKS)
-    for name in ("trained", "tested"):
-        found[name] = [title(each, each) for each in found[name]]
-    rows = ["experiment", "Sub-task", "trained"]
-    wide = found.set_index([*rows, "tested"])["text"].unstack("tested", sort=False).fillna(NONE)
-    wide.index.names = ["Experiment", "Sub-task", "Trained with"]
-    note = "Accuracy past the trained length, %, mean ± standard deviation (seeds)"
-    return Table.plain("PosGen: trained with × tested with", wide, note)
-
-
 def seed_table(read: PosGen, pairs: Sequence[tuple[Pair, Pair]]) -> Table:
     """`by_seed` as texts."""
     found = by_seed(read, pairs).set_index(["Experiment", "Sub-task", "Method"])
@@ -126,20 +106,3 @@ def seed_table(read: PosGen, pairs: Sequence[tuple[Pair, Pair]]) -> Table:
         "p: sign flips over seeds, (Holm) corrected within a sub-task; wins and losses: seeds",
     )
     return Table.plain("PosGen: compared by seed", texts.astype(str), *notes)
-
-
-def halves_table(read: PosGen) -> Table | None:
-    """`halves` as texts; None where no test has accuracies by position."""
-    found = halves(read)
-    if found.empty:
-        return None
-    texts = found[HALVES].map("{:.2f}".format).reset_index()
-    texts["Encoding"] = [title(*pair) for pair in texts[["trained", "tested"]].to_numpy()]
-    texts = texts.rename(columns={"experiment": "Experiment"}).set_index(["Experiment", "Encoding"])
-    notes = (
-        "First and second of the two numbers that share a far token, %: the second follows from "
-        "near ones alone, the first needs the far one",
-        f"Without the far token {found['Ceiling'].iloc[0]:.1f}% of all numbers are the ceiling; "
-        "all four published values past the trained length lie below theirs (52.9%)",
-    )
-    return Table.plain("PosGen: semi-recursive by halves", texts[HALVES], *notes)

@@ -28,12 +28,10 @@ def retrievals(compared: pd.DataFrame) -> pd.DataFrame:
         lengths together; `above` is the largest length that reaches RULER's threshold, `kept` the
         largest that keeps the score at the shortest (a dash for one length), as texts.
     """
-    rows = compared[
-        compared["task"].str.fullmatch(RULER)
-        & compared["name"].fillna("").str.fullmatch(r"\d+")
-        & compared["value"].notna()
-        & compared["n"].notna()
-    ]
+    rows = compared[compared["task"].str.fullmatch(RULER).fillna(False).astype(bool)]
+    if len(rows):
+        by_length = rows["name"].fillna("").str.fullmatch(r"\d+")
+        rows = rows[by_length & rows["value"].notna() & rows["n"].notna()]
     found: list[dict[str, Any]] = []
     for (block, label), part in rows.groupby(["block", "label"], sort=False):
         by_length = part.groupby("length")

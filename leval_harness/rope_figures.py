@@ -22,16 +22,12 @@ Features = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class DrawnMethod:
-    """A method's wavelengths (tokens) and gaps by feature, and one feature's angles by position.
-
-    `alike` is the mean cosine of the fast features by the distance of two positions in tokens.
-    """
+    """A method's wavelengths (tokens) and gaps by feature, and one feature's angles by position."""
 
     name: str
     wavelengths: Sequence[float]
     gaps: Sequence[float]
     angles: Sequence[float]
-    alike: Mapping[int, float]
 
 
 def rope_figure(
@@ -99,20 +95,18 @@ def pair_figure(
     original: int,
     longest: int,
 ) -> "Figure":
-    """Two methods: rotation angles (the paper's Figure 1), wavelengths, gaps and collisions.
+    """Two methods: rotation angles (the paper's Figure 1), wavelengths and gaps.
 
     The angles are those of one `feature` (an index) at `positions`, half of them below the trained
     length `original`; `longest` is the test length. All in tokens.
     """
-    figure, grid = picture(10, 11, columns=2, rows=3)
+    figure, grid = picture(10, 7.4, columns=2, rows=2)
     lengths, gaps = [], []
     for axes, method, (colour, marker) in zip(grid, methods, PAIR_MARKS, strict=False):
         _angles(axes, method, feature, positions, original)
         style = {"color": colour, "marker": marker, "markersize": 4, "linestyle": "none"}
         lengths.append((method.wavelengths, {**style, "label": literal(method.name)}))
         gaps.append((method.gaps, style))
-    for axes, method, (colour, _) in zip(grid[4:], methods, PAIR_MARKS, strict=True):
-        _collisions(axes, method, colour)
     _wavelengths(grid[2], lengths, original)
     _gaps(grid[3], gaps, original, longest)
     grid[2].legend()
@@ -136,18 +130,3 @@ def _angles(
     axes.set_yticks([0, math.pi, 2 * math.pi], ["0", "π", "2π"])
     axes.grid(visible=False)
     axes.legend(loc="upper right", ncols=2)
-
-
-def _collisions(axes: Any, method: DrawnMethod, colour: str) -> None:
-    """Mean cosine of the fast features over the distance, its largest value marked."""
-    if not method.alike:
-        axes.set_axis_off()
-        return
-    axes.plot(list(method.alike), list(method.alike.values()), color=colour, lw=0.6)
-    worst = max(method.alike, key=lambda distance: method.alike[distance])
-    axes.plot([worst], [method.alike[worst]], "o", color=TESTED)
-    axes.set_title(
-        f"{literal(method.name)}: collision {method.alike[worst]:.2f} at {worst:,} tokens"
-    )
-    axes.set(xlabel="distance of two positions, tokens", ylabel="mean cosine, fast features")
-    axes.set_ylim(-0.8, 1.05)

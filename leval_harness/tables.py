@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from leval_harness import effective
+from leval_harness.compared import MOST_UNPARSED
 from leval_harness.layout import YARDSTICK
 from leval_harness.names import BESIDE, CLOSED, POSGEN, length_label, task_label
 from leval_harness.retrieval import retrievals
@@ -84,9 +85,10 @@ def _effective_tables(compared: pd.DataFrame) -> Iterator[Table]:
     """The intervals that the verdict is read off, and those of methods on the same tokens."""
     rows = compared[compared["task"] == effective.TASK]
     for block, part in rows.groupby("block", sort=False):
+        of_block = f", {block}" if block else ""
         against = part[part["baseline"] == YARDSTICK]
         if len(against):
-            title = f"Effective context length, {block}"
+            title = f"Effective context length{of_block}"
             first = against.iloc[0]
             notes = (
                 f"Loss minus the yardstick's (the model as shipped, windows of "
@@ -100,7 +102,7 @@ def _effective_tables(compared: pd.DataFrame) -> Iterator[Table]:
         if len(pairs):
             names = pairs["label"] + " against " + pairs["baseline"]
             note = "Loss minus that of the other method, nats a token: negative is better"
-            yield Table.plain(f"Same tokens, {block}", _by_position(pairs, names), note)
+            yield Table.plain(f"Same tokens{of_block}", _by_position(pairs, names), note)
 
 
 def _by_position(rows: pd.DataFrame, names: pd.Series) -> pd.DataFrame:
@@ -200,7 +202,7 @@ def score_table(
             texts[head] = by_row.map("{:.1f}".format).replace("nan", NONE)
             css[head] = ""
     chance = scores.dropna(subset=["chance"]).drop_duplicates("head").set_index("head")["chance"]
-    n = scores.drop_duplicates("head").set_index("head")
+    n = scores.sort_values("n", ascending=False).drop_duplicates("head").set_index("head")
     below = {"chance": chance.mul(100).map("{:.1f}".format),
              "n/documents": n["n"].astype(str) + "/" + n["clusters"].astype(str)}  # fmt: skip
     for head, row in below.items():
@@ -281,7 +283,7 @@ def _text(row: pd.Series) -> str:
         text += f" ± {times * row['stderr']:.{digits}f}"
     elif row["interval"] == "exact":
         text += f" ({times * row['low']:.1f} to {times * row['high']:.1f})"
-    if pd.notna(row["unparsed"]) and row["unparsed"] > 0.5:
+    if pd.notna(row["unparsed"]) and row["unparsed"] > MOST_UNPARSED:
         text += f" [{100 * row['unparsed']:.0f}% unparsed]"
     return text
 
@@ -300,13 +302,16 @@ def _average(scores: pd.DataFrame) -> pd.DataFrame:
     found = found[grouped["task"].nunique() == len(CLOSED)]
     error = grouped["stderr"].agg(lambda each: 100 * (each**2).sum() ** 0.5 / len(CLOSED))
     error = error.where(grouped["stderr"].count() == len(CLOSED)).reindex(found.index)
-    ranks = found.groupby(level=["Model", "Ctx"], sort=False)["mean"]
+    unparsed = grouped["unparsed"].max().reindex(found.index)
+    few = unparsed > MOST_UNPARSED
+    unsure = few | grouped["sample"].any().reindex(found.index)
+    ranks = found["mean"].mask(unsure).groupby(level=["Model", "Ctx"], sort=False)
     place = ranks.rank("dense", ascending=False).where(ranks.transform("nunique") > 1)
-    sample = grouped["sample"].any().reindex(found.index)
     shown = error.map(" ± {:.2f}".format).where(error.notna(), "")
+    said = unparsed.map(" [a task {:.0%} unparsed]".format).where(few, "")
     return found.assign(
-        text=found["mean"].map("{:.2f}".format) + shown,
-        css=place.where(~sample).map({1: BEST, 2: SECOND}).fillna(""),
+        text=found["mean"].map("{:.2f}".format) + shown + said,
+        css=place.map({1: BEST, 2: SECOND}).fillna(""),
     )
 
 

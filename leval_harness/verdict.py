@@ -2,19 +2,24 @@
 
 How far does it read, at what price, and which one would I take at length N? Every number in a
 sentence is a row of the compared frame, in a table and in a figure. A difference is the loss of one
-method minus that of another, nats a token; the sentences say `better` or `worse` for its sign.
+method minus that of another, nats a token; the sentences say `higher loss` or `lower loss`.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from datetime import datetime
+from typing import Any
 
 import pandas as pd
 
 from leval_harness.effective import BROKEN, DIFFERENCE, DIFFERS, HELD, NEAR, PRICE, TASK, TASKS
 from leval_harness.layout import YARDSTICK
 from leval_harness.names import counted, length_label, task_label
+from leval_harness.retrieval import retrievals
 from leval_tasks.metrics import FAMILY_OF
+from leval_tasks.statistics.by_document import LEVEL
+from leval_tasks.statistics.retrieval import LEVEL as RETRIEVED_LEVEL
+from leval_tasks.statistics.retrieval import THRESHOLD
 
 CANNOT_TELL = "?"
 SWEEP = "leval-harness sweep "
@@ -93,10 +98,10 @@ def lines(sentences: list[str]) -> str:
 
 
 def _effective(rows: pd.DataFrame, part: pd.DataFrame) -> Iterator[str]:
-    """How far each method reads, what it costs, how methods differ, what would decide the rest."""
+    """How far each method reads, what it costs, which one to take, what would decide the rest."""
     if rows.empty:
         return
-    against = rows[rows["baseline"] == YARDSTICK]
+    against, pairs = rows[rows["baseline"] == YARDSTICK], rows[rows["baseline"] != YARDSTICK]
     undecided = {}
     for label, of_label in against.groupby("label", sort=False):
         yield f"{label}: {'; '.join(_reads(of_label))}."
@@ -104,14 +109,52 @@ def _effective(rows: pd.DataFrame, part: pd.DataFrame) -> Iterator[str]:
             undecided[str(label)] = times
     ends = against[against["metric"].eq(BROKEN) & against["value"].notna()]
     broken = set(ends["label"])
-    for _, pair in rows[rows["baseline"] != YARDSTICK].groupby(["label", "baseline"], sort=False):
-        yield _pair(pair, broken)
+    named = pairs[["label", "baseline"]].drop_duplicates().drop_duplicates("label", keep="last")
+    for label, baseline in named.to_numpy():  # one with Resonance beside the same without it
+        yield _pair(pairs[pairs["label"].eq(label) & pairs["baseline"].eq(baseline)], broken)
+    yield from _to_take(pairs, set(against["label"]))
     if not against.empty:
         yield from _beyond(against)
     if undecided:
         yield _decided_by(undecided, part)
     if not against.empty:
         yield _yardstick(against)
+
+
+def _to_take(pairs: pd.DataFrame, methods: set[str]) -> Iterator[str]:
+    """The method for each length: the baseline, unless others are shown to have a lower loss.
+
+    Nothing where some method was not compared with the baseline on the same positions.
+    """
+    whole = pairs.groupby("baseline", sort=False).agg({"label": set, "start": "min", "end": "max"})
+    whole = whole[[methods - {name} == found for name, found in whole["label"].items()]]
+    if whole.empty:
+        return
+    baseline, (_, first, last) = str(whole.index[0]), whole.iloc[0]
+    bins = pairs[pairs["start"].ne(first) | pairs["end"].ne(last)]
+    edges = bins[["start", "end"]].drop_duplicates().sort_values("start")
+    if edges["start"].iloc[1:].tolist() != edges["end"].iloc[:-1].tolist():
+        return
+    chosen: list[tuple[str, int, int]] = []
+    for start, end in edges.to_numpy():
+        names = _lowest(bins[bins["start"].eq(start)], baseline)
+        begin = chosen.pop()[1] if chosen and chosen[-1][0] == names else start
+        chosen.append((names, begin, end))
+    places = ", ".join(
+        f"{names} {'up' if begin == first else f'at {begin:,.0f}'} to {end:,.0f}"
+        for names, begin, end in chosen
+    )
+    yield f"to take: {places} ({baseline} unless another one is shown to have a lower loss)."
+
+
+def _lowest(pairs: pd.DataFrame, baseline: str) -> str:
+    """The methods of one bin that are shown to be below the baseline, and not above each other."""
+    against = pairs[pairs["baseline"] == baseline]
+    lower = [*against.loc[against["diff_high"] < 0, "label"]]
+    among = pairs[pairs["baseline"].isin(lower) & pairs["label"].isin(lower)]
+    higher = {*among.loc[among["diff_low"] > 0, "label"]}
+    higher |= {*among.loc[among["diff_high"] < 0, "baseline"]}
+    return " or ".join(each for each in lower if each not in higher) or baseline
 
 
 def _row(rows: pd.DataFrame, metric: str) -> pd.Series:
@@ -136,8 +179,8 @@ def _reads(rows: pd.DataFrame) -> Iterator[str]:
     elif held == last["end"]:
         parts.append("the longest position measured")
     else:
-        open_one = f"{last['start']:,.0f} to {last['end']:,.0f} {_loses(last)}"
-        parts.append(f"not decided{' beyond' if parts else ''}: {open_one}")
+        place = f"at {last['start']:,.0f} to {last['end']:,.0f}"
+        parts.append(f"not decided{' beyond' if parts else ''}: {_loss(last)} {place}")
     yield ", ".join(parts)
     if pd.notna(broken):
         from_start = pd.isna(near)
@@ -163,10 +206,12 @@ def _price(row: pd.Series) -> str:
     return f"{word} {_number(row, 'difference', gains)} nats a token {where} ({ends}{texts})"
 
 
-def _loses(row: pd.Series) -> str:
-    """`loses 0.018 (−0.015 to 0.051)`."""
-    ends = f"{_number(row, 'diff_low')} to {_number(row, 'diff_high')}"
-    return f"loses {_number(row, 'difference')} ({ends})"
+def _loss(row: pd.Series) -> str:
+    """`0.169 lower loss (0.100 to 0.237)`; an interval that holds zero keeps its signs."""
+    lower = row["difference"] < 0
+    negated = lower and row["mark"] == DIFFERS
+    size, ends = _number(row, "difference", lower), _range(row, "diff_low", "diff_high", negated)
+    return f"{size} {'lower' if lower else 'higher'} loss ({ends})"
 
 
 def _number(row: pd.Series, name: str, negated: bool = False) -> str:
@@ -193,13 +238,10 @@ def _pair(pair: pd.DataFrame, broken: set[str]) -> str:
     whole, last = pair.iloc[0], pair.iloc[-1]
     row = last if broken & {whole["label"], whole["baseline"]} else whole
     place = "" if row is whole else f" at {row['start']:,.0f} to {row['end']:,.0f}"
-    what = f"{row['label']} against {row['baseline']}{place}, same tokens"
+    what = f"{row['label']} against {row['baseline']}{place}"
     if row["mark"] != DIFFERS:
-        ends = f"{_number(row, 'diff_low')} to {_number(row, 'diff_high')}"
-        return f"{what}: no difference is shown ({ends})."
-    better = row["difference"] < 0
-    size, ends = _number(row, "difference", better), _range(row, "diff_low", "diff_high", better)
-    return f"{what}: {'better' if better else 'worse'} by {size} ({ends})."
+        return f"{what}: no difference is shown ({_range(row, 'diff_low', 'diff_high', False)})."
+    return f"{what}: {_loss(row)}."
 
 
 def _beyond(rows: pd.DataFrame) -> Iterator[str]:
@@ -207,20 +249,20 @@ def _beyond(rows: pd.DataFrame) -> Iterator[str]:
     trained = rows["trained"].iloc[0]
     past = rows[(rows["metric"] == DIFFERENCE) & (rows["end"] > trained)]
     gained = past[past["diff_high"] < 0]
-    window = f"its last {trained:,.0f} tokens by the unscaled model"
+    window = f"the unscaled model has on the last {trained:,.0f} tokens"
     if past.empty:
         return
     if gained.empty:
         yield (
-            f"all methods: nowhere past {trained:,.0f} is the whole text shown to be read better "
-            f"than {window}."
+            f"past {trained:,.0f}: no method is shown to have a lower loss on the whole text than "
+            f"{window}."
         )
     for label, part in gained.groupby("label", sort=False):
         places = ", ".join(
             f"{start:,.0f} to {end:,.0f}"
             for start, end in zip(part["start"], part["end"], strict=True)
         )
-        yield f"{label}: at {places} the whole text is read better than {window}."
+        yield f"{label} at {places}: a lower loss on the whole text than {window}."
 
 
 def _yardstick(rows: pd.DataFrame) -> str:
@@ -283,13 +325,26 @@ def _busy(runs: pd.DataFrame) -> float:
 
 
 def _others(part: pd.DataFrame) -> Iterator[str]:
-    """How methods differ from the baseline on other tasks; the bundled sample decides nothing."""
+    """Retrieval, and how methods differ from the baseline on other tasks; not on the sample."""
+    for found in retrievals(part).to_dict("records"):
+        yield f"{found['label']}: {_retrieves(found)}."
     beside = part[main_numbers(part) & part["difference"].notna() & part["sample"].ne(True)]
+    rivals = beside.groupby(["task", "name", "length"], dropna=False)["label"].transform("nunique")
     for (label, baseline), rows in beside.groupby(["label", "baseline"], sort=False):
-        yield f"{label} against {baseline}: {_differs(rows)}."
+        yield f"{label} against {baseline}: {_differs(rows, int(rivals[rows.index].max()))}."
 
 
-def _differs(rows: pd.DataFrame) -> str:
+def _retrieves(found: Mapping[Hashable, Any]) -> str:
+    """Up to where RULER's tasks are answered, of a row of `retrievals`."""
+    above, threshold = found["above"], f"above {100 * THRESHOLD:.1f}%"
+    asked = f"({', '.join(found['tasks'])}; {counted(found['questions'], 'question')})"
+    if above == "cannot tell":
+        least = math.ceil(math.log(RETRIEVED_LEVEL) / math.log(THRESHOLD))
+        return f"retrieval {threshold} is not decided {asked}: it takes {least} questions a length"
+    return f"retrieves {threshold} {above if above == 'nowhere' else f'up to {above}'} {asked}"
+
+
+def _differs(rows: pd.DataFrame, rivals: int) -> str:
     """The differences that were found, the largest length first, and how many were not."""
     found = rows[rows["mark"] == DIFFERS].sort_values("length", ascending=False, kind="stable")
     said = [_difference(row) for _, row in found.head(MOST_NAMED).iterrows()]
@@ -298,8 +353,9 @@ def _differs(rows: pd.DataFrame) -> str:
     few = int((rows["mark"] == CANNOT_TELL).sum())
     if same := len(rows) - len(found) - few:
         said.append(f"no difference is shown in {counted(same, 'comparison')}")
-    if few:
-        said.append(f"too few documents in {counted(few, 'comparison')}")
+    if few:  # sign flips over documents give no p below 2 / 2 ** documents
+        least = math.ceil(1 + math.log2(rivals / LEVEL))
+        said.append(f"not decided in {counted(few, 'comparison')}: it takes {least} documents")
     return "; ".join(said)
 
 
@@ -320,5 +376,8 @@ def _difference(row: pd.Series) -> str:
     ends = sorted(sign * times * row[end] for end in ("diff_low", "diff_high"))
     low, high = (f"{end:.{digits}f}".replace("-", "−") for end in ends)
     size = f"{times * abs(row['difference']):.{digits}f} {unit}"
+    word = "better" if better else "worse"
+    if is_loss:
+        word = "lower loss" if better else "higher loss"
     where = f"on {task_label(row['task'])} at {length_label(row['length'])}"
-    return f"{size} {'better' if better else 'worse'} {where} ({low} to {high})"
+    return f"{size} {word} {where} ({low} to {high})"

@@ -6,17 +6,16 @@ it states none, from the run's settings (a task's metadata) and the checkpoint's
 """
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from leval_tasks.errors import ContextLengthError
 from leval_tasks.metadata import BackendSettings, ContextSettings, read_metadata
-from leval_tasks.model import is_server, is_tokenized_api, running_model
-from resonance_vllm.config import ModelPositions, length_limit, vllm_limit
+from leval_tasks.model import is_server, running_model, sends_tokens
+from resonance_vllm.config import ModelPositions, length_limit
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.files import parse_json
 
 SERVER_DEFAULT = 2048  # lm-eval's own max_length for completion servers
 
@@ -28,7 +27,7 @@ class LengthLimit:
     Attributes:
         backend: class name of lm-eval's model, `api`, or `unknown`.
         tokens: of prompt and answer together; None where it is not known.
-        origin: the setting or file that states it.
+        origin: the setting that states it, else `model` or `checkpoint`.
         setting: the model argument that raises it.
         kept_back: positions of the limit that lm-eval gives to no prompt (completion servers: 1).
         after_window: positions that a scored text needs in addition (vLLM generates a token).
@@ -87,16 +86,11 @@ class LengthLimit:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
-    """Tokens of prompt and answer together, and the setting or file that decided it."""
-
-    length: int
-    origin: str
-
-
-def resolve_context(settings: Mapping[str, Any]) -> Context:
+def resolve_context(settings: Mapping[str, Any]) -> tuple[int, str]:
     """The context length of a run: `context_length`, else the backend's limit.
+
+    Returns:
+        Tokens of prompt and answer together, and the setting that decided it.
 
     Raises:
         SettingError: a length is not a positive whole number.
@@ -104,14 +98,13 @@ def resolve_context(settings: Mapping[str, Any]) -> Context:
     """
     limit = find_limit(settings)
     given = read_metadata(ContextSettings, settings)
-    if given.context_length:
-        length, origin = given.context_length, "context_length"
-    else:
+    length, origin = given.context_length, "context_length"
+    if length is None:
         length, origin = given.length or limit.known, limit.origin
     limit.check(length, origin)
-    if limit.tokens is None:
-        return Context(length, origin)
-    return Context(min(length, limit.tokens - limit.kept_back), origin)
+    if limit.tokens is not None:
+        length = min(length, limit.tokens - limit.kept_back)
+    return length, origin
 
 
 def find_limit(settings: Mapping[str, Any]) -> LengthLimit:
@@ -122,37 +115,28 @@ def find_limit(settings: Mapping[str, Any]) -> LengthLimit:
     """
     given = read_metadata(BackendSettings, settings)
     model = running_model()
+    stated = getattr(model, "max_length", None)
+    name = "max_length" if given.max_length else "max_model_len" if given.max_model_len else None
     if settings.get("base_url") or is_server(model):
-        origin = "max_model_len" if given.max_model_len else "max_length"
-        if not getattr(model, "tokenized_requests", is_tokenized_api(settings)):
+        origin = name or "max_length"
+        if not sends_tokens(model, settings):
             return LengthLimit("api", given.length, origin)
         # a completion server: lm-eval keeps one token back, and cuts token ids on the left
-        kept = getattr(model, "max_length", None)
-        served = kept + 1 if isinstance(kept, int) else given.length or SERVER_DEFAULT
+        served = stated + 1 if isinstance(stated, int) else given.length or SERVER_DEFAULT
         assumed = not given.length
         return LengthLimit("api", served, origin, kept_back=1, after_window=1, assumed=assumed)
-    name = "max_length" if given.max_length else "max_model_len" if given.max_model_len else None
-    tokens, backend = getattr(model, "max_length", None), type(model).__name__
-    if isinstance(tokens, int):
-        vllm, origin = "vllm" in type(model).__module__, name or "model"
-    else:
-        vllm = "hf_overrides" in settings or name == "max_model_len"
-        backend, origin = "unknown", name or "checkpoint"
-        tokens = given.length or checkpoint_limit(settings)
-    if vllm:
-        return LengthLimit(backend, tokens, origin, "max_model_len", after_window=1)
-    return LengthLimit(backend, tokens, origin)
+    if not isinstance(stated, int):
+        return LengthLimit("unknown", given.length or _shipped(settings), name or "checkpoint")
+    backend = type(model).__name__
+    if "vllm" in type(model).__module__:
+        return LengthLimit(backend, stated, name or "model", "max_model_len", after_window=1)
+    return LengthLimit(backend, stated, name or "model")
 
 
-def checkpoint_limit(settings: Mapping[str, Any]) -> int | None:
-    """The checkpoint's limit with the run's RoPE settings, None where neither states one."""
-    model = next(_checkpoints(settings), ModelPositions())
-    given = {**_mapping(settings.get("hf_overrides")), **dict(settings)}
-    overrides = {key: _mapping(value) or value for key, value in given.items()}
-    seen = model.overridden(overrides)
-    if seen.max_position_embeddings is None:
-        return None
-    return vllm_limit(model, overrides) if "hf_overrides" in settings else length_limit(seen)
+def _shipped(settings: Mapping[str, Any]) -> int | None:
+    """The limit of the checkpoint as shipped, None where it states none."""
+    model = _checkpoint(settings)
+    return length_limit(model) if model else None
 
 
 def claimed_lengths(settings: Mapping[str, Any]) -> tuple[int | None, int | None]:
@@ -160,29 +144,26 @@ def claimed_lengths(settings: Mapping[str, Any]) -> tuple[int | None, int | None
 
     A length that the run sets itself is no claim.
     """
-    for model in _checkpoints(settings):
-        if model.max_position_embeddings is None:
-            continue
-        shipped = length_limit(model)
-        overrides = _mapping(settings.get("hf_overrides"))
-        rope = _mapping(settings.get("rope_parameters") or overrides.get("rope_parameters"))
-        if not rope:
-            return shipped, shipped
-        try:
-            return shipped, length_limit(model, model.complete(rope))
-        except RopeConfigError:
-            return shipped, None
-    return None, None
+    model, shipped = _checkpoint(settings), _shipped(settings)
+    overrides = settings.get("hf_overrides")
+    rope = (overrides if isinstance(overrides, Mapping) else settings).get("rope_parameters")
+    if model is None or not isinstance(rope, Mapping):
+        return shipped, shipped
+    try:
+        return shipped, length_limit(model, model.complete(rope))
+    except RopeConfigError:
+        return shipped, None
 
 
-def _checkpoints(settings: Mapping[str, Any]) -> Iterator[ModelPositions]:
-    """What the checkpoints that the settings name say about positions, the model's first."""
+def _checkpoint(settings: Mapping[str, Any]) -> ModelPositions | None:
+    """The first of the checkpoints that the settings name that states a length."""
     for key in ("pretrained", "tokenizer", "model"):
         name = settings.get(key)
         if isinstance(name, str) and name:
             found = _positions(name, str(settings.get("revision") or "main"))
-            if found is not None:
-                yield found
+            if found is not None and found.max_position_embeddings is not None:
+                return found
+    return None
 
 
 @functools.lru_cache(maxsize=8)
@@ -195,9 +176,3 @@ def _positions(name: str, revision: str) -> ModelPositions | None:
         raise
     except (OSError, ValueError):  # the name is no model of the hub
         return None
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    if isinstance(value, str) and value.strip().startswith("{"):
-        value = parse_json(value, "model_args")
-    return value if isinstance(value, Mapping) else {}

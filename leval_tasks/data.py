@@ -2,7 +2,7 @@
 
 One source serves a whole run. It is chosen from the settings alone (`data_dir`, else
 `LEVAL_DATA_DIR`, else the hub) and never file by file, so a run cannot mix data unnoticed. Files
-are L-Eval's own: one JSON object a line with `instructions`, `outputs`, `input`, `evaluation`.
+are L-Eval's own: one JSON object a line with `instructions`, `outputs`, `input`.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.closed.definition import ClosedTask
@@ -66,14 +66,27 @@ class Source:
         return self.folder is None or (self.folder / task.file.name).is_file()
 
 
-@dataclass(frozen=True)
-class DocumentRecord:
-    """One document with its questions; `document_id` is unique within its file."""
+class DocumentRecord(BaseModel):
+    """One document with its questions, a line of L-Eval's files; further fields are allowed.
 
-    document_id: str
-    document: str
-    instructions: tuple[str, ...]
-    outputs: tuple[str, ...]
+    `document_id` is the number of the record in its file.
+    """
+
+    model_config = ConfigDict(strict=True)
+
+    document_id: str = ""
+    document: str = Field(alias="input")
+    instructions: tuple[str, ...] = Field(strict=False, min_length=1)
+    outputs: tuple[str, ...] = Field(strict=False)
+
+    @model_validator(mode="after")
+    def _in_pairs(self) -> "DocumentRecord":
+        given, wanted = len(self.outputs), len(self.instructions)
+        if given != wanted:
+            raise ValueError(
+                f"{wanted} instructions and {given} outputs; one output each is needed"
+            )
+        return self
 
 
 @dataclass(frozen=True)
@@ -102,23 +115,18 @@ def resolve_source(settings: Mapping[str, Any]) -> Source:
     """Choose the one source of a run, from `data_dir` and `own_data` of its settings.
 
     Raises:
-        DataError: the folder does not exist or cannot be read.
+        DataError: the folder does not exist.
     """
-    own = str(settings.get("own_data", "")).lower() in ("true", "1", "yes")
-    given, origin = settings.get("data_dir"), "data_dir"
-    if not given:
-        given, origin = os.environ.get(ENVIRONMENT_VARIABLE), ENVIRONMENT_VARIABLE
+    given = settings.get("data_dir") or os.environ.get(ENVIRONMENT_VARIABLE)
     if not given:
         return Source("hub", HUB_REPOSITORY)
     if str(given) == "sample":
         return Source("sample", "leval_tasks.sample")
-    folder = user_path(str(given), origin)
+    folder = user_path(str(given), "data_dir")
     if not folder.is_dir():
-        what = "is a file, not a folder" if folder.exists() else "does not exist"
-        raise DataError(f"{origin} {str(given)!r} {what}. {HOW_TO_GET}")
-    if not os.access(folder, os.R_OK | os.X_OK):
-        raise DataError(f"{origin} {str(given)!r} cannot be read: no permission.")
-    return Source("data_dir", str(folder), own)
+        origin = "data_dir" if settings.get("data_dir") else ENVIRONMENT_VARIABLE
+        raise DataError(f"{origin} {str(given)!r} does not exist or is no folder. {HOW_TO_GET}")
+    return Source("data_dir", str(folder), bool(settings.get("own_data")))
 
 
 def available(source: Source) -> list[ClosedTask]:
@@ -198,34 +206,12 @@ def why_hub_is_unreachable() -> str:
     return ""
 
 
-class _Line(BaseModel):
-    """A line of L-Eval's files; further fields are allowed."""
-
-    model_config = ConfigDict(strict=True)
-
-    instructions: tuple[str, ...] = Field(strict=False, min_length=1)
-    outputs: tuple[str, ...] = Field(strict=False)
-    input: str
-    evaluation: Any
-
-
 def parse(content: bytes, label: str) -> tuple[DocumentRecord, ...]:
     """Records of a JSON-lines file in L-Eval's layout; see `numbered_rows`."""
-    records: list[DocumentRecord] = []
-    for number, row in numbered_rows(content, label, _Line):
-        where = f"{label}, line {number}"
-        instructions, outputs = len(row.instructions), len(row.outputs)
-        if instructions != outputs:
-            raise DataError(
-                f"{where}: {instructions} instructions and {outputs} outputs; one output an "
-                "instruction is needed."
-            )
-        if not row.input.strip():
-            raise DataError(f"{where}: the document ('input') is empty.")
-        records.append(DocumentRecord(str(len(records)), row.input, row.instructions, row.outputs))
-    if not records:
+    rows = [row for _, row in numbered_rows(content, label, DocumentRecord)]
+    if not rows:
         raise DataError(f"{label} is empty: it holds no record.")
-    return tuple(records)
+    return tuple(row.model_copy(update={"document_id": str(at)}) for at, row in enumerate(rows))
 
 
 def read_bytes(path: Path, error: type[UserError] = DataError) -> bytes:
@@ -237,12 +223,13 @@ def read_bytes(path: Path, error: type[UserError] = DataError) -> bytes:
 
 
 def numbered_rows(
-    content: bytes, label: str, row: type[Row], error: type[UserError] = DataError
+    content: bytes, label: str, model: type[Row], error: type[UserError] = DataError
 ) -> Iterator[tuple[int, Row]]:
     """Line number and typed row of every line of a JSON-lines file.
 
     Raises:
-        DataError: as `error`; names the file (`label`) and line number of what is wrong.
+        DataError: as `error`; names the file (`label`) and line number of what is wrong: no UTF-8,
+            no JSON object, a field that is missing or wrong.
     """
     try:
         text = content.decode("utf-8")
@@ -251,18 +238,10 @@ def numbered_rows(
         raise error(f"{label}, line {number}: not UTF-8 text.") from wrong
     for number, line in json_lines(text):
         where = f"{label}, line {number}"
-        yield number, read_row(row, parse_json(line, where, error), where, error)
-
-
-def read_row(model: type[Row], row: object, where: str, error: type[UserError]) -> Row:
-    """The content of a line (`where`) as a typed row.
-
-    Raises:
-        DataError: as `error`; the line is no JSON object, or a field is missing or wrong.
-    """
-    if not isinstance(row, dict):
-        raise error(f"{where}: a JSON object is needed, not {type(row).__name__}.")
-    try:
-        return read(model, row, error=error)
-    except error as wrong:
-        raise error(f"{where}: {wrong}") from None
+        row = parse_json(line, where, error)
+        if not isinstance(row, dict):
+            raise error(f"{where}: a JSON object is needed, not {type(row).__name__}.")
+        try:
+            yield number, read(model, row, error=error)
+        except error as wrong:
+            raise error(f"{where}: {wrong}") from None

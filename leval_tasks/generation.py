@@ -10,20 +10,17 @@ from resonance_vllm.errors import SettingError, not_allowed
 from resonance_vllm.settings import Settings, field_names, read
 
 DEFAULT_TOKENS = 512
+LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+"""Names of the number of tokens to generate, in the order in which they are read."""
 
 
-class AnswerLength(Settings):
-    """Tokens to generate, under any of the names that lm-eval's backends accept."""
+class GenerationSettings(Settings):
+    """Arguments that all generating backends of lm-eval read alike; each has others of its own."""
 
     max_gen_toks: OptionalCount = None
     max_new_tokens: OptionalCount = None
     max_tokens: OptionalCount = None
     max_completion_tokens: OptionalCount = None
-
-
-class GenerationSettings(AnswerLength):
-    """Arguments that all generating backends of lm-eval read alike; each has others of its own."""
-
     do_sample: bool | None = None
     temperature: Annotated[float, Field(ge=0)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -33,32 +30,31 @@ class GenerationSettings(AnswerLength):
     until: str | list[str] | None = None
 
 
-LENGTHS = field_names(AnswerLength)
-
-
-def check_generation(generation_kwargs: Mapping[str, Any], where: str = "") -> None:
-    """Refuse generation settings that no backend accepts, before a model is loaded for them.
+def check_generation(generation_kwargs: Mapping[str, Any], where: str = "") -> GenerationSettings:
+    """The settings that are known here, before a model is loaded for them.
 
     Raises:
-        SettingError: names each, its value and what is allowed.
+        SettingError: names each that no backend accepts, its value and what is allowed.
     """
     names = field_names(GenerationSettings)
     known = {key: value for key, value in generation_kwargs.items() if key in names}
-    read(GenerationSettings, known, where)
+    return read(GenerationSettings, known, where)
 
 
 def generation_tokens(generation_kwargs: Mapping[str, Any]) -> int:
     """Tokens to generate; `DEFAULT_TOKENS` where lm-eval's generation arguments set none.
 
     Raises:
-        SettingError: not a positive whole number, or two names with different ones.
+        SettingError: a setting is not allowed, or two names have different numbers.
     """
-    given = read(AnswerLength, {k: v for k, v in generation_kwargs.items() if k in LENGTHS})
-    (first, tokens), *others = [(k, v) for k, v in given if v] or [("", DEFAULT_TOKENS)]
-    for name, other in others:
-        if other != tokens:
-            raise SettingError(not_allowed(name, other, f"{tokens}, as {first} is; give one"))
-    return int(tokens)
+    settings = check_generation(generation_kwargs)
+    given = {name: getattr(settings, name) for name in LENGTHS if getattr(settings, name)}
+    first = next(iter(given), "")
+    for name, other in given.items():
+        if other != given[first]:
+            allowed = f"{given[first]}, as {first} is; give one"
+            raise SettingError(not_allowed(name, other, allowed))
+    return int(given.get(first, DEFAULT_TOKENS))
 
 
 def with_generation_tokens(generation_kwargs: Mapping[str, Any], tokens: int) -> dict[str, Any]:

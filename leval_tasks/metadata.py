@@ -5,9 +5,8 @@ unknown keys pass, unless they are one of our settings misspelt.
 """
 
 import difflib
-import os
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -21,22 +20,16 @@ Subtask = Literal["recursive", "cot", "semi_recursive"]
 SUBTASKS: tuple[str, ...] = get_args(Subtask)
 
 
-def _number(value: object) -> object:
-    """Digits in quotes are a number: command lines and JSON files give both."""
-    if isinstance(value, str) and value.isascii() and value.isdecimal():
-        return int(value)
-    return value
-
-
-def _absent(value: object) -> object:
-    return None if value == "" else _number(value)
+Natural = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
+OptionalCount = Count | None
 
 
 def _lengths(value: object) -> object:
     """One length or several, as a tuple."""
-    if value is None or value == "":
+    if value is None:
         return None
-    lengths = list(value) if isinstance(value, list | tuple) else [_number(value)]
+    lengths = list(value) if isinstance(value, list | tuple) else [value]
     whole = [each for each in lengths if type(each) is int and each > 0]
     if not lengths or whole != lengths or whole != sorted(set(whole)):
         raise ValueError(
@@ -46,27 +39,17 @@ def _lengths(value: object) -> object:
     return tuple(whole)
 
 
-def _folder(value: object) -> object:
-    return os.fspath(value) if isinstance(value, os.PathLike) else None if value == "" else value
-
-
-Natural = Annotated[int, BeforeValidator(_number), Field(ge=0)]
-Count = Annotated[int, BeforeValidator(_number), Field(ge=1)]
-OptionalCount = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_absent)]
 Lengths = Annotated[tuple[int, ...] | None, BeforeValidator(_lengths)]
-Folder = Annotated[str | None, BeforeValidator(_folder)]
 WHERE: Any = {"decides_numbers": False}
 """Marks a setting that locates data, or divides work: what was read is recorded elsewhere."""
 
 
 class TaskSettings(Settings):
-    """Settings of a family of tasks; those under the key `group` win, where there is one.
+    """Settings of a family of tasks.
 
     A setting decides numbers unless its field is marked with `WHERE`, so a new one sets runs apart
     by default.
     """
-
-    group: ClassVar[str | None] = None
 
     @classmethod
     def decides_numbers(cls) -> list[str]:
@@ -113,8 +96,8 @@ class ClosedSettings(TaskSettings):
             template; None is the template where one is applied, else Llama-2's.
     """
 
-    data_dir: Folder = Field(default=None, json_schema_extra=WHERE)
-    own_data: bool = Field(default=False, strict=False, json_schema_extra=WHERE)
+    data_dir: str | None = Field(default=None, json_schema_extra=WHERE)
+    own_data: bool = Field(default=False, json_schema_extra=WHERE)
     truncation: Literal["middle", "right", "left", "skip"] | None = None
     num_docs: OptionalCount = None
     min_questions: OptionalCount = None
@@ -128,10 +111,14 @@ class ClosedSettings(TaskSettings):
         """lm-eval's hf backend has a boolean argument of the same name."""
         return None if isinstance(value, bool) else value
 
-    @field_validator("end_of_thinking", mode="before")
-    @classmethod
-    def _text(cls, value: object) -> object:
-        return value or ""
+
+def asked_without_template(model: str) -> str:
+    """The warning about an instruct model that is asked without its chat template."""
+    return (
+        f"{model} has a chat template and is asked without it; give --apply_chat_template (in a "
+        "sweep, of the model: apply_chat_template: true), or frame: llama2 or plain in the "
+        "metadata to keep it so"
+    )
 
 
 class TextSettings(TaskSettings):
@@ -147,7 +134,7 @@ class TextSettings(TaskSettings):
         bos: whether windows begin with BOS; None where the tokenizer decides.
     """
 
-    data_dir: Folder = Field(default=None, json_schema_extra=WHERE)
+    data_dir: str | None = Field(default=None, json_schema_extra=WHERE)
     context_length: Lengths = None
     num_docs: Count = 50
     seed: Natural = 0
@@ -164,8 +151,6 @@ class PerplexitySettings(TextSettings):
         stride: tokens between sliding windows.
     """
 
-    group = "perplexity"
-
     mode: Mode = "sliding"
     stride: Count = 256
 
@@ -180,8 +165,6 @@ class EffectiveContextSettings(TextSettings):
         window: positions of the yardstick's windows; None for the trained length.
         reads: `full` and `windows` leave the other to another cell of a sweep.
     """
-
-    group = "effective_context"
 
     num_docs: Count = 8
     window: OptionalCount = None
@@ -248,7 +231,7 @@ FAMILIES = (
     EffectiveContextSettings,
     PosGenSettings,
 )
-_KEYS = {name for family in FAMILIES for name in (*field_names(family), family.group) if name}
+_KEYS = {name for family in FAMILIES for name in field_names(family)}
 _LONG_KEYS = sorted(name for name in _KEYS if len(name) > 4)  # short words are near to others
 NEAR = 0.85
 """Similarity (`difflib`) from which on a key is taken for a misspelt one."""
@@ -261,17 +244,7 @@ def read_metadata(family: type[Family], metadata: Mapping[str, Any]) -> Family:
         SettingError: a value that is not allowed, or a key that is a setting of ours misspelt.
     """
     refuse_near_misses(metadata)
-    if family.group and (group := metadata.get(family.group)):
-        read(family, group, family.group)
-    metadata = family_settings(family, metadata)
-    names = field_names(family)
-    return read(family, {key: metadata[key] for key in names if key in metadata})
-
-
-def family_settings(family: type[TaskSettings], metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Metadata with the settings under the family's own key at its top level."""
-    group = metadata.get(family.group) if family.group else None
-    return {**metadata, **(group if isinstance(group, Mapping) else {})}
+    return read(family, {key: metadata[key] for key in field_names(family) if key in metadata})
 
 
 def refuse_near_misses(metadata: Mapping[str, Any]) -> None:

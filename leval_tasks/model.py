@@ -1,21 +1,15 @@
-"""The model that answers, as far as a task can know it: backend, tokenizer, precision.
+"""The model that answers, as far as a task can know it: backend and tokenizer.
 
 lm-eval gives a task the run's settings but not the model. While the evaluator has the task build
 requests, the model is in the evaluator's own frame, where `running_model` finds it.
 """
 
 import functools
-import logging
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from leval_tasks.errors import TokenizerError
-from resonance_vllm.errors import SettingError
-from resonance_vllm.files import user_path
-
-logger = logging.getLogger(__name__)
 
 
 def running_model() -> Any | None:
@@ -35,26 +29,10 @@ def is_server(model: object) -> bool:
     return type(model).__module__.startswith(("lm_eval.models.openai", "lm_eval.models.api"))
 
 
-def is_chat_server(settings: Mapping[str, Any]) -> bool:
-    """Whether requests go to a chat completion server, which applies its own template."""
-    return str(settings.get("base_url", "")).rstrip("/").endswith("chat/completions")
-
-
-def is_tokenized_api(settings: Mapping[str, Any]) -> bool:
-    """Whether lm-eval sends token ids to a completion server (and cuts them at its limit)."""
-    if not settings.get("base_url") or is_chat_server(settings):
-        return False
-    return str(settings.get("tokenized_requests", True)).lower() not in ("false", "0")
-
-
-def adds_bos(settings: Mapping[str, Any]) -> bool | None:
-    """Whether the backend adds the first token; None where it follows the tokenizer."""
-    if is_chat_server(settings):
-        return False
-    given = settings.get("add_bos_token")
-    if given is None and not is_tokenized_api(settings):
-        return None
-    return str(given).lower() == "true"
+def sends_tokens(model: object, settings: Mapping[str, Any]) -> bool:
+    """Whether lm-eval sends token ids to the server, and cuts them at its limit."""
+    chat = str(settings.get("base_url", "")).rstrip("/").endswith("chat/completions")
+    return bool(getattr(model, "tokenized_requests", not chat))
 
 
 def find_tokenizer(settings: Mapping[str, Any]) -> Any:
@@ -99,10 +77,9 @@ def _load(name: str, revision: str, trust_remote_code: bool) -> Any:
             name, revision=revision, trust_remote_code=trust_remote_code
         )
     except Exception as error:  # what libraries raise for a damaged file is of many kinds
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-        missing = "" if user_path(name).exists() else "there is no folder of this name; "
+        reason = (str(error).strip() or repr(error)).splitlines()[0]
         raise TokenizerError(
-            f"tokenizer: {name!r} cannot be loaded ({missing}{reason}); name one with "
+            f"tokenizer: {name!r} cannot be loaded ({reason}); name one with "
             "tokenizer=NAME_OR_PATH in --model_args"
         ) from error
     if not tokenizer.is_fast:
@@ -113,65 +90,13 @@ def _load(name: str, revision: str, trust_remote_code: bool) -> Any:
     return tokenizer
 
 
-@dataclass(frozen=True, slots=True)
-class Reader:
-    """How the model reads text: fast tokenizer, rows of the embedding, precision of the softmax."""
+def encoder(tokenizer: Any) -> Callable[[str], tuple[list[int], list[int]]]:
+    """Text -> token ids without special tokens, and where in the text each ends (characters)."""
 
-    tokenizer: Any
-    vocabulary: int | None
-    softmax: str
-
-    def encode(self, text: str) -> tuple[list[int], list[int]]:
-        """Token ids without special tokens, and where in the text each ends (characters).
-
-        Raises:
-            SettingError: an id that the model's embedding does not have.
-        """
-        encoded = self.tokenizer(
+    def encode(text: str) -> tuple[list[int], list[int]]:
+        encoded = tokenizer(
             text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
         )
-        tokens = list(encoded["input_ids"])
-        if self.vocabulary and tokens and max(tokens) >= self.vocabulary:
-            raise SettingError(
-                f"tokenizer: {getattr(self.tokenizer, 'name_or_path', '')!r} does not match the "
-                f"model: token id {max(tokens)} is outside its vocabulary of {self.vocabulary}; "
-                "give tokenizer=NAME_OR_PATH of the model's own in --model_args"
-            )
-        return tokens, [end for _, end in encoded["offset_mapping"]]
+        return list(encoded["input_ids"]), [end for _, end in encoded["offset_mapping"]]
 
-
-def find_reader(settings: Mapping[str, Any], softmax: str = "") -> Reader:
-    """The reader of this run; without a running model only its tokenizer is known.
-
-    Args:
-        settings: a task's metadata.
-        softmax: precision of the softmax where the task computes it; empty for the model's.
-
-    Raises:
-        TokenizerError: there is no fast tokenizer.
-    """
-    tokenizer, model = find_tokenizer(settings), running_model()
-    if model is None:
-        return Reader(tokenizer, None, "unknown")
-    if is_server(model):
-        return Reader(tokenizer, None, "the server's")
-    config = getattr(model, "config", None) or getattr(model, "_config", None)
-    text_config = getattr(config, "get_text_config", lambda: config)()
-    vocabulary = getattr(text_config, "vocab_size", None)
-    return Reader(tokenizer, vocabulary, softmax or _softmax_precision(model))
-
-
-def _softmax_precision(model: Any) -> str:
-    """Precision of the softmax; lm-eval's `hf` takes the model's unless `softmax_dtype` is set."""
-    if hasattr(model, "teacher_forced") or "vllm" in type(model).__module__:
-        return "float32"
-    given = str(getattr(model, "softmax_dtype", None) or "").removeprefix("torch.")
-    own = str(getattr(getattr(model, "model", None), "dtype", "")).removeprefix("torch.")
-    used = given or own or "unknown"
-    if used not in ("float32", "float64"):
-        logger.warning(
-            "perplexities of this run are marked: the softmax is %s, which is off by some tenths "
-            "of a percent; give softmax_dtype=float32 in --model_args",
-            used,
-        )
-    return used
+    return encode

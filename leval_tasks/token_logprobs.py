@@ -1,10 +1,11 @@
 """The log-probability of each given token, on every lm-eval backend that can report it.
 
 lm-eval's own requests return one sum a request. `token_logprobs` scores the same requests on the
-backends `hf`, `hf-long`, `vllm` and `vllm-long` and keeps every token apart.
+backends `hf`, `hf-long`, `vllm` and `vllm-long` and keeps every token apart. Softmax and logarithm
+are float32 there, whatever the dtype of the model is.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -19,6 +20,8 @@ Request = tuple[Sequence[int], Sequence[int]]
 SLICE = 1 << 24
 """Logits that are made float32 at a time: 64 MiB."""
 
+REQUEST = "token_logprobs"
+"""lm-eval's kind of a request that `scored_requests` answers; see `WindowRequest`."""
 
 _NONE: Logprobs = np.zeros(0, np.float32)
 
@@ -27,7 +30,7 @@ class SumOfLogprobs(float):
     """The sum of tokens' log-probabilities, which lm-eval expects, and each of them.
 
     Attributes:
-        logprobs: Natural logarithms, float32 `[tokens]`.
+        logprobs: Natural logarithms, float32 `[tokens]`; empty where a server gives the sum alone.
     """
 
     logprobs: Logprobs
@@ -39,13 +42,36 @@ class SumOfLogprobs(float):
         return self
 
 
+def scored_requests(lm: Any, requests: Sequence[Any]) -> list[SumOfLogprobs]:
+    """The answers of lm-eval's model to requests whose `token_parts` are token ids.
+
+    A backend that does not report each token, such as a server, gives the sums alone.
+    """
+    parts = [request.token_parts for request in requests]
+    if _scorer(lm) is None:
+        return [SumOfLogprobs(float(total)) for total, _ in lm._loglikelihood_tokens(parts)]
+    each_token = token_logprobs(lm, [(context, scored) for _, context, scored in parts])
+    return [SumOfLogprobs(float(each.sum(dtype=np.float64)), each) for each in each_token]
+
+
+def check_reports_tokens(lm: Any) -> None:
+    """Refuse a model whose backend does not report the log-probability of each token.
+
+    Raises:
+        SettingError: names the backends that do.
+    """
+    if _scorer(lm) is None:
+        raise SettingError(
+            f"model: {type(lm).__name__} does not report the log-probability of each token; "
+            "allowed: hf, hf-long, vllm, vllm-long with a decoder-only model"
+        )
+
+
 def token_logprobs(lm: Any, requests: Sequence[Request]) -> list[Logprobs]:
     """Natural logarithm of the probability of each scored token, given all tokens before it.
 
     Nothing is put in front of the context: a BOS token is part of it where one is wanted. A request
-    is never cut. Softmax and logarithm are float32 whatever the dtype of the model is.
-
-    With several processes (`accelerate launch`), each calls this function with its own requests.
+    is never cut. With several processes (`accelerate launch`), each has its own requests.
 
     Args:
         lm: lm-eval's model: one of `hf`, `hf-long`, `vllm`, `vllm-long`.
@@ -55,30 +81,30 @@ def token_logprobs(lm: Any, requests: Sequence[Request]) -> list[Logprobs]:
         For each request a float32 array, `[scored tokens]`, in the order of `requests`.
 
     Raises:
-        SettingError: the backend does not report log-probabilities of tokens, a part of a request
-            is empty, or a request is longer than the backend reads.
+        SettingError: another backend, or a request that is longer than the backend reads.
     """
-    if hasattr(lm, "teacher_forced"):  # hf-long
-        score, room = _by_hf_long, 0
-    elif "vllm" in type(lm).__module__:
-        score, room = _by_vllm, 1  # vLLM generates a token after each prompt
-    elif getattr(lm, "backend", None) == "causal":
-        score, room = _by_hf, 0
-    else:
-        raise SettingError(
-            f"model: {type(lm).__name__} does not report the log-probability of each token; "
-            "allowed: hf, hf-long, vllm, vllm-long with a decoder-only model"
-        )
+    check_reports_tokens(lm)
+    most = lm.max_length - (_scorer(lm) is _by_vllm)  # vLLM generates a token after each prompt
     for context, scored in requests:
-        if not context or not scored:
-            raise SettingError("a request needs at least one token of context and one to score")
-        if len(context) + len(scored) + room > lm.max_length:
+        if len(context) + len(scored) > most:
             raise SettingError(
-                f"a request of {len(context) + len(scored)} tokens is longer than the "
-                f"{lm.max_length - room} that the model reads; give a larger max_length "
-                "(max_model_len on vLLM)"
+                f"a request of {len(context) + len(scored)} tokens is longer than the {most} that "
+                "the model reads; give a larger max_length (max_model_len on vLLM)"
             )
-    return list(score(lm, requests)) if requests else []
+    score = _scorer(lm)
+    return list(score(lm, requests)) if score and requests else []
+
+
+Scorer = Callable[[Any, Sequence[Request]], Iterator[Logprobs]]
+
+
+def _scorer(lm: Any) -> Scorer | None:
+    if hasattr(lm, "teacher_forced"):
+        return _by_hf_long
+    if "vllm" in type(lm).__module__:
+        return _by_vllm
+    decoder = getattr(lm, "backend", None) == "causal" and hasattr(lm, "_model_call")
+    return _by_hf if decoder else None  # servers of lm-eval are "causal" too
 
 
 def _by_hf_long(lm: Any, requests: Sequence[Request]) -> Iterator[Logprobs]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from leval_harness.cli.output import CHECKPOINT, NEW, json_option, prepared_model
-from resonance_vllm.errors import SettingError, UserError, printable
+from leval_harness.cli.output import FOLDER, json_option, prepared_folder, prepared_model
+from resonance_vllm.errors import SettingError, UserError
 
 TITLES = {"transformers": "transformers", "vllm": "vLLM"}
 
@@ -96,7 +96,7 @@ def _lines(side: dict[str, Any]) -> Iterator[str]:
         yield f"  {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}"
         yield from (f"    {line}" for line in description.splitlines())
     if "modules" in side and side.get("serve"):
-        yield f"  {printable(side['serve'])}"
+        yield f"  {side['serve']}"
 
 
 def _description(module: dict[str, Any]) -> str:
@@ -116,9 +116,9 @@ def _description(module: dict[str, Any]) -> str:
 
 
 @click.command()
-@click.argument("checkpoint", type=CHECKPOINT)
+@click.argument("checkpoint", callback=prepared_folder)
 @click.option("--rope", "rope_text", required=True, help="TYPE:key=value,... or a JSON dictionary.")
-@click.option("--out", type=NEW, required=True, help="New folder.")
+@click.option("--out", type=FOLDER, required=True, help="New folder.")
 @json_option
 def export(checkpoint: Path, rope_text: str, out: Path, as_json: bool) -> None:
     """Write CHECKPOINT so that stock libraries run it with a method, without any plugin.
@@ -137,11 +137,11 @@ def export(checkpoint: Path, rope_text: str, out: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"out": str(out), "max_model_len": limit, "serve": serve}))
         return
-    name = printable(str(out))
+    name = out
     click.echo(f"wrote {name}: transformers and vLLM run it as it is, up to {limit:,} tokens")
     click.echo("exact phase is not portable: angles are the libraries' own float32 products")
     click.echo("vLLM otherwise serves the trained length only, so give it the limit:")
-    click.echo(printable(serve))
+    click.echo(serve)
 
 
 @click.command(

@@ -8,7 +8,7 @@ import click
 
 from leval_harness.cli.console import interrupted_by_signals
 from leval_harness.cli.output import EXISTING_FILE, FILE, FOLDER, json_option
-from resonance_vllm.errors import SettingError, not_allowed, printable
+from resonance_vllm.errors import SettingError, not_allowed
 from resonance_vllm.settings import read
 
 FIGURE = "difference"
@@ -80,7 +80,7 @@ def diff(
         click.echo(json.dumps(content, allow_nan=False))
     else:
         for line in result_lines(content):
-            click.echo(printable(line))
+            click.echo(line)
     return result.exit_code
 
 

@@ -13,13 +13,6 @@ from leval_tasks.closed.definition import PREFIX, SCORES, ClosedTask
 from leval_tasks.errors import DataError, HubUnreachableError
 from leval_tasks.metadata import ClosedSettings
 from leval_tasks.perplexity.documents import CORPORA, corpus_file, read_corpus
-from leval_tasks.repetition import repeated_share
-
-MOST_REPEATED = 0.05
-"""Share of repeated words above which texts measure copying."""
-
-MOST_WORDS = 32_768
-"""Words of a text that are looked at."""
 
 
 @click.group(epilog="Example: leval-harness data fetch --out DATA; leval-harness data verify DATA")
@@ -28,20 +21,18 @@ def data() -> None:
 
 
 folder_argument = click.argument("folder", metavar="[DATA]", required=False)
-data_dir_option = click.option("--data-dir", help="The same as DATA.")
 
 
 @data.command("list", epilog="Example: leval-harness data list DATA")
 @folder_argument
-@data_dir_option
 @json_option
-def list_files(folder: str | None, data_dir: str | None, as_json: bool) -> None:
+def list_files(folder: str | None, as_json: bool) -> None:
     """List the files, their tasks, and whether the source has them.
 
     DATA is a folder with L-Eval's files or the word sample; by default LEVAL_DATA_DIR, else the
     hub.
     """
-    source = files.resolve_source({"data_dir": folder or data_dir})
+    source = files.resolve_source({"data_dir": folder})
     rows = [
         {"file": task.file.name, "task": task.name, "present": source.has(task)} for task in ENTRIES
     ]
@@ -58,27 +49,19 @@ def list_files(folder: str | None, data_dir: str | None, as_json: bool) -> None:
 
 @data.command(epilog="Example: leval-harness data verify DATA")
 @folder_argument
-@data_dir_option
 @json_option
-def verify(folder: str | None, data_dir: str | None, as_json: bool) -> None:
-    """Compare files with the published ones; measure repetition.
+def verify(folder: str | None, as_json: bool) -> None:
+    """Compare files with the published ones.
 
     DATA is as for `data list`. Exit code 1 where a file is unreadable or not the published one.
     """
-    source = files.resolve_source({"data_dir": folder or data_dir})
+    source = files.resolve_source({"data_dir": folder})
     tasks = files.available(source)
     corpora = [each for each in CORPORA if source.folder and corpus_file(each, Path(source.path))]
     if not tasks and not corpora:
         raise files.missing_file(source, ENTRIES[0])
     rows = [_check(source, task) for task in tasks]
     rows += [_check_texts(each, source.path) for each in corpora]
-    for row in rows:
-        if row.get("repeated_share", 0.0) > MOST_REPEATED:
-            click.echo(
-                f"Warning: {row['file']}: {row['repeated_share']:.1%} of the words start a passage "
-                f"that was read before; a model predicts it from its first copy",
-                err=True,
-            )
     _report(rows, as_json)
 
 
@@ -125,17 +108,13 @@ def _check(source: files.Source, task: ClosedTask) -> dict[str, Any]:
 
 
 def _check_texts(corpus: str, folder: str) -> dict[str, Any]:
-    """Read a file of texts; how many they are and what share of their words repeats a passage."""
+    """Read a file of texts; how many they are, or why it could not be used."""
     file = f"{corpus}.jsonl"
     try:
         texts, _ = read_corpus(corpus, folder)
     except DataError as error:
         return {"file": file, "ok": False, "problem": str(error)}
-    words = [each.text.split()[:MOST_WORDS] for each in texts]
-    total = sum(map(len, words))
-    repeated = sum(repeated_share(each) * len(each) for each in words)
-    share = repeated / total if total else 0.0
-    return {"file": file, "ok": True, "documents": len(texts), "repeated_share": round(share, 6)}
+    return {"file": file, "ok": True, "documents": len(texts)}
 
 
 def _report(rows: list[dict[str, Any]], as_json: bool) -> None:
@@ -149,8 +128,8 @@ def _report(rows: list[dict[str, Any]], as_json: bool) -> None:
 def _state(row: dict[str, Any]) -> str:
     if not row["ok"]:
         return f"FAILED: {row['problem']}"
-    if "repeated_share" in row:
-        return f"{row['documents']} texts, {row['repeated_share']:.1%} repeated"
+    if "verified" not in row:
+        return f"{row['documents']} texts"
     state = "as published" if row["verified"] else "not known"
     counts = f"{row['documents']} documents, {row['questions']} questions"
     return f"{state}: {counts}, SHA-256 {row['sha256'][:16]}"

@@ -3,8 +3,6 @@
 import argparse
 import contextlib
 import logging
-import re
-from collections.abc import Sequence
 from typing import NoReturn
 from unittest.mock import patch
 
@@ -12,7 +10,7 @@ import click
 
 from leval_harness.backends import take_over
 from leval_harness.cli.lm_eval_run import RopeOptions, complete, requests_cache, stated
-from resonance_vllm.errors import SettingError, UserError, near, needs_extra
+from resonance_vllm.errors import SettingError, UserError, needs_extra
 
 _ROPE_HELP = """\
 RoPE settings (added by leval-harness; everything below is lm-eval's own):
@@ -49,10 +47,9 @@ def lm_eval(arguments: tuple[str, ...]) -> None:
             raise
         raise UserError(str(error)) from error  # lm-eval's own way to refuse an argument
     except ValueError as error:
-        missing = re.match(r"Tasks not found: (.+)", str(error))
-        if missing is None:
+        if not str(error).startswith("Tasks not found"):
             raise
-        raise SettingError(_with_near_tasks(missing[1].split(", "))) from error
+        raise SettingError(f"{error}; `leval-harness lm-eval ls tasks` lists them") from error
 
 
 def _run(ours: RopeOptions, rest: list[str]) -> None:
@@ -77,14 +74,6 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
 
     with patch("sys.argv", ["lm-eval", *arguments]):
         return HarnessCLI().parse_args()
-
-
-def _with_near_tasks(missing: Sequence[str]) -> str:
-    """A message about tasks that lm-eval does not find, with the names that are similar."""
-    from leval_harness.sweep.task_registry import lm_eval_index, own_tasks
-
-    known = [*own_tasks(), *lm_eval_index()]
-    return "\n".join(f"tasks: {name!r} is no task{near(name, known)}" for name in missing)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -1,8 +1,6 @@
 """Options and output that several commands share."""
 
-import json
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_origin
 
@@ -10,9 +8,6 @@ import click
 from pydantic import BaseModel
 
 from leval_harness.format_names import FORMATS
-from resonance_vllm.errors import printable
-
-_CONTROLS = re.compile("[\x7f-\x9f]")  # JSON itself escapes those below the space
 
 Command = Callable[..., Any]
 
@@ -26,21 +21,10 @@ class _Named(click.Path):
         return super().convert(value, param, ctx)
 
 
-class _Checkpoint(_Named):
-    """A checkpoint folder, or `smollm2`."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from leval_harness import smollm2
-
-        return super().convert(smollm2.prepared(str(value)) if value else value, param, ctx)
-
-
 FOLDER = _Named(file_okay=False, path_type=Path)
 FILE = _Named(dir_okay=False, path_type=Path)
 EXISTING_FOLDER = _Named(exists=True, file_okay=False, path_type=Path)
 EXISTING_FILE = _Named(exists=True, dir_okay=False, path_type=Path)
-CHECKPOINT = _Checkpoint(exists=True, file_okay=False, path_type=Path)
-NEW = _Named(path_type=Path)
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON alone on standard output.")
 results_argument = click.argument(
     "results", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path)
@@ -52,6 +36,12 @@ def prepared_model(context: click.Context, option: click.Parameter, value: str) 
     from leval_harness import smollm2
 
     return smollm2.prepared(value)
+
+
+def prepared_folder(context: click.Context, option: click.Parameter, value: str) -> Path:
+    """As `prepared_model`, of a folder on this machine."""
+    folder: Path = EXISTING_FOLDER.convert(prepared_model(context, option, value), option, context)
+    return folder
 
 
 def setting_options(model: type[BaseModel]) -> Callable[[Command], Command]:
@@ -99,38 +89,4 @@ def write_or_print(text: str, out: Path | None) -> None:
         out.write_text(text, encoding="utf-8")
     else:
         write_text(out, text)
-    click.echo(f"Written: {printable(str(out))}", err=True)
-
-
-def records_text(records: Sequence[Mapping[str, object]]) -> str:
-    """A table's rows as JSON."""
-    return json_text(records) + "\n"
-
-
-def json_text(value: object) -> str:
-    """JSON in which the control characters of terminals are escaped."""
-    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
-    return _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
-
-
-class SectionedCommand(click.Command):
-    """A command whose help lists options under headings.
-
-    Args:
-        sections: parameter -> heading; `Options` for those that are not named.
-    """
-
-    def __init__(self, *args: Any, sections: Mapping[str, str], **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self.sections = sections
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the sections, `Options` first."""
-        found: dict[str, list[tuple[str, str]]] = {"Options": []}
-        for param in self.get_params(ctx):
-            if record := param.get_help_record(ctx):
-                heading = self.sections.get(param.name or "", "Options")
-                found.setdefault(heading, []).append(record)
-        for heading, records in found.items():
-            with formatter.section(heading):
-                formatter.write_dl(records)
+    click.echo(f"Written: {out}", err=True)

@@ -34,12 +34,11 @@ SHOWN = 160  # characters of the document that are shown at each end of a kept p
 @click.option("--truncation", help="middle, right, left or skip; default as the task's protocol.")
 @click.option("--frame", help=f"{', '.join(FRAMES)}.")
 @click.option("--apply-chat-template", "chat", is_flag=True, help="Through the model's template.")
-@click.option("--full", is_flag=True, help="Print the document too, not only its ends.")
 @json_option
 def prompt(
-    task: str, model: str, context_length: int | None, full: bool, as_json: bool, **options: Any
+    task: str, model: str, context_length: int | None, as_json: bool, **options: Any
 ) -> None:
-    """Show the exact prompts of TASK for a model, their token counts and the cut."""
+    """Show the prompts of TASK for a model, token counts and the cut; whole with --json."""
     from leval_tasks.closed.catalog import task_named
     from leval_tasks.closed.task import LEvalClosedTask
     from leval_tasks.model import find_tokenizer
@@ -74,7 +73,7 @@ def prompt(
             f"{cut['prompt_tokens']} tokens; document {cut['document_tokens']} tokens, kept "
             f"{cut['kept_head']} at the beginning and {cut['kept_tail']} at the end"
         )
-        click.echo(_first_prompt(prompts, cut, full))
+        click.echo(_first_prompt(prompts, cut))
         for text in prompts.arguments(template)[1:]:
             click.echo(f"--- second prompt, without the document\n{text}")
 
@@ -93,20 +92,19 @@ def _rendered(tokenizer: Any, messages: list[dict[str, str]]) -> str:
     return str(text)
 
 
-def _first_prompt(prompts: "QuestionPrompts", cut: dict[str, Any], full: bool) -> str:
-    """The prompt with its document, the cut marked where it is."""
-    pieces = [piece if full else _ends(piece) for piece in prompts.pieces]
+def _first_prompt(prompts: "QuestionPrompts", cut: dict[str, Any]) -> str:
+    """The prompt with the ends of its document, the cut marked where it is."""
+    pieces = [_ends(piece) for piece in prompts.pieces]
     if cut["truncated"]:
         dropped = cut["document_tokens"] - cut["kept_head"] - cut["kept_tail"]
-        mark = f"\n[... cut here: {dropped} tokens left out ...]\n"
         head = pieces[0] if cut["kept_head"] else ""
-        pieces = [head, mark, pieces[-1] if cut["kept_tail"] else ""]
+        tail = pieces[-1] if cut["kept_tail"] else ""
+        pieces = [head, f"\n[... cut here: {dropped} tokens left out ...]\n", tail]
     first = prompts.prompts[0]
     return first.before + "".join(pieces) + first.after
 
 
 def _ends(text: str) -> str:
     hidden = len(text) - 2 * SHOWN
-    if hidden <= 0:
-        return text
-    return f"{text[:SHOWN]}\n[... {hidden} characters not shown ...]\n{text[-SHOWN:]}"
+    shown = f"{text[:SHOWN]}\n[... {hidden} characters not shown ...]\n{text[-SHOWN:]}"
+    return shown if hidden > 0 else text

@@ -1,21 +1,15 @@
 """Commands that show results: `table` and `page`."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from leval_harness.cli.output import (
-    EXISTING_FILE,
-    FOLDER,
-    results_argument,
-    table_options,
-    write_or_print,
-)
+from leval_harness.cli.output import FOLDER, results_argument, table_options, write_or_print
 from leval_harness.format_names import WRITTEN
-from resonance_vllm.errors import SettingError, plain, printable
+from resonance_vllm.errors import SettingError
 from resonance_vllm.files import write_text
 
 if TYPE_CHECKING:
@@ -27,33 +21,35 @@ if TYPE_CHECKING:
 MOST_NOTES = 5
 """Lines on what was left out; the others are counted."""
 
-baseline_option = click.option(
-    "--baseline", help="Method to compare with; default: the one the sweep names."
-)
-names_option = click.option(
-    "--method-name", "names", multiple=True, metavar="METHOD=NAME",
-    help="Another name of a method, or of one run by its id or folder. Repeatable.",
-)  # fmt: skip
-margin_option = click.option(
-    "--margin", type=click.FloatRange(min=0, max=1, min_open=True), default=None, metavar="NATS",
-    help="Effective context length: a smaller loss counts as none, nats a token. Default: the "
-    "sweep's, else 0.05.",
-)  # fmt: skip
+
+def comparing(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options on what is compared, of both commands."""
+    for option in (
+        click.option(
+            "--margin", type=click.FloatRange(min=0, max=1, min_open=True), default=None,
+            metavar="NATS", help="Effective context length: a smaller loss counts as none, nats a "
+            "token. Default: the sweep's, else 0.05.",
+        ),
+        click.option(
+            "--method-name", "names", multiple=True, metavar="METHOD=NAME",
+            help="Another name of a method, or of one run by its id or folder. Repeatable.",
+        ),
+        click.option("--baseline", help="Method to compare with; default: the sweep's."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
 
 
 @click.command(
-    name="table",
-    epilog="Example: leval-harness table results/all-methods --baseline yarn --format tex",
+    epilog="Example: leval-harness table results/all-methods --baseline yarn --format tex"
 )
 @results_argument
 @table_options
-@baseline_option
 @click.option(
     "--across", type=click.Choice(("methods", "models")), default="methods",
     help="What is compared on the same questions.",
 )  # fmt: skip
-@names_option
-@margin_option
+@comparing
 @click.option(
     "--published/--no-published", default=None,
     help="Show the paper's rows; default: where one of its models was run.",
@@ -72,8 +68,7 @@ def table(
     from leval_harness.formats import render
     from leval_harness.tables import build_tables
 
-    read = read_results(results, names)
-    compared = compared_frame(read, **how)
+    compared = compared_frame(read_results(results, names), **how)
     form = "json" if as_json else output or "md"
     tables = [] if form in ("csv", "json") else build_tables(compared, published)
     if output is None and out is None and not as_json and sys.stdout.isatty():
@@ -82,35 +77,21 @@ def table(
         write_or_print(render(tables, compared, form), out)
 
 
-@click.command(
-    name="page", epilog="Example: leval-harness page results/all-methods --out public/leaderboard"
-)
+@click.command(epilog="Example: leval-harness page results/all-methods --out public/leaderboard")
 @results_argument
 @click.option("--out", required=True, type=FOLDER, help="Folder; an earlier page is replaced.")
-@baseline_option
-@names_option
-@margin_option
-@click.option(
-    "--diff", "diffs", multiple=True, type=EXISTING_FILE,
-    help="A diff.json of leval-harness diff to show; may be repeated.",
-)  # fmt: skip
+@comparing
 @click.option("--title", default="Long-context leaderboard")
 def page(
-    results: tuple[Path, ...],
-    out: Path,
-    names: tuple[str, ...],
-    diffs: tuple[Path, ...],
-    title: str,
-    **how: Any,
+    results: tuple[Path, ...], out: Path, names: tuple[str, ...], title: str, **how: Any
 ) -> None:
     """Write a page that opens from disk, from one or more RESULTS folders."""
     from leval_harness.effective import compared_frame
-    from leval_harness.page import read_diff, write_page
+    from leval_harness.page import write_page
 
-    shown = [read_diff(path) for path in diffs]
     read = read_results(results, names)
-    index = write_page(read, compared_frame(read, **how), out, title, shown)
-    click.echo(f"Page: {printable(str(index.resolve()))}")
+    index = write_page(read, compared_frame(read, **how), out, title)
+    click.echo(f"Page: {index.resolve()}")
 
 
 def read_results(folders: Sequence[Path], names: Sequence[str] = ()) -> "Results":
@@ -128,7 +109,7 @@ def read_results(folders: Sequence[Path], names: Sequence[str] = ()) -> "Results
     results = load_results(*folders, method_names={method: name for method, _, name in pairs})
     files = [each for each in results.left_out if each.value is None]  # numbers: in Python
     for each in files[:MOST_NOTES]:
-        click.echo(f"Left out: {plain(str(each))}", err=True)
+        click.echo(f"Left out: {each}", err=True)
     if len(files) > MOST_NOTES:
         click.echo(f"Left out: {len(files) - MOST_NOTES} more", err=True)
     return results
@@ -137,26 +118,17 @@ def read_results(folders: Sequence[Path], names: Sequence[str] = ()) -> "Results
 def show(compared: "pd.DataFrame", tables: Sequence["Table"]) -> None:
     """The verdict and some tables; drawn on a terminal, Markdown elsewhere."""
     from leval_harness.formats import draw, render
-    from leval_harness.verdict import verdict
+    from leval_harness.verdict import lines, verdict
 
     if not sys.stdout.isatty():
-        click.echo(plain_lines(render(tables, compared, "md")), nl=False)
+        click.echo(render(tables, compared, "md"), nl=False)
         return
     from rich.console import Console
-    from rich.padding import Padding
-    from rich.text import Text
 
     console = Console(highlight=False)
-    for each in verdict(compared):
-        console.print(Padding(Text(f"- {plain(each)}"), (0, 0)))
-    for table_ in tables:
-        console.print()
-        draw(table_, console)
-
-
-def plain_lines(text: str) -> str:
-    """Text without control characters, its lines kept."""
-    return "".join(plain(line) + "\n" for line in text.splitlines())
+    console.print(lines(verdict(compared)), markup=False)
+    for each in tables:
+        draw(each, console)
 
 
 def write_report(results_dir: Path) -> None:
@@ -180,5 +152,5 @@ def write_report(results_dir: Path) -> None:
     index = write_page(results, compared, results_dir / "page")
     others = ", ".join(f".{form}" for form in WRITTEN[1:])
     more = f"{len(tables)} tables" if len(tables) > 1 else "the table"
-    click.echo(f"\nTables: {printable(str(results_dir / 'table.md'))} ({more}; also {others})")
-    click.echo(f"Page:   {printable(str(index.resolve()))}")
+    click.echo(f"\nTables: {results_dir / 'table.md'} ({more}; also {others})")
+    click.echo(f"Page:   {index.resolve()}")

@@ -9,8 +9,7 @@ import click
 
 from leval_harness.cli.output import FILE, json_option
 from resonance_vllm.core.method import Method
-from resonance_vllm.core.spec import ALIASES, METHODS, RopeRequest, RopeSpec, parsed_value
-from resonance_vllm.errors import printable
+from resonance_vllm.core.spec import ALIASES, METHODS, RopeSpec, parsed_value
 
 # Keys with an option of their own below.
 _COMMON = {*Method.model_fields, "factor", "original_max_position_embeddings"}
@@ -51,7 +50,6 @@ def _print_methods(context: click.Context, option: click.Parameter, chosen: bool
 @_method_options
 @json_option
 @click.option("--plot", type=FILE, help="Draw Figure 1, wavelengths and gaps: png, pdf or svg.")
-@click.option("--against", help="Second --rope to draw. [default: Resonance added or taken away]")
 @click.option(
     "--list", is_flag=True, is_eager=True, expose_value=False, callback=_print_methods,
     help="Print the methods and their keys as Markdown tables and leave.",
@@ -79,7 +77,7 @@ def rope(**options: Any) -> None:
     plain = describe(default, head_dim, 1, 1)
     _print_table(facts, plain["wavelengths"], spec.rope_type, original)
     if options["plot"]:
-        click.echo(f"wrote {printable(str(options['plot']))}")
+        click.echo(f"wrote {options['plot']}")
 
 
 def _spec(options: dict[str, Any]) -> RopeSpec:
@@ -128,26 +126,19 @@ def _print_table(facts: dict[str, Any], plain: list[float], title: str, original
 
 
 def _plot(spec: RopeSpec, options: dict[str, Any]) -> None:
+    """The method with Resonance and without."""
     from leval_harness.drawing import write_figure
     from leval_harness.rope_figures import DrawnMethod, pair_figure
-    from resonance_vllm.config import ModelPositions
-    from resonance_vllm.core.features import angles_around, describe, similarity
+    from resonance_vllm.core.features import angles_around, describe
 
     head_dim, original, seq_len = options["head_dim"], options["original"], options["seq_len"]
-    if options["against"]:
-        model = ModelPositions(rope_theta=options["theta"], max_position_embeddings=original)
-        second = model.complete(RopeRequest.parse(options["against"]))
-    else:
-        second = RopeSpec(spec.method, not spec.resonance)
-    specs = sorted((spec, second), key=lambda each: each.resonance)
+    specs = [RopeSpec(spec.method, resonance) for resonance in (False, True)]
     feature, positions, angles = angles_around(specs, head_dim, original, seq_len)
     methods = []
     for each, shown in zip(specs, angles, strict=True):
         facts = describe(each, head_dim, original, options["factor"], seq_len)
         name = each.rope_type.replace("_", " ")
-        distances, similar = similarity(each, head_dim, original, options["factor"], seq_len)
-        alike = dict(zip(distances.tolist(), similar.tolist(), strict=True))
-        methods.append(DrawnMethod(name, facts["wavelengths"], facts["feature_gap"], shown, alike))
+        methods.append(DrawnMethod(name, facts["wavelengths"], facts["feature_gap"], shown))
     longest = int(original * options["factor"])
     draw = partial(pair_figure, methods, feature, positions, original, longest)
     write_figure(draw, options["plot"], dpi=150)

@@ -11,7 +11,7 @@ import click
 from leval_harness.cli.console import interrupted_by_signals
 from leval_harness.cli.output import FOLDER
 from leval_harness.layout import CELLS, FAILED_CELLS, LOG
-from resonance_vllm.errors import SettingError, printable
+from resonance_vllm.errors import SettingError
 
 if TYPE_CHECKING:
     from leval_harness.sweep.cells import PlannedCell
@@ -68,13 +68,19 @@ def sweep(
     if as_json and not dry_run:
         raise click.UsageError("--json goes with --dry-run; `leval-harness table` has the results")
     from leval_harness.sweep.cells import plan
+    from leval_harness.sweep.claims import Folder
     from leval_harness.sweep.config_files import load_config
 
     with interrupted_by_signals():
         loaded = load_config(config, overrides)
         folder = out / loaded.name
-        if not dry_run:
-            check_writable(folder)
+        if not dry_run:  # what cannot be written is said before anything is loaded
+            try:
+                Folder.of(folder)
+            except OSError as error:
+                raise SettingError(
+                    f"--out: {folder} cannot be written ({error.strerror})"
+                ) from None
         cells = plan(loaded, prepare=not dry_run)
         loaded = loaded.model_copy(update={"jobs": jobs or loaded.jobs})
         if dry_run:
@@ -83,38 +89,22 @@ def sweep(
         return _run(loaded, cells, folder, executor, ray_address)
 
 
-def check_writable(folder: Path) -> None:
-    """Refuse a results folder that cannot be written, before anything is loaded.
-
-    Raises:
-        SettingError: names the folder and why.
-    """
-    from leval_harness.sweep.claims import Folder
-
-    try:
-        Folder.of(folder)
-    except OSError as error:
-        raise SettingError(f"--out: {folder} cannot be written ({error.strerror})") from None
-
-
 def _dry_run(cells: "list[PlannedCell]", folder: Path, as_json: bool) -> None:
     """Print the groups with their cells, and in what these differ from cells on disk."""
     from leval_harness.sweep.identity import closest
     from leval_harness.sweep.run import grouped, visible_gpus
 
-    finished = sorted((folder / CELLS).glob("*"))
-    done = {path.name for path in finished}
+    finished = {path.name: path for path in sorted((folder / CELLS).glob("*"))}
     planned = {cell.id for cell in cells}
-    others = [path for path in finished if path.name not in planned]
+    others = [path for name, path in finished.items() if name not in planned]
     rows: list[dict[str, Any]] = []
     for group in grouped(cells, visible_gpus()):
         of_group = []
         for cell in group.cells:
             row: dict[str, Any] = {"cell_id": None if cell.is_preview else cell.id}
-            row |= {"title": cell.record.title, "done": cell.id in done}
+            row |= {"title": cell.record.title, "done": cell.id in finished}
             if not row["done"] and not cell.is_preview and others:
-                name, differ = closest(cell.record, others)
-                row |= {"closest": name, "differs": differ}
+                row["closest"], row["differs"] = closest(cell.record, others)
             of_group.append(row)
         rows.append({"model": group.title, "gpus": group.gpus, "cells": of_group})
     if as_json:
@@ -127,7 +117,7 @@ def _dry_run(cells: "list[PlannedCell]", folder: Path, as_json: bool) -> None:
             state = "done " if row["done"] else "to do"
             click.echo(f"  {row['cell_id'] or '(model to come)':16}  {state}  {row['title']}")
             for place, (old, new) in list(row.get("differs", {}).items())[:5]:
-                click.echo(printable(f"    not {row['closest']}: {place}: {old} -> {new}"))
+                click.echo(f"    not {row['closest']}: {place}: {old} -> {new}")
     to_do = sum(not row["done"] for each in rows for row in each["cells"])
     click.echo(f"{_cells(len(cells))}, {to_do} to do")
 
@@ -143,31 +133,25 @@ def _run(
     from leval_harness.sweep.run import run_sweep
 
     command = "leval-harness " + shlex.join(sys.argv[1:])
-    place = printable(str(path))
     try:
         outcome = run_sweep(config, cells, path, command, executor, ray_address, click.echo)
         finished = any(state.done for state in outcome.states.values())
         reported = _report(path) if finished and not outcome.elsewhere else True
     except KeyboardInterrupt:
-        again = printable(command)
-        click.echo(f"\nInterrupted; what is done is kept. Resume with:\n  {again}", err=True)
+        click.echo(f"\nInterrupted; what is done is kept. Resume with:\n  {command}", err=True)
         return 130
     failed = {name: state.failure for name, state in outcome.states.items() if state.failure}
     titles = {cell.id: cell.record.title for cell in cells}
     for name, reason in failed.items():
         click.echo(f"\nFailed: {titles[name]}\n  {reason}", err=True)
-        click.echo(f"  log: {place}/{FAILED_CELLS}/{name}/{LOG}", err=True)
+        click.echo(f"  log: {path}/{FAILED_CELLS}/{name}/{LOG}", err=True)
     if failed:
-        again = printable(command)
-        click.echo(f"\nFailed: {_cells(len(failed))}. Try again with:\n  {again}", err=True)
+        many = _cells(len(failed))
+        click.echo(f"\nFailed: {many}. Try again with:\n  {command}", err=True)
     if outcome.elsewhere:
-        hosts = ", ".join(
-            sorted({str(each.get("host", "?")).split()[0] for each in outcome.elsewhere})
-        )
-        click.echo(
-            f"{_cells(len(outcome.elsewhere))} still computed on {hosts}; who ends last writes the "
-            "table"
-        )
+        hosts = ", ".join(sorted({str(each.get("host", "?")) for each in outcome.elsewhere}))
+        many = _cells(len(outcome.elsewhere))
+        click.echo(f"{many} still computed on {hosts}; who ends last writes the table")
     return 1 if failed or not reported else 0
 
 

@@ -14,11 +14,9 @@ from leval_harness.cli.output import (
     EXISTING_FOLDER,
     FILE,
     FOLDER,
-    SectionedCommand,
     given,
     json_option,
     prepared_model,
-    records_text,
     setting_options,
     table_options,
     write_or_print,
@@ -27,7 +25,6 @@ from leval_harness.training import finetune_settings
 from leval_harness.training.posgen_settings import Architecture, PosGenRun, Recipe
 from leval_harness.training.posgen_settings import preset as load_recipe
 from leval_tasks.posgen.encodings import tests_of, trained_by_default
-from resonance_vllm.errors import printable
 
 _COUNT = click.IntRange(1)
 _DEVICE = click.option("--device", type=click.Choice(["auto", "cpu"]), default="auto")
@@ -41,29 +38,13 @@ def posgen() -> None:
     """
 
 
-_SECTIONS = {
-    **dict.fromkeys(
-        ("subtasks", "modulus", "train_sequences", "train_length", "length", "seed_policy"),
-        "Data",
-    ),
-    **dict.fromkeys(Recipe.model_fields, "Training"),
-    **dict.fromkeys(Architecture.model_fields, "Architecture"),
-    **dict.fromkeys(("jobs", "save_steps", "device"), "Running"),
-}
-
-
-@posgen.command(cls=SectionedCommand, sections=_SECTIONS)
+@posgen.command()
 @click.option(
     "--preset", default="quick", help="Name in harness_configs/posgen; options change it."
 )
 @click.option("--out", type=FOLDER, required=True, help="Output folder.")
 @click.option("--subtask", "subtasks", multiple=True, help="Repeatable; default: the preset's.")
-@click.option(
-    "--encoding",
-    "encodings",
-    multiple=True,
-    help="Repeatable; default: those that the published table needs.",
-)
+@click.option("--encoding", "encodings", multiple=True, help="Repeatable; default: the reading's.")
 @click.option("--seed", "seeds", type=int, multiple=True, help="Repeatable; default: the preset's.")
 @click.option("--modulus", type=int, help="Size of the number vocabulary.")
 @click.option("--train-sequences", type=int, help="Number of training sequences.")
@@ -150,12 +131,9 @@ def _cross(
 @posgen.command()
 @click.argument("folder", type=EXISTING_FOLDER)
 @click.option(
-    "--encoding",
-    "encodings",
-    multiple=True,
-    required=True,
+    "--encoding", "encodings", multiple=True, required=True,
     help="To test all models under, or TRAINED:TESTED; repeatable.",
-)
+)  # fmt: skip
 @_DEVICE
 @json_option
 def evaluate(folder: Path, encodings: tuple[str, ...], device: str, as_json: bool) -> None:
@@ -178,68 +156,50 @@ def evaluate(folder: Path, encodings: tuple[str, ...], device: str, as_json: boo
 @table_options
 @click.option("--figure", type=FILE, help="Also draw Figure 3 of the (one) folder: svg, pdf, png.")
 @click.option("--position-figure", type=FILE, help="Also draw accuracy against position.")
-@click.option("--pairs-figure", type=FILE, help="Also draw every seed, trained with → tested with.")
-@click.option("--only", multiple=True, help="Only tests TRAINED:TESTED; repeatable.")
 @click.option(
-    "--pair",
-    "compared",
-    multiple=True,
-    nargs=2,
-    metavar="METHOD BASELINE",
+    "--pair", "compared", multiple=True, nargs=2, metavar="METHOD BASELINE",
     help="Compare two TRAINED:TESTED by seed; repeatable.",
-)
-@click.option("--crossed", is_flag=True, help="Also print trained with × tested with.")
+)  # fmt: skip
 def table(
     folders: tuple[Path, ...],
     output: str | None,
     as_json: bool,
     out: Path | None,
-    only: tuple[str, ...],
     compared: tuple[tuple[str, str], ...],
-    crossed: bool,
     **pictures: Path | None,
 ) -> None:
     """The paper's Table 1, from finished runs and as published.
 
     Several FOLDERS are blocks of one table; it says how far each is from the published numbers.
-    `--crossed` and `--pair METHOD BASELINE` (for example `resonance:resonance_yarn_code
-    rope:yarn_code`) add a table for each folder; as JSON or CSV, `--pair` prints that table alone.
+    `--pair METHOD BASELINE` (for example `resonance:resonance_yarn_code rope:yarn_code`) adds a
+    table; as JSON or CSV it is that table alone.
 
     Example: leval-harness posgen table runs/posgen --figure runs/posgen/figure3.svg
     """
     from leval_harness import posgen_figures as figures
-    from leval_harness import posgen_tables as tables
     from leval_harness.drawing import write_figure
-    from leval_harness.formats import html, latex, markdown
+    from leval_harness.formats import html, latex, markdown, records
     from leval_harness.posgen import by_seed, details, load_posgen
+    from leval_harness.posgen_tables import seed_table, table_1
     from leval_tasks.posgen.encodings import parse_pair
 
     if any(pictures.values()) and len(folders) > 1:
         raise click.UsageError("a figure shows one folder; give one")
     pairs = [(parse_pair(method), parse_pair(baseline)) for method, baseline in compared]
-    complete = load_posgen(*folders)
-    read = complete.only([parse_pair(text) for text in only])
+    read = load_posgen(*folders)
     if as_json or output in ("csv", "json"):
-        numbers = by_seed(complete, pairs) if pairs else details(read)
+        numbers = by_seed(read, pairs) if pairs else details(read)
         is_csv = output == "csv" and not as_json
-        plain = numbers.astype(object).where(numbers.notna(), None)
-        text = numbers.to_csv(index=False) if is_csv else records_text(plain.to_dict("records"))
-        write_or_print(text, out)
+        write_or_print(numbers.to_csv(index=False) if is_csv else records(numbers), out)
     else:
-        made = [tables.table_1(read), tables.halves_table(read)]
-        made += [tables.crossed_table(read)] if crossed else []
-        made += [tables.seed_table(complete, pairs)] if pairs else []
+        made = [table_1(read), *([seed_table(read, pairs)] if pairs else [])]
         write = {"tex": latex, "html": html}.get(output or "", markdown)
-        write_or_print("\n".join(write(each) for each in made if each is not None), out)
-    drawings = {
-        "figure": figures.loss_figure,
-        "position_figure": figures.position_figure,
-        "pairs_figure": figures.pairs_figure,
-    }
+        write_or_print("\n".join(map(write, made)), out)
+    drawings = {"figure": figures.loss_figure, "position_figure": figures.position_figure}
     for name, draw in drawings.items():
         if target := pictures[name]:
             write_figure(partial(draw, read), target)
-            click.echo(f"Written: {printable(str(target))}", err=True)
+            click.echo(f"Written: {target}", err=True)
 
 
 @click.command()

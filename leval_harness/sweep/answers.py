@@ -23,7 +23,7 @@ from leval_harness.cell_record import CellRecord
 from leval_harness.layout import CELL, CELLS, LOSSES_OF
 from leval_harness.sweep.claims import Folder
 from leval_harness.sweep.identity import differences
-from leval_tasks.token_logprobs import Logprobs, SumOfLogprobs
+from leval_tasks.token_logprobs import Logprobs, SumOfLogprobs, scored_requests
 from resonance_vllm.files import json_lines, read_object
 
 if TYPE_CHECKING:
@@ -81,11 +81,9 @@ class Answers:
         return self
 
     def _method(self, kind: str) -> Asked | None:
-        if kind != "token_logprobs":
-            return getattr(self.model.lm, kind, None)
-        from leval_tasks.effective_context.task import scored_requests
-
-        return partial(scored_requests, self.model.lm)
+        if kind == "token_logprobs":
+            return partial(scored_requests, self.model.lm)
+        return getattr(self.model.lm, kind, None)
 
     def __exit__(self, *_: object) -> None:
         """Give the model its own methods back: lm-eval's cache knows neither model nor rotation."""

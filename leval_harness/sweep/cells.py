@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import logging
 import platform
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -28,15 +29,17 @@ from leval_harness.sweep.task_registry import (
     cell_length,
     checked_entries,
     lm_eval_names,
+    members,
     own_tasks,
 )
-from leval_tasks.metadata import EffectiveContextSettings, family_settings, scored_from
+from leval_tasks.metadata import asked_without_template, scored_from
 from resonance_vllm import config as overrides
 from resonance_vllm.config import ModelPositions, hub_commit, length_limit
 from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.files import user_path
+from resonance_vllm.files import read_object, user_path
 
+logger = logging.getLogger(__name__)
 EFFECTIVE_CONTEXT, READS, WINDOW = "effective_context", "reads", "window"
 OF_MODEL = ("apply_chat_template", "batch_size", "device")
 PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
@@ -107,7 +110,21 @@ def plan(config: SweepConfig, prepare: bool = True) -> list[PlannedCell]:
                 f"'{cell.record.title}'; leave one out"
             )
         cells[cell.id] = cell
+    for path in dict.fromkeys(filter(None, map(_unused_template, cells.values()))):
+        logger.warning(asked_without_template(path))
     return list(cells.values())
+
+
+def _unused_template(cell: PlannedCell) -> str | None:
+    """The checkpoint of a cell whose closed-ended questions leave its chat template out."""
+    record, known = cell.record, own_tasks()
+    closed = any(known[n].family == "closed" for n in members(record.tasks) if n in known)
+    if not closed or record.apply_chat_template or record.metadata.get("frame"):
+        return None
+    folder = Path(str(record.model_args.get("tokenizer") or record.model.path))
+    stated = read_object(folder / "tokenizer_config.json") or {}
+    there = "chat_template" in stated or (folder / "chat_template.jinja").is_file()
+    return str(folder) if there else None
 
 
 def find_model(model: ModelConfig, prepare: bool = True) -> ModelFiles:
@@ -169,7 +186,7 @@ def with_yardsticks(
     for request in requests:
         task, known = request.task, own_tasks()
         ours = [n for n in task.tasks if n in known and known[n].family == EFFECTIVE_CONTEXT]
-        given = family_settings(EffectiveContextSettings, task.metadata)
+        given = task.metadata
         if not ours or READS in given:
             yield request
             continue

@@ -21,7 +21,6 @@ from leval_harness.layout import CELL, SCHEMA_VERSION, SWEEP
 from leval_harness.secrets import is_credential
 from leval_harness.sweep.config import ROPE_BACKENDS, SweepConfig
 from leval_harness.sweep.task_registry import SETTINGS, documents, is_file, members, own_tasks
-from leval_tasks.metadata import family_settings
 from resonance_vllm.config import hub_commit
 from resonance_vllm.files import read_object, user_path
 from resonance_vllm.settings import field_names
@@ -85,8 +84,7 @@ def _read_by(families: set[str], metadata: Mapping[str, Any]) -> dict[str, Any]:
     read: dict[str, Any] = {}
     for family in families:
         names = [*field_names(SETTINGS[family]), "corpus"]
-        given = family_settings(SETTINGS[family], metadata)
-        read |= {key: given[key] for key in names if key in given and key not in LOCATIONS}
+        read |= {key: metadata[key] for key in names if key in metadata and key not in LOCATIONS}
     return read
 
 

@@ -25,7 +25,6 @@ from leval_tasks.metadata import (
     EffectiveContextSettings,
     PerplexitySettings,
     TaskSettings,
-    family_settings,
     read_metadata,
 )
 from resonance_vllm.errors import SettingError, near, not_allowed, one_of, shown
@@ -182,7 +181,7 @@ def documents(names: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, An
             found["python"] = platform.python_version()
         elif file:
             family = known[task].family
-            source, hashed = _document(task, file, family_settings(SETTINGS[family], metadata))
+            source, hashed = _document(task, file, metadata)
             of_family = found.setdefault(family, {"source": source, "files": {}})
             of_family["files"] |= hashed
     return found

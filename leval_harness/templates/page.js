@@ -8,7 +8,7 @@ const number = (cell) => parseFloat(cell.replace(/<[^>]*>|[*,]/g, "").replace("â
 const byNumber = (cell, type) => (type === "sort" && isFinite(number(cell)) ? number(cell) : cell);
 import(window.datatables).then(({ default: DataTable }) => {
   for (const table of document.querySelectorAll("table.sortable")) {
-    const long = table.tBodies[0].rows.length > 15;
+    const long = table.tBodies[0].rows.length > 10;
     new DataTable(table, {
       order: [], paging: false, info: false, searching: long, autoWidth: false,
       layout: { topStart: "buttons", topEnd: long ? "search" : null, bottomStart: null, bottomEnd: null },

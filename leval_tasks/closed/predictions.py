@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
-
 from leval_tasks.closed.catalog import ENTRIES
 from leval_tasks.closed.definition import ClosedTask, references_digest
-from leval_tasks.data import read_bytes, read_row
+from leval_tasks.data import read_bytes
 from leval_tasks.errors import PredictionError
 from resonance_vllm.errors import SettingError, shown
 from resonance_vllm.files import json_lines, parse_json
@@ -42,66 +40,47 @@ class Predictions:
     places: tuple[int, ...]
     key: str
     dropped: int
-    skipped: int = 0
-
-
-class _Row(BaseModel):
-    """A prediction; further fields are allowed."""
-
-    model_config = ConfigDict(strict=True)
-
-    gt: str
-    response: str
-    evaluation: Any = None
+    skipped: int
 
 
 def read(path: Path) -> Predictions:
     """Read a prediction file.
 
     Raises:
-        PredictionError: it cannot be read, is empty, or a record lacks response or reference.
+        PredictionError: it cannot be read, holds nothing that is scored, or a record lacks response
+            or reference.
     """
     try:
         text = read_bytes(path, PredictionError).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise PredictionError(f"{path} is not UTF-8 text: {error}.") from error
-    pairs: dict[int, tuple[str, str]] = {}
-    key, model, dropped, records = "", _Row, 0, 0
+    records: list[Any] = []
+    dropped = 0
     for number, line in json_lines(text):
-        where = f"{path}, line {number}"
         try:
-            content = parse_json(line, where, PredictionError)
+            records.append((number, parse_json(line, str(path), PredictionError)))
         except PredictionError:
             dropped += 1
-            continue
-        if not key:
-            key = _response_key(content, where)
-            model = create_model("Row", __base__=_Row, response=(str, Field(alias=key)))
-        row = read_row(model, content, where, PredictionError)
-        if row.evaluation is None or row.evaluation in SCORED:
-            pairs[records] = row.response, row.gt
-        records += 1
-    if not records:
-        why = f"none of its {dropped} lines is JSON" if dropped else "it is empty"
-        raise PredictionError(f"{path} holds no record: {why}.")
+    keys = records[0][1] if records and isinstance(records[0][1], dict) else {}
+    key = next((name for name in keys if "_pred" in name), "…_pred")
+    pairs: dict[int, tuple[str, str]] = {}
+    for at, (number, record) in enumerate(records):
+        fields = record if isinstance(record, dict) else {}
+        response, gold = fields.get(key), fields.get("gt")
+        if not isinstance(response, str) or not isinstance(gold, str):
+            raise PredictionError(
+                f"{path}, line {number}: a record needs text under {key!r} and 'gt'; it is "
+                f"{shown(record)}"
+            )
+        if fields.get("evaluation") in (None, *SCORED):
+            pairs[at] = response, gold
     if not pairs:
         raise PredictionError(
-            f"{path}: 'evaluation' of none of the {records} records is one of {', '.join(SCORED)}, "
-            "which are scored."
+            f"{path} holds nothing to score: {dropped} lines are no JSON, and 'evaluation' of "
+            f"{len(records)} records is none of {', '.join(SCORED)}"
         )
-    skipped = records - len(pairs)
+    skipped = len(records) - len(pairs)
     return Predictions(tuple(pairs.values()), tuple(pairs), key, dropped, skipped)
-
-
-def _response_key(content: Any, where: str) -> str:
-    keys = list(content) if isinstance(content, dict) else []
-    key = next((name for name in keys if "_pred" in name), "")
-    if keys and not key:
-        raise PredictionError(
-            f"{where}: no key contains '_pred', so there is no response; the record has "
-            f"{', '.join(sorted(keys))}."
-        )
-    return key or "_pred"
 
 
 def refuse_other_task(task: ClosedTask, references: Sequence[str], field: str) -> None:

@@ -12,12 +12,10 @@ from typing import Any, NamedTuple
 from jinja2.exceptions import TemplateError
 
 from leval_tasks.closed.definition import ClosedTask
+from leval_tasks.closed.thinking import opens_thinking
 from resonance_vllm.errors import SettingError
 
 CHAT_TEMPLATE = "chat_template"
-TITLES = {"llama2": "llama-2", CHAT_TEMPLATE: "chat template"}
-"""What results call the frames; one that is missing goes by its name."""
-
 MARK = "@@LEVAL-DOCUMENT@@"  # stands for the document while a template is rendered
 ANSWER = "Answer:"
 DIRECTLY = "Please directly give the answer without any additional output or explanation "
@@ -132,7 +130,7 @@ class PromptWriter:
             self.server = not isinstance(template(probe), str)
             self.system_role = self._has_system_role(probe)
             opening = self._text(probe).rpartition("USER-PROBE")[2]
-            thinks = opening.rfind("<think>") > opening.rfind("</think>")
+            thinks = opens_thinking(opening, "</think>")
             self.answer_prefix = "user" if self.server or thinks else answer_prefix
 
     def prompts(self, task: ClosedTask, question: str) -> list[Prompt]:

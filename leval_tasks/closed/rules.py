@@ -72,15 +72,12 @@ class Rule(ABC):
         between: what stands between the answers to two prompts in a prediction file; else empty.
         parts: names of further metrics, fractions of which more is better. The task's score weighs
             every part the same.
-        guess: how one would guess, for the note on chance: a phrase before `for QuALITY (25%)`, or
-            a whole sentence with `{title}` where chance depends on the references.
         guess_score: expected official score of a guess, a fraction; None where undefined, or where
             it depends on the references.
     """
 
     between: ClassVar[str] = ""
     parts: ClassVar[tuple[str, ...]] = ()
-    guess: ClassVar[str] = ""
     guess_score: ClassVar[float | None] = None
 
     @abstractmethod
@@ -197,7 +194,6 @@ def mean_of_parts(values: Sequence[float], parts: Sequence[Sequence[str]]) -> fl
 class OneLetter(Rule):
     """One letter of A to D is right; the reference is `B` or `(B) option text`."""
 
-    guess = "one of four letters"
     guess_score = 1 / len(LETTERS)
 
     def read(self, response: str, gold: str) -> Extraction:
@@ -212,13 +208,6 @@ class OneLetter(Rule):
 class SeveralLetters(Rule):
     """One or more letters of A to D are right; a part of them earns a quarter."""
 
-    guess = (
-        "{title} questions may have several right letters; chance is the expected official score "
-        "of one of the 15 sets of letters A to D, drawn at random, over the gold answers read: "
-        "(1 + 0.25 (2^k - 2)) / 15 where k letters are right, since a part of the right set earns "
-        "0.25."
-    )
-
     def read(self, response: str, gold: str) -> Extraction:
         """The chosen letters."""
         return read_letters(response, several=True)
@@ -228,7 +217,7 @@ class SeveralLetters(Rule):
         return letters_of(gold)
 
     def chance(self, golds: Sequence[str]) -> float | None:
-        """Mean over the references, see `guess`."""
+        """Of one of the 15 sets of letters, drawn at random; a part of the right set earns 0.25."""
         sizes = [len(set(letters_of(gold))) for gold in golds]
         if not sizes:
             return None
@@ -238,7 +227,6 @@ class SeveralLetters(Rule):
 class LastNumber(Rule):
     """The number that a worked solution ends in; the reference is read by the same rule."""
 
-    guess = "nothing"
     guess_score = 0.0
 
     def read(self, response: str, gold: str) -> Extraction:
@@ -261,7 +249,6 @@ class LastNumber(Rule):
 class PrintedOutput(Rule):
     """The printed output of code anywhere in a window of the response."""
 
-    guess = "nothing"
     guess_score = 0.0
 
     def read(self, response: str, gold: str) -> Extraction:
@@ -291,7 +278,6 @@ class TrueTwice(Rule):
 
     between = FACT_MARK
     parts = ("loyalty", "factuality")
-    guess = "true or false"
     guess_score = 0.5
 
     def read(self, response: str, gold: str) -> Extraction:

@@ -19,22 +19,16 @@ from leval_tasks.aggregation import stderr_of_mean
 from leval_tasks.closed.catalog import task_named
 from leval_tasks.closed.definition import MARKS, SCORES, VERSION, Row
 from leval_tasks.closed.fitting import TokenizedDocument, fit
-from leval_tasks.closed.prompts import (
-    TITLES,
-    ChatTemplate,
-    PromptWriter,
-    QuestionPrompts,
-    frame_name,
-)
+from leval_tasks.closed.prompts import ChatTemplate, PromptWriter, QuestionPrompts, frame_name
 from leval_tasks.closed.rules import mean, mean_of_parts
 from leval_tasks.closed.thinking import opens_thinking, remove_thinking
 from leval_tasks.context import resolve_context
 from leval_tasks.errors import ContextLengthError
 from leval_tasks.generation import generation_tokens, with_generation_tokens
 from leval_tasks.lm_task import Described, PlainTask, QuestionFilter
-from leval_tasks.metadata import ClosedSettings, read_metadata
+from leval_tasks.metadata import ClosedSettings, asked_without_template, read_metadata
 from leval_tasks.metrics import NOT_AVAILABLE, directions
-from leval_tasks.model import adds_bos, find_tokenizer, tokenizer_name
+from leval_tasks.model import find_tokenizer, tokenizer_name
 
 logger = logging.getLogger(__name__)
 GENERATION = {"until": [], "do_sample": False, "temperature": 0.0}
@@ -146,37 +140,44 @@ class LEvalClosedTask(PlainTask):
             TaskError: no tokenizer or context length is known, or the prompts do not fit.
             SettingError: the frame does not go with the template.
         """
-        tokenizer, context = find_tokenizer(self.run), resolve_context(self.run)
+        tokenizer, (length, origin) = find_tokenizer(self.run), resolve_context(self.run)
         generated = generation_tokens(self.config.generation_kwargs)
         frame = frame_name(self.settings.frame, template)
         if template is None and self.settings.frame is None:
             _warn_of_template(tokenizer)
         prefix = self.settings.answer_prefix
         writer = PromptWriter(frame, tokenizer, template, prefix, system_instruction)
-        self._fit_documents(writer, tokenizer, context.length - generated)
-        skipped = self._leave_out_skipped(context.length)
-        with_length = with_generation_tokens(self.config.generation_kwargs, generated)
-        self.config.generation_kwargs = with_length
+        self._write_prompts(writer, tokenizer, length - generated)
+        skipped = {doc["document_id"] for doc in self._docs if _key(doc) not in self._prompts}
+        self._docs = [doc for doc in self._docs if _key(doc) in self._prompts]
+        if not self._docs:
+            raise ContextLengthError(
+                f"{self.closed.name}: every document is longer than the context of {length} tokens "
+                "and truncation is 'skip'. Give a larger context_length, or truncation: middle, "
+                "right or left."
+            )
+        kwargs = self.config.generation_kwargs
+        self.config.generation_kwargs = with_generation_tokens(kwargs, generated)
         first = next(iter(self._prompts.values()))
         mark, removed_by_backend = self.settings.end_of_thinking, self.run.get("think_end_token")
         self._opened = removed_by_backend is None and any(
             opens_thinking(str(argument), mark) for argument in first.arguments(template)
         )
-        about = {
-            "context_length": context.length,
-            "context_length_from": context.origin,
+        self.config.metadata["settings"] |= {"frame": frame}
+        self.config.metadata["skipped_documents"] = len(skipped)
+        self.config.metadata["prompt"] = {
+            "context_length": length,
+            "context_length_from": origin,
             "generated_tokens": generated,
             "tokenizer": tokenizer_name(self.run),
-            "frame": TITLES.get(frame, frame),
+            "frame": frame,
             "system_role": first.prompts[0].system_role,
             "answer_prefix": first.prompts[0].answer_prefix,
+            **({"opens_thinking": True} if self._opened else {}),
         }
-        self.config.metadata["settings"] |= {"frame": frame}
-        self.config.metadata["skipped_documents"] = skipped
-        self.config.metadata["prompt"] = about | ({"opens_thinking": True} if self._opened else {})
 
-    def _fit_documents(self, writer: PromptWriter, tokenizer: Any, room: int) -> None:
-        """Write each question's prompts and token counts."""
+    def _write_prompts(self, writer: PromptWriter, tokenizer: Any, room: int) -> None:
+        """Fit each document into `room` tokens; write its questions' prompts and token counts."""
         by_text: dict[str, list[dict[str, Any]]] = {}
         for doc in self._docs:
             by_text.setdefault(self._documents[doc["document_id"]], []).append(doc)
@@ -184,13 +185,8 @@ class LEvalClosedTask(PlainTask):
         for text, docs in by_text.items():
             prompts = [writer.prompts(self.closed, doc["question"]) for doc in docs]
             document = TokenizedDocument(text, tokenizer)
-            cut, lengths = fit(
-                document,
-                [first for first, *_ in prompts],
-                room,
-                side=str(self.settings.truncation),
-                add_bos=adds_bos(self.run),
-            )
+            firsts = [first for first, *_ in prompts]
+            cut, lengths = fit(document, firsts, room, str(self.settings.truncation))
             if cut is None:
                 continue
             pieces = tuple(text[start:end] for start, end in cut.spans)
@@ -203,24 +199,6 @@ class LEvalClosedTask(PlainTask):
                     "kept_tail": cut.tail,
                     "truncated": cut.truncated,
                 }
-
-    def _leave_out_skipped(self, context_length: int) -> int:
-        """Drop the questions without prompts; returns the number of their documents."""
-        skipped = {doc["document_id"] for doc in self._docs if _key(doc) not in self._prompts}
-        self._docs = [doc for doc in self._docs if _key(doc) in self._prompts]
-        if not self._docs:
-            raise ContextLengthError(
-                f"{self.closed.name}: every document is longer than the context of "
-                f"{context_length} tokens and truncation is 'skip'. Give a larger "
-                "context_length, or truncation: middle, right or left."
-            )
-        if skipped:
-            logger.warning(
-                "%s: %d documents are longer than the context and are left out (truncation: skip).",
-                self.closed.name,
-                len(skipped),
-            )
-        return len(skipped)
 
     def prompts_of(self, doc: Mapping[str, Any]) -> QuestionPrompts:
         """The prompts of a question, once `prepare` has written them."""
@@ -298,11 +276,7 @@ def _mean_of_scores(values: Sequence[float]) -> float:
 
 def _warn_of_template(tokenizer: Any) -> None:
     if getattr(tokenizer, "chat_template", None):
-        _warn_once(
-            f"{getattr(tokenizer, 'name_or_path', 'the model')} has a chat template and is asked "
-            "without it; give --apply_chat_template (in a sweep: apply_chat_template: true), or "
-            "frame: llama2 or plain in the metadata to keep it so"
-        )
+        _warn_once(asked_without_template(getattr(tokenizer, "name_or_path", "the model")))
 
 
 @functools.cache

@@ -8,10 +8,8 @@ of both reads, nats a token; `gain` is the mean of windows minus full, clipped. 
 
 import hashlib
 import itertools
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,26 +30,23 @@ from leval_tasks.lm_task import Described, QuestionFilter
 from leval_tasks.metadata import EffectiveContextSettings, TextSettings, scored_from
 from leval_tasks.model import running_model
 from leval_tasks.perplexity.documents import TokenizedText
-from leval_tasks.perplexity.task import PerplexityTask, WindowRequest, begins_with_bos
+from leval_tasks.perplexity.task import PerplexityTask, begins_with_bos
 from leval_tasks.perplexity.windows import Window, document_tokens
-from leval_tasks.token_logprobs import SumOfLogprobs, token_logprobs
+from leval_tasks.token_logprobs import SumOfLogprobs, check_reports_tokens
 from resonance_vllm.errors import SettingError, not_allowed
 
-logger = logging.getLogger(__name__)
-REQUEST = "token_logprobs"
-LOSS, WINDOWS_LOSS, GAIN = "loss", "windows_loss", "gain"
+METRICS = {"loss": FULL, "windows_loss": WINDOWS, "gain": "all"}
+"""Metric -> the read that it is of; a gain needs both."""
 
 
 class EffectiveContextTask(PerplexityTask):
-    """One corpus; keys count at the top of the metadata, or under `effective_context`.
+    """One corpus; settings come through lm-eval's `--metadata`.
 
     Attributes:
         token_losses: document -> read -> nats of each token, once results were processed.
     """
 
-    OUTPUT_TYPE = REQUEST
     settings_type = EffectiveContextSettings
-    softmax = "float32"  # of `token_logprobs`
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """Keep the settings; see `PerplexityTask`."""
@@ -88,9 +83,8 @@ class EffectiveContextTask(PerplexityTask):
 
     def build_all_requests(self, **kwargs: Any) -> None:
         """As lm-eval, for a model that reports the log-probability of each token."""
-        model = running_model()
-        if model is not None:  # lm-eval calls the method of the model that a request's type names
-            vars(model).setdefault(REQUEST, partial(scored_requests, model))
+        if running_model() is not None:
+            check_reports_tokens(running_model())
         super().build_all_requests(**kwargs)
 
     def windows(self, doc: Mapping[str, Any]) -> list[Window]:
@@ -103,12 +97,10 @@ class EffectiveContextTask(PerplexityTask):
         reads = FULL if given.reads == "all" and n + bos <= (given.window or 0) else given.reads
         return windows_of(n, self._start, self._moving, reads, bos)
 
-    def _losses(self, doc: Mapping[str, Any], totals: Sequence[SumOfLogprobs]) -> Losses | None:
-        """The losses of a text from the answers to its windows; None where a request failed."""
-        logprobs = [total.logprobs for total in totals]
-        if any(np.isnan(each).any() for each in logprobs):
-            return None
-        parts = [(*read, each) for read, each in zip(self._reads(doc), logprobs, strict=True)]
+    def _losses(self, doc: Mapping[str, Any], totals: Sequence[SumOfLogprobs]) -> Losses:
+        """The losses of a text from the answers to its windows."""
+        answers = [total.logprobs for total in totals]
+        parts = [(*read, each) for read, each in zip(self._reads(doc), answers, strict=True)]
         return joined(parts, self._start, len(self._documents[doc["document_id"]].tokens))
 
     @property
@@ -120,34 +112,24 @@ class EffectiveContextTask(PerplexityTask):
 
     def _describe(self, doc: Mapping[str, Any], totals: list[SumOfLogprobs]) -> list[Described]:
         """The blocks of a text beside the answer to its first window."""
-        losses = self._losses(doc, totals)
-        rows = block_rows(losses, self._start + bool(self.settings.bos)) if losses else []
+        rows = block_rows(self._losses(doc, totals), self._start + bool(self.settings.bos))
         return [Described(rows, totals[0]), *(Described([each], each) for each in totals[1:])]
 
     def process_results(self, doc: Any, results: Sequence[Described]) -> dict[str, Any]:
-        """Pairs of (nats, tokens) over a text; nothing where a request failed."""
+        """Pairs of (nats, tokens) over a text; of no tokens for what this text was not read for."""
         losses = self._losses(doc, [each.response for each in results])
-        if losses is None:
-            logger.error("%s has no result and does not count", doc["document_id"])
-            return {}
         self.token_losses[doc["document_id"]] = losses
-        found = {
-            LOSS: losses.get(FULL),
-            WINDOWS_LOSS: losses.get(WINDOWS),
-            GAIN: gains(losses),
-        }
-        pairs = {
-            metric: [0.0, 0]
-            if values is None
-            else [float(values.sum(dtype=np.float64)), values.size]
-            for metric, values in found.items()
-        }
-        return with_stderr({name: pairs[name] for name in self.metric_names()})
+        pairs = {}
+        for metric in self.metric_names():
+            values = gains(losses) if metric == "gain" else losses.get(METRICS[metric])
+            total = 0.0 if values is None else float(values.sum(dtype=np.float64))
+            pairs[metric] = [total, 0 if values is None else values.size]
+        return with_stderr(pairs)
 
     def metric_names(self) -> list[str]:
         """Every metric of this run, without standard errors."""
-        reads = {FULL: [LOSS], WINDOWS: [WINDOWS_LOSS]}
-        return reads.get(self._given.reads, [LOSS, WINDOWS_LOSS, GAIN])
+        reads = self._given.reads
+        return [metric for metric, read in METRICS.items() if reads in ("all", read)]
 
 
 def moving_window(window: int, limit: LengthLimit) -> int:
@@ -157,15 +139,6 @@ def moving_window(window: int, limit: LengthLimit) -> int:
     """
     full = limit.tokens is None or window + limit.after_window <= limit.tokens
     return window if full else window - limit.after_window
-
-
-def scored_requests(model: Any, requests: Sequence[WindowRequest]) -> list[SumOfLogprobs]:
-    """The answers of a model to requests of these tasks, each with the part of every token."""
-    pairs = [(context, scored) for _, context, scored in (each.token_parts for each in requests)]
-    return [
-        SumOfLogprobs(float(each.sum(dtype=np.float64)), each)
-        for each in token_logprobs(model, pairs)
-    ]
 
 
 def complete_settings(

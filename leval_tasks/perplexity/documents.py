@@ -14,8 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from leval_tasks.data import numbered_rows, read_bytes, resolve_source, why_hub_is_unreachable
 from leval_tasks.errors import DataError
 from leval_tasks.metadata import PerplexitySettings, TextSettings
-from leval_tasks.repetition import without_repeats
-from resonance_vllm.errors import SettingError, one_of
+from resonance_vllm.errors import one_of
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +27,9 @@ HUB = {
 CORPORA = ("govreport", "proofpile", "pg19")
 PYDOCS = "pydocs"
 """The corpus that needs no data: the language reference that every Python contains."""
+
+WORDS = 8
+"""Words of the sequences by which paragraphs are compared."""
 
 Encode = Callable[[str], tuple[list[int], list[int]]]
 """Text -> token ids without special tokens, and where in the text each ends (characters)."""
@@ -95,16 +97,16 @@ def read_corpus(corpus: str, data_dir: str | None) -> tuple[list[Text], dict[str
     source = resolve_source({"data_dir": data_dir})
     if source.folder is None:
         return _from_hub(corpus)
-    name, path = f"{corpus}.jsonl", corpus_file(corpus, source.folder)
+    path = corpus_file(corpus, source.folder)
     if path is None:
         raise DataError(
-            f"{name} is neither in {source.path} nor in its subfolder corpora; data_dir must hold "
-            'it, one JSON object with a "text" field a line (ppl_pydocs needs no data)'
+            f"{corpus}.jsonl is neither in {source.path} nor in its subfolder corpora; data_dir "
+            'must hold it, one JSON object with a "text" field a line (ppl_pydocs needs no data)'
         )
     content = read_bytes(path)
     rows = numbered_rows(content, str(path), TextRow)
     texts = [Text(f"{corpus}-{number - 1}", row.text) for number, row in rows]
-    return texts, _about("data_dir", str(path), name, hashlib.sha256(content).hexdigest())
+    return texts, _about("data_dir", str(path), path.name, hashlib.sha256(content).hexdigest())
 
 
 def corpus_file(corpus: str, folder: Path) -> Path | None:
@@ -119,13 +121,13 @@ def _from_hub(corpus: str) -> tuple[list[Text], dict[str, Any]]:
 
     path, split, column = HUB.get(corpus, ("", "", ""))
     reason = "no data set there loads without a script"
+    if path and not constants.HF_HUB_OFFLINE:  # offline, what was fetched before is read
+        reason = why_hub_is_unreachable()
     try:
-        if path and not constants.HF_HUB_OFFLINE and (unreachable := why_hub_is_unreachable()):
-            reason, path = f"{unreachable}; HF_HUB_OFFLINE=1 reads what was fetched before", ""
-        rows = load_dataset(path, split=split)[column] if path else []
+        rows = load_dataset(path, split=split)[column] if path and not reason else None
     except Exception as error:  # noqa: BLE001 - of whatever library it asks
-        reason, path = str(error), ""
-    if not path:
+        reason, rows = str(error), None
+    if rows is None:
         raise DataError(
             f"{corpus} cannot be read from the hub ({reason}); put {corpus}.jsonl, one JSON object "
             'with "text" a line, into a folder and give it: --metadata \'{"data_dir": "FOLDER"}\''
@@ -158,11 +160,9 @@ def draw(
     usable: dict[str, Text] = {}
     left_out = {"empty": 0, "duplicate": 0, "too_short": 0}
     for text in texts:
-        key = text.text.strip()
-        if not key or key in usable:
-            left_out["duplicate" if key else "empty"] += 1
-        else:
-            usable[key] = text
+        if usable.setdefault(text.text.strip(), text) is not text:
+            left_out["duplicate" if text.text.strip() else "empty"] += 1
+    left_out["empty"] += usable.pop("", None) is not None
     candidates = list(usable.values())
     order = list(range(len(candidates)))
     random.Random(settings.seed).shuffle(order)
@@ -197,6 +197,24 @@ def draw(
     return [chosen[index] for index in sorted(chosen)], left_out
 
 
+def without_repeats(paragraphs: Iterable[str]) -> list[str]:
+    """The paragraphs, in order, less those of which more than half was seen before.
+
+    A model predicts a passage that it read before from its first copy, so that a text with such
+    passages measures copying. A paragraph is compared by its sequences of `WORDS` words; a shorter
+    one by all of its words.
+    """
+    seen: set[tuple[str, ...]] = set()
+    kept = []
+    for paragraph in paragraphs:
+        parts = paragraph.split()
+        grams = [tuple(parts[at : at + WORDS]) for at in range(max(1, len(parts) - WORDS + 1))]
+        if parts and 2 * sum(gram in seen for gram in grams) <= len(grams):
+            kept.append(paragraph)
+        seen.update(grams)
+    return kept
+
+
 def language_reference(topics: Mapping[str, str] | None = None) -> tuple[str, str]:
     """The topics without passages that an earlier one holds, and their SHA-256.
 
@@ -218,35 +236,28 @@ def draw_pydocs(
     """Documents of equal token length from the language reference, drawn with the seed.
 
     A document fills one window of the longest context; for sliding windows it is twice as long.
-    `max_tokens` sets another size.
+    `max_tokens`, or a larger `min_tokens`, is another size.
 
     Returns:
         The documents, how many tokens were left out, and where the text comes from.
 
     Raises:
         DataError: the language reference is shorter than one document.
-        SettingError: `min_tokens` requires longer documents than are cut.
     """
     text, digest = language_reference()
     tokens, ends = encode(text)
     longest = settings.context_length[-1] if settings.context_length else 0
     moves = isinstance(settings, PerplexitySettings) and settings.mode == "sliding"
-    size = settings.max_tokens or (longest - bool(settings.bos)) * (2 if moves else 1)
-    if settings.min_tokens and settings.min_tokens > size:
-        raise SettingError(
-            f"min_tokens={settings.min_tokens} is more than the {size} tokens of each document of "
-            "ppl_pydocs; leave it out, or set max_tokens, which is their size"
-        )
+    window = (longest - bool(settings.bos)) * (2 if moves else 1)
+    size = settings.max_tokens or max(window, settings.min_tokens or 0)
     starts = range(0, len(tokens) - size + 1, size)
     if not starts:
         raise DataError(
             f"the language reference has {len(tokens)} tokens, fewer than one document of {size}; "
             "take a shorter context_length, or ppl_pg19"
         )
-    number = min(settings.num_docs, len(starts))
-    if number < settings.num_docs:
-        logger.info("num_docs=%d: the text gives %d documents", settings.num_docs, number)
     documents = []
+    number = min(settings.num_docs, len(starts))
     for start in sorted(random.Random(settings.seed).sample(starts, number)):
         end, first = start + size, ends[start - 1] if start else 0
         piece, places = text[first : ends[end - 1]], [place - first for place in ends[start:end]]

@@ -1,15 +1,13 @@
 """Perplexity as lm-eval tasks: token windows out, sums and counts of each document back.
 
-Requests are of the type `_loglikelihood_tokens`, which hf, hf-long, vllm and local-completions
-answer alike: token ids go to the model as they are, nothing is tokenised twice or cut.
+Token ids go to the model as they are, nothing is tokenised twice or cut. The softmax is float32 on
+hf, hf-long, vllm and vllm-long; `local-completions` gives the server's own sums.
 """
 
 import hashlib
-import itertools
 import logging
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 from lm_eval.api.instance import Instance
@@ -20,7 +18,7 @@ from leval_tasks.context import LengthLimit, find_limit
 from leval_tasks.lm_task import PlainTask
 from leval_tasks.metadata import PerplexitySettings, TextSettings, read_metadata
 from leval_tasks.metrics import OURS, compose, directions, split
-from leval_tasks.model import find_reader, running_model
+from leval_tasks.model import encoder, find_tokenizer, running_model
 from leval_tasks.perplexity.documents import PYDOCS, TokenizedText, draw, draw_pydocs, read_corpus
 from leval_tasks.perplexity.windows import (
     METRICS,
@@ -30,34 +28,25 @@ from leval_tasks.perplexity.windows import (
     document_tokens,
     make_windows,
 )
+from leval_tasks.token_logprobs import REQUEST, scored_requests
 from resonance_vllm.errors import SettingError, not_allowed
 
 logger = logging.getLogger(__name__)
-REQUEST = "_loglikelihood_tokens"
-BAND = "nll"  # mean nats a token of the positions between two lengths
 
 
 class PerplexityTask(PlainTask):
-    """One corpus read window by window; settings come through lm-eval's `--metadata`.
-
-    Keys count at the top level of the metadata, or under `perplexity`, which wins: so a run can
-    give closed-ended tasks one `context_length` and these tasks a list.
-    """
+    """One corpus read window by window; settings come through lm-eval's `--metadata`."""
 
     VERSION = 1
     OUTPUT_TYPE = REQUEST
 
     settings_type: type[TextSettings] = PerplexitySettings
-    softmax = ""  # the model's
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """Keep the settings; documents and tokenizer are read when requests are built."""
         self._metadata = dict(config.get("metadata") or {})
         lm_config = TaskConfig(
-            task=config.get("task"),
-            output_type=self.OUTPUT_TYPE,
-            num_fewshot=0,
-            metadata=self._metadata,
+            task=config.get("task"), output_type=REQUEST, num_fewshot=0, metadata=self._metadata
         )
         self._configure(lm_config)
         self._given: Any = read_metadata(self.settings_type, self._metadata)
@@ -88,9 +77,9 @@ class PerplexityTask(PlainTask):
 
     @cached_property
     def _reading(self) -> tuple[TextSettings, dict[str, TokenizedText]]:
-        reader = find_reader(self._metadata, self.softmax)
+        tokenizer = find_tokenizer(self._metadata)
+        encode, bos = encoder(tokenizer), tokenizer.bos_token_id
         corpus = str(self._metadata["corpus"])
-        bos = reader.tokenizer.bos_token_id
         settings = self._complete(has_bos=bos is not None)
         self._bos = [bos] * bool(settings.bos)
         if not settings.bos:
@@ -98,17 +87,12 @@ class PerplexityTask(PlainTask):
                 "windows begin without BOS: the first token of each document is not scored"
             )
         if corpus == PYDOCS:
-            drawn, left_out, data = draw_pydocs(reader.encode, settings)
+            drawn, left_out, data = draw_pydocs(encode, settings)
         else:
             texts, data = read_corpus(corpus, settings.data_dir)
-            drawn, left_out = draw(texts, reader.encode, settings)
+            drawn, left_out = draw(texts, encode, settings)
         self._config.metadata.update(
-            data=data,
-            settings=settings.recorded(),
-            left_out=left_out,
-            documents=len(drawn),
-            tokenizer_name=str(getattr(reader.tokenizer, "name_or_path", "")),
-            softmax=reader.softmax,
+            data=data, settings=settings.recorded(), left_out=left_out, documents=len(drawn)
         )
         return settings, {each.document_id: each for each in self._cut(drawn, settings)}
 
@@ -119,11 +103,11 @@ class PerplexityTask(PlainTask):
         return documents
 
     def build_all_requests(self, **kwargs: Any) -> None:
-        """As lm-eval, of plain text and never from its request cache."""
-        if kwargs.get("apply_chat_template"):
-            logger.warning("%s reads plain text: no chat template", self.task_name)
+        """As lm-eval, of plain text: no chat template, and never from its request cache."""
+        model = running_model()
+        if model is not None:  # lm-eval calls the method of the model that a request's type names
+            vars(model).setdefault(REQUEST, partial(scored_requests, model))
         super().build_all_requests(**kwargs)
-        check_shared_logits(running_model(), [instance.token_parts for instance in self.instances])
 
     def doc_to_text(self, doc: Mapping[str, Any]) -> str:
         """The document's name."""
@@ -147,7 +131,6 @@ class PerplexityTask(PlainTask):
                 window,
                 self._bos * window.bos + tokens[window.start : window.score_start],
                 tokens[window.score_start : window.end],
-                self.OUTPUT_TYPE,
                 doc=doc,
                 idx=index,
                 metadata=kwargs["metadata"],
@@ -156,15 +139,8 @@ class PerplexityTask(PlainTask):
         ]
 
     def process_results(self, doc: Any, results: Sequence[Any]) -> dict[str, Any]:
-        """Pairs of (numerator, denominator) a metric.
-
-        Nothing where a request failed, so that lm-eval counts the document as not evaluated.
-        """
-        losses = [-float(total) for total, _ in results]
-        if not all(map(math.isfinite, losses)):
-            logger.error("%s has no result and does not count", doc["document_id"])
-            return {}
-        scored = list(zip(self.windows(doc), losses, strict=True))
+        """Pairs of (numerator, denominator) a metric."""
+        scored = list(zip(self.windows(doc), [-float(total) for total in results], strict=True))
         document = self._documents[doc["document_id"]]
         values: dict[str, list[float]] = {}
         for length in self.settings.context_length:
@@ -172,23 +148,12 @@ class PerplexityTask(PlainTask):
             text = document.scored_text(windows[0].score_start, windows[-1].end)
             pairs = document_pairs(nll, [window.scored for window in windows], text)
             values |= {compose(name, length): pair for name, pair in pairs.items()}
-        before = [0.0, 0.0]
-        for ends in self._bands():  # windows that all begin at position 0
-            total = values[compose("token_perplexity", ends[1])]
-            values[compose(BAND, *ends)] = [total[0] - before[0], total[1] - before[1]]
-            before = total
         return with_stderr(values)
-
-    def _bands(self) -> list[tuple[int, int]]:
-        """Pairs of neighbouring lengths; none for windows that do not contain each other."""
-        truncated = self.settings.mode == "truncate"
-        return list(itertools.pairwise((0, *self.settings.context_length))) if truncated else []
 
     def metric_names(self) -> list[str]:
         """Every metric of this run, without standard errors."""
         lengths = self.settings.context_length
-        names = [compose(name, length) for length in lengths for name in METRICS]
-        return names + [compose(BAND, *ends) for ends in self._bands()]
+        return [compose(name, length) for length in lengths for name in METRICS]
 
     def aggregation(self) -> dict[str, Any]:
         """One division over all documents a metric, and its standard error."""
@@ -219,7 +184,7 @@ def complete_settings(
     lengths = given.context_length or (limit.known - limit.after_window,)
     bos = begins_with_bos(given.bos, has_bos)
     for length in lengths:
-        check_settings(length, given.stride, given.mode, bos)
+        check_settings(length, given.stride, given.mode)
     full = document_tokens(lengths[-1], bos)
     if given.max_tokens is not None and given.max_tokens < full:
         window = f"at least {full}, a window of the longest context"
@@ -244,53 +209,21 @@ def begins_with_bos(given: bool | None, has_bos: bool) -> bool:
 
 
 class WindowRequest(Instance):
-    """One window for a model; unpacks to (cache key, context ids, scored ids).
+    """One window for a model, which `leval_tasks.token_logprobs.scored_requests` answers.
 
     lm-eval logs `arguments` of a request: here a line that names the window and the digest of its
-    tokens, never the tokens. There is no cache key: lm-eval's response cache holds the answers to
-    text requests only.
+    tokens, never the tokens.
+
+    Attributes:
+        window: the window.
+        token_parts: None (no cache key), ids of the context, ids of the scored tokens.
     """
 
-    def __init__(
-        self, window: Window, context: list[int], scored: list[int], kind: str, **kwargs: Any
-    ):
+    def __init__(self, window: Window, context: list[int], scored: list[int], **kwargs: Any):
         digest = hashlib.sha256(repr((context, scored)).encode()).hexdigest()[:16]
         label = (
             f"{kwargs['doc']['document_id']} @{window.context_length}: tokens "
             f"{window.start}-{window.end}, scored from {window.score_start}, sha256 {digest}"
         )
-        super().__init__(request_type=kind, arguments=(label,), **kwargs)
+        super().__init__(request_type=REQUEST, arguments=(label,), **kwargs)
         self.window, self.token_parts = window, (None, context, scored)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.token_parts)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.token_parts[index]
-
-    def __len__(self) -> int:
-        return len(self.token_parts)
-
-
-def check_shared_logits(model: Any, parts: Sequence[tuple[None, list[int], list[int]]]) -> None:
-    """Refuse requests that lm-eval 0.4.13's hf backend would answer with the wrong positions.
-
-    With its cache of logits, on by default, it answers requests of the same tokens from one forward
-    pass and takes the *first* positions of the longest scored part for all of them
-    (`Collator.get_cache`), which is wrong where the scored parts differ in length. Repetitive text
-    gives such windows.
-
-    Raises:
-        SettingError: there are such requests; names the argument that turns the cache off.
-    """
-    if not getattr(model, "logits_cache", False) or hasattr(model, "teacher_forced"):
-        return
-    lengths: dict[str, int] = {}
-    for _, context, scored in parts:
-        key = hashlib.sha256(repr(context + scored[:-1]).encode()).hexdigest()
-        if lengths.setdefault(key, len(scored)) != len(scored):
-            raise SettingError(
-                "two windows hold the same tokens but score different parts of them, which "
-                "lm-eval's hf backend mixes up; give logits_cache=False in --model_args, or use "
-                "--model hf-long"
-            )

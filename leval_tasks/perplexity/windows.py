@@ -54,34 +54,22 @@ def make_windows(n: int, context_length: int, stride: int, mode: Mode, bos: bool
 
     Args:
         n: tokens of the document.
-        context_length: positions of a window, BOS included.
-        stride: tokens that a sliding window moves by.
-        mode: `sliding`, or `truncate`: one full window at the beginning.
+        context_length: positions of a window, BOS included; at least 2.
+        stride: tokens that a sliding window moves by; 1 to `context_length - 1`, so that a window
+            has a token before those that it scores.
+        mode: `sliding`, or `truncate`: the first window alone.
         bos: whether every window begins with BOS.
-
-    Raises:
-        SettingError: the settings do not fit each other (see `check_settings`), or the document is
-            too short for `truncate`.
     """
-    check_settings(context_length, stride, mode, bos)
-    w, scored_up_to = document_tokens(context_length, bos), 0 if bos else 1
-    if mode == "truncate":
-        if n < w:
-            raise SettingError(
-                f"a document of {n} tokens does not fill a window of {context_length} positions "
-                f"({w} document tokens); mode 'truncate' scores full windows only"
-            )
-        return [Window(context_length, 0, scored_up_to, w, bos)]
+    w, scored_up_to, start = document_tokens(context_length, bos), 0 if bos else 1, 0
     windows: list[Window] = []
-    start = 0
     while scored_up_to < n:
         end = min(start + w, n)
         windows.append(Window(context_length, start, scored_up_to, end, bos))
         start, scored_up_to = start + stride, end
-    return windows
+    return windows[:1] if mode == "truncate" else windows
 
 
-def check_settings(context_length: int, stride: int, mode: Mode, bos: bool) -> None:
+def check_settings(context_length: int, stride: int, mode: Mode) -> None:
     """Refuse settings that do not fit each other.
 
     Raises:
@@ -91,13 +79,9 @@ def check_settings(context_length: int, stride: int, mode: Mode, bos: bool) -> N
     if context_length < 2:
         allowed = "at least 2, of which one is scored"
         raise SettingError(not_allowed("context_length", context_length, allowed))
-    # without BOS a later window's first token has nothing before it
     most = context_length - 1
-    if mode == "sliding" and not 1 <= stride <= most:
-        allowed = (
-            f"1 to {most}, the tokens that a window of context_length={context_length} can score "
-            f"{'after BOS' if bos else 'without BOS'}"
-        )
+    if mode == "sliding" and stride > most:
+        allowed = f"1 to {most}, the tokens that a window of {context_length} positions can score"
         raise SettingError(not_allowed("stride", stride, allowed))
 
 

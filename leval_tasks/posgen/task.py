@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from lm_eval.api.instance import Instance
 from lm_eval.api.metrics import mean
 from lm_eval.config.task import TaskConfig
@@ -21,7 +20,8 @@ from leval_tasks.metadata import PosGenSettings, refuse_near_misses
 from leval_tasks.metrics import directions
 from leval_tasks.model import find_tokenizer, running_model
 from leval_tasks.posgen.sequences import PosGenError, position_ranges, splits
-from leval_tasks.posgen.vocabulary import Vocabulary, from_tokenizer
+from leval_tasks.posgen.vocabulary import modulus_of
+from resonance_vllm.errors import SettingError, not_allowed
 from resonance_vllm.files import read_object
 from resonance_vllm.settings import field_names, read
 
@@ -69,11 +69,12 @@ class PosGenTask(PlainTask):
     VERSION = 1
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        metadata = dict(config.get("metadata") or {})
+        self._run = dict(config.get("metadata") or {})
         subtask = str(config["task"]).removeprefix("posgen_")
-        self._run = metadata
-        self.vocabulary: Vocabulary = from_tokenizer(find_tokenizer(metadata))
-        self.settings = read_settings(subtask, metadata, self.vocabulary)
+        tokenizer = find_tokenizer(self._run)
+        self.settings = read_settings(subtask, self._run, modulus_of(tokenizer))
+        bos = tokenizer.bos_token_id
+        self._prefix = tokenizer.eos_token_id if bos is None else bos
         about = {
             "version": self.VERSION,
             "data": {"source": "generated", "sample": False},
@@ -106,15 +107,14 @@ class PosGenTask(PlainTask):
                 f"model: the backend {type(model).__name__} gives no result for each position, "
                 "which PosGen needs; use --model hf-long (with `leval-harness lm-eval`)"
             )
-        # the last number is predicted, not read
-        read_by_model = self.settings.length + (self.vocabulary.prefix is not None) - 1
-        find_limit(self._run).check(read_by_model, "length")
+        # of prefix and numbers, the last number is predicted, not read
+        find_limit(self._run).check(self.settings.length, "length")
         super().build_all_requests(**kwargs)
 
     def construct_requests(self, doc: Mapping[str, Any], ctx: str, **kwargs: Any) -> TokenRequest:
         """One forward pass over the sequence."""
         text = self.doc_to_text(doc)
-        (ids,) = self.vocabulary.encode(np.array([[int(n) for n in text.split()]]))
+        ids = [self._prefix, *map(int, text.split())]
         return TokenRequest(ids, text, doc=doc, idx=0, metadata=kwargs["metadata"])
 
     def process_results(
@@ -122,8 +122,6 @@ class PosGenTask(PlainTask):
     ) -> dict[str, Any]:
         """Accuracies of one sequence."""
         correct, _ = results[0]
-        if not correct:
-            raise PosGenError(f"{doc['document_id']}: the backend gave no result (out of memory)")
         return with_stderr(accuracies(correct, self.settings))
 
     def aggregation(self) -> dict[str, Callable[[Iterable[float]], float | str]]:
@@ -143,18 +141,25 @@ def _stderr(shares: Iterable[float]) -> float | str:
     return stderr_of_mean(enumerate(shares))
 
 
-def read_settings(
-    subtask: str, metadata: Mapping[str, Any], vocabulary: Vocabulary
-) -> PosGenSettings:
+def read_settings(subtask: str, metadata: Mapping[str, Any], modulus: int) -> PosGenSettings:
     """Settings of a task: the run's, else those that the checkpoint was trained with.
+
+    Args:
+        subtask: the sub-task.
+        metadata: of the run.
+        modulus: how many numbers the tokenizer knows.
 
     Raises:
         SettingError: a value that is not allowed, or a key that is a setting of ours misspelt.
     """
     refuse_near_misses(metadata)
     config = Path(str(metadata.get("pretrained", ""))) / "config.json"
-    trained = (read_object(config) or {}).get("posgen") or {"modulus": vocabulary.modulus}
+    trained = (read_object(config) or {}).get("posgen") or {"modulus": modulus}
     of_run = {key: value for key, value in metadata.items() if value is not None}
     names = field_names(PosGenSettings)
     given = {key: value for key, value in {**trained, **of_run}.items() if key in names}
-    return read(PosGenSettings, {**given, "subtask": subtask})
+    settings = read(PosGenSettings, {**given, "subtask": subtask})
+    if settings.modulus > modulus:
+        known = f"up to the {modulus} numbers that the tokenizer knows"
+        raise SettingError(not_allowed("modulus", settings.modulus, known))
+    return settings

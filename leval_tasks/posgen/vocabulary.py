@@ -1,9 +1,8 @@
-"""The number vocabulary: which token id of a model's tokenizer stands for which number."""
+"""The number vocabulary of PosGen checkpoints: the number n is the token with the id n."""
 
-from dataclasses import dataclass
 from typing import Any
 
-from leval_tasks.posgen.sequences import PosGenError, Tokens
+from leval_tasks.posgen.sequences import PosGenError
 
 SPECIAL_TOKENS = ("[UNK]", "[PAD]", "[CLS]", "[SEP]", "[EOS]")
 PREFIX = "[EOS]"  # starts every sequence
@@ -19,52 +18,21 @@ def vocabulary_size(modulus: int) -> int:
     return modulus + len(SPECIAL_TOKENS)
 
 
-@dataclass(frozen=True)
-class Vocabulary:
-    """Token ids of the numbers 0..m-1 and of the token in front of each sequence, if any."""
-
-    numbers: tuple[int, ...]
-    prefix: int | None
-
-    @property
-    def modulus(self) -> int:
-        """How many numbers the tokenizer knows in one token each."""
-        return len(self.numbers)
-
-    def encode(self, sequences: Tokens) -> list[list[int]]:
-        """Token ids, each sequence with the prefix in front of it.
-
-        Raises:
-            PosGenError: a number is not in the vocabulary.
-        """
-        highest = int(sequences.max())
-        if highest >= self.modulus:
-            raise PosGenError(
-                f"modulus: the sequences hold the number {highest}, but the tokenizer has single "
-                f"tokens only for 0 to {self.modulus - 1}; use a checkpoint of `posgen train`"
-            )
-        front = [] if self.prefix is None else [self.prefix]
-        return [front + [self.numbers[n] for n in row] for row in sequences.tolist()]
-
-
-def from_tokenizer(tokenizer: Any) -> Vocabulary:
-    """Read the numbers out of a tokenizer: every n for which the text of n is one token.
+def modulus_of(tokenizer: Any) -> int:
+    """How many numbers a tokenizer knows: those of which the text is the token with that id.
 
     Raises:
-        PosGenError: it has no tokens for 0 and 1.
+        PosGenError: it does not know 0 and 1.
     """
-    known = tokenizer.get_vocab()
-    numbers: list[int] = []
-    while str(len(numbers)) in known:
-        numbers.append(known[str(len(numbers))])
-    if len(numbers) < 2:
+    known, modulus = tokenizer.get_vocab(), 0
+    while known.get(str(modulus)) == modulus:
+        modulus += 1
+    if modulus < 2:
         raise PosGenError(
             f"tokenizer: {getattr(tokenizer, 'name_or_path', tokenizer)!r} has no number "
-            "vocabulary (single tokens `0`, `1`, …); use a checkpoint of `leval-harness posgen "
-            "train`"
+            "vocabulary; use a checkpoint of `leval-harness posgen train`"
         )
-    prefix = tokenizer.bos_token_id
-    return Vocabulary(tuple(numbers), tokenizer.eos_token_id if prefix is None else prefix)
+    return modulus
 
 
 def build_tokenizer(modulus: int) -> Any:

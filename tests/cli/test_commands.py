@@ -4,13 +4,9 @@ The commands are those of `COMMANDS`, so a new one is tested here without a line
 """
 
 import re
-import signal
-import subprocess
-import sys
 
 import click
 import pytest
-from click.testing import CliRunner
 from every_command import leaves
 
 from leval_harness.cli.main import COMMANDS, GROUPS, app, main
@@ -94,23 +90,6 @@ def test_an_unknown_option_is_wrong_usage(run, path):
     assert out == ""
 
 
-KINDS = (click.Choice, click.types.IntParamType, click.types.FloatParamType)
-TYPED = {
-    path: typed
-    for path, command in OURS.items()
-    if (typed := [parameter for parameter in command.params if isinstance(parameter.type, KINDS)])
-}
-
-
-@pytest.mark.parametrize("path", TYPED, ids=" ".join)
-def test_an_option_that_cannot_be_read_is_wrong_usage(run, path):
-    for parameter in TYPED[path]:
-        name = [parameter.opts[0]] if isinstance(parameter, click.Option) else []
-        code, _, err = run(*path, *name, "ünmöglich")
-        assert code == 2, parameter.name
-        assert "ünmöglich" in err or "Missing" in err
-
-
 def _reads(command):
     """The arguments that a command needs and that are files or names of models."""
     arguments = [p for p in command.params if isinstance(p, click.Argument) and p.required]
@@ -160,27 +139,6 @@ def test_a_name_that_is_unknown_is_wrong_usage_and_the_near_one_is_named(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        ((), 2),
-        (("--help",), 0),
-        (("score", "--task", "toefl", NOWHERE), 2),
-        (("score", "--task", "toefl", __file__), 1),
-        (("sweep", NOWHERE), 2),
-        (("posgen", "train", "--epochs", "0", "--out", "x"), 2),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value),
-)
-def test_exit_codes_of_the_real_process(arguments, code, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "leval_harness", *arguments],
-        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(
     ("error", "code", "message"),
     [
         (KeyboardInterrupt(), 130, "Interrupted."),
@@ -198,10 +156,3 @@ def test_what_ends_a_command_decides_its_exit_code(run, monkeypatch, error, code
     ended, _, err = run("model", "smollm2")
     assert ended == code
     assert message in err
-
-
-def test_a_failing_sweep_leaves_the_signal_handlers_as_they_were() -> None:
-    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [signal.getsignal(number) for number in ending]
-    assert CliRunner().invoke(app, ["sweep", "no_such_config"]).exit_code != 0
-    assert [signal.getsignal(number) for number in ending] == before

@@ -1,194 +1,91 @@
-"""Budgets are counted exactly: every length equals that of tokenising the whole prompt."""
+"""Budgets are exact: every recorded length equals that of tokenising the whole prompt."""
 
 import functools
-import random
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
 
 from leval_tasks import data
 from leval_tasks.closed import fitting
 from leval_tasks.closed.catalog import TASKS
-from leval_tasks.closed.definition import ClosedTask
 from leval_tasks.closed.prompts import Prompt, PromptWriter
 from leval_tasks.errors import ContextLengthError
+from leval_tasks.posgen.vocabulary import build_tokenizer
 
-
-def plain(question: str, task: ClosedTask = TASKS["leval_closed_toefl"]) -> list[Prompt]:
-    return PromptWriter("llama2").prompts(task, question)
-
-
-def records(name: str) -> tuple[data.DocumentRecord, ...]:
-    return data.parse((data.SAMPLE / name).read_bytes(), name)
+TOEFL = TASKS["leval_closed_toefl"]
+DOCUMENTS = [row.document for row in data.parse((data.SAMPLE / "tpo.jsonl").read_bytes(), "tpo")]
+BETWEEN = ["", "\n\n", "  ", "café ", "日本語", "🙂🙂", "=====", "12345 ", "\t", " A"]
 
 
 @functools.cache
-def tokenizer(kind: str) -> PreTrainedTokenizerFast:
-    """Byte-level BPE (GPT-2's way), or BPE over whole text with a blank mark (Llama 2's way)."""
-    text = [row.document for name in ("tpo.jsonl", "sci_fi.jsonl") for row in records(name)]
-    made = Tokenizer(models.BPE(unk_token="<unk>"))
-    if kind == "byte-level":
-        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        made.decoder = decoders.ByteLevel()
-        alphabet = pre_tokenizers.ByteLevel.alphabet()
-    else:
-        made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
-        alphabet = []
-        text = [line for document in text for line in document.split("\n")]
-    made.train_from_iterator(
-        text,
-        trainers.BpeTrainer(
-            vocab_size=900,
-            special_tokens=["<unk>", "<s>"],
-            initial_alphabet=alphabet,
-            show_progress=False,
-        ),
-    )
-    made.post_processor = processors.TemplateProcessing(
-        single="<s> $A", special_tokens=[("<s>", 1)]
-    )
-    return PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>", unk_token="<unk>")
+def tokenizer() -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(Path(__file__).parents[1] / "golden" / "tokenizer")
 
 
-KINDS = ("byte-level", "whole-text")
-PIECES = [
-    "\n\n",
-    "  ",
-    " the",
-    "café ",
-    "日本語",
-    "🙂🙂",
-    "...",
-    "=====",
-    "12345 ",
-    "don't ",
-    "\t",
-    "A.",
-    " A",
-]
+def asked(*questions: str) -> list[Prompt]:
+    writer = PromptWriter("llama2")
+    return [writer.prompts(TOEFL, question)[0] for question in questions]
 
 
-@st.composite
-def texts(draw):
-    rng = random.Random(draw(st.integers(0, 10**6)))
-    base = records("tpo.jsonl")[rng.randrange(3)].document
-    parts = []
-    for _ in range(draw(st.integers(1, 40))):
-        start = rng.randrange(len(base) - 400)
-        parts.append(base[start : start + rng.randrange(1, 400)])
-        parts.append(rng.choice(PIECES) * rng.randrange(1, 6))
-    return "".join(parts)
+def tokens_of(text: str) -> int:
+    return len(tokenizer()(text)["input_ids"])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@given(
-    text=texts(),
-    cut=st.floats(0.02, 1),
-    side=st.sampled_from(["middle", "right", "left"]),
-    before=st.sampled_from(["", "Document is as follows. ", "[INST]\n"]),
-    questions=st.permutations(["Who?", " \nQuestion: what", "\n\n", "s. ing", ""]),
+pieces = st.tuples(
+    st.sampled_from(DOCUMENTS), st.integers(0, 5000), st.integers(1, 400), st.sampled_from(BETWEEN)
 )
-def test_counted_length_is_the_real_length(kind, text, cut, side, before, questions):
-    own = tokenizer(kind)
-    document = fitting.TokenizedDocument(text, own)
-    shared = before + document.kept(document.keep(max(1, int(len(document) * cut)), side))
-    whole = [shared + question for question in questions]
-    expected = [len(own(each, add_special_tokens=False)["input_ids"]) for each in whole]
-    assert fitting.count_tokens(own, shared, questions) == expected
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@given(text=texts(), room=st.integers(60, 2000), side=st.sampled_from(["middle", "right", "left"]))
-def test_prompts_never_exceed_the_room_and_waste_little(kind, text, room, side):
-    asked = [plain(question)[0] for question in ("Who?", "What did Ann say? " * 3)]
-    document = fitting.TokenizedDocument(text, tokenizer(kind))
-    longest = max(len(tokenizer(kind)(p.before + p.after)["input_ids"]) for p in asked)
+@given(
+    parts=st.lists(pieces, min_size=1, max_size=30),
+    room=st.integers(60, 2000),
+    side=st.sampled_from(["middle", "right", "left"]),
+)
+def test_prompts_never_exceed_the_room_and_waste_little(parts, room, side):
+    text = "".join(document[at : at + size] + end for document, at, size, end in parts)
+    prompts = asked("Who?", "What did Ann say? " * 3, "日本語" * 5)
+    document = fitting.TokenizedDocument(text, tokenizer())
     try:
-        cut, lengths = fitting.fit(document, asked, room, side=side)
+        cut, lengths = fitting.fit(document, prompts, room, side)
     except ContextLengthError:
-        assert longest >= room - 2
-    else:
-        real = [len(tokenizer(kind)(p.text(document.kept(cut)))["input_ids"]) for p in asked]
-        assert lengths == real
-        assert max(real) <= room
-        if cut.truncated:
-            assert max(real) >= room - 16  # merges at the cut may cost a few tokens
-            assert cut.head + cut.tail < len(document)
-
-
-def test_further_questions_do_not_tokenise_the_document_again(monkeypatch):
-    lengths = []
-    real = fitting.token_offsets
-
-    def spy(own, text):
-        lengths.append(len(text))
-        return real(own, text)
-
-    monkeypatch.setattr(fitting, "token_offsets", spy)
-    row = records("tpo.jsonl")[0]
-    asked = [plain(q)[0] for q in row.instructions]
-    document = fitting.TokenizedDocument(row.document, tokenizer("byte-level"))
-    for side in ("middle", "right", "left"):
-        lengths.clear()
-        _, few = fitting.fit(document, asked[:2], len(document) // 2, side=side)
-        tokenised = sum(length > len(row.document) // 3 for length in lengths)
-        lengths.clear()
-        _, many = fitting.fit(
-            document, [*asked[:2], *asked[:2] * 40], len(document) // 2, side=side
-        )
-        assert sum(length > len(row.document) // 3 for length in lengths) == tokenised
-        assert many == few * 41
+        assert max(tokens_of(each.before + each.after) for each in prompts) >= room - 2
+        return
+    assert lengths == [tokens_of(each.text(document.kept(cut))) for each in prompts]
+    assert max(lengths) <= room
+    assert cut.truncated == (document.kept(cut) != text)
+    if cut.truncated:
+        assert max(lengths) >= room - 16  # merges at the cut may cost a few tokens
+        assert cut.head + cut.tail < len(document)
 
 
 def test_sides():
-    document = fitting.TokenizedDocument("one two three four five six", tokenizer("byte-level"))
+    document = fitting.TokenizedDocument("one two three four five six", tokenizer())
     n = len(document)
     assert document.keep(n, "middle") == fitting.Cut(((0, 27),), n, 0, truncated=False)
-    assert document.kept(document.keep(3, "right")) == document.text[: document.ends[2]]
-    assert document.kept(document.keep(3, "left")) == document.text[document.starts[-3] :]
+    assert document.kept(document.keep(3, "right")) == document.text[: document.offsets[2][1]]
+    assert document.kept(document.keep(3, "left")) == document.text[document.offsets[-3][0] :]
     middle = document.keep(3, "middle")
     assert (middle.head, middle.tail) == (2, 1)
 
 
 def test_skip_leaves_out_instead_of_cutting():
-    document = fitting.TokenizedDocument(records("tpo.jsonl")[0].document, tokenizer("byte-level"))
-    asked = [*plain("Who?")]
-    assert fitting.fit(document, asked, 500, side="skip")[0] is None
-    assert fitting.fit(document, asked, 10**6, side="skip")[0] is not None
+    document = fitting.TokenizedDocument(DOCUMENTS[0], tokenizer())
+    assert fitting.fit(document, asked("Who?"), 500, "skip")[0] is None
+    assert fitting.fit(document, asked("Who?"), 10**6, "skip")[0] is not None
 
 
 def test_a_prompt_with_its_own_bos_gets_no_second_one():
-    own = tokenizer("byte-level")
-    assert fitting.special_tokens(own, "text", None) == 1
-    assert fitting.special_tokens(own, "<s>text", None) == 0
-    assert fitting.special_tokens(own, "text", False) == 0
+    tokenizer = build_tokenizer(17)  # which puts its BOS before everything
+    assert fitting.count_tokens(tokenizer, ["3 4", "3"]) == [3, 2]
+    assert fitting.count_tokens(tokenizer, [f"{tokenizer.bos_token} 3 4"]) == [3]
 
 
 def test_context_too_small_names_the_numbers():
-    document = fitting.TokenizedDocument("word " * 3000, tokenizer("byte-level"))
-    asked = [*plain("Who?")]
+    document = fitting.TokenizedDocument("word " * 3000, tokenizer())
     with pytest.raises(ContextLengthError, match=r"take \d+ tokens and 40 are left"):
-        fitting.fit(document, asked, 40, side="right")
-
-
-def test_real_documents_with_the_real_tokenizer(real_data, smollm2):
-    from transformers import AutoTokenizer
-
-    own = AutoTokenizer.from_pretrained(smollm2)
-    source = data.resolve_source({"data_dir": str(real_data / "leval" / "closed")})
-    for name, side, room in (
-        ("quality.jsonl", "middle", 3000),
-        ("sci_fi.jsonl", "right", 4000),
-        ("topic_retrieval_longchat.jsonl", "left", 5000),
-    ):
-        task = next(task for task in TASKS.values() if task.file.name == name)
-        record = data.load(source, task).records[0]
-        asked = [plain(question, task)[0] for question in record.instructions]
-        document = fitting.TokenizedDocument(record.document, own)
-        cut, lengths = fitting.fit(document, asked, room, side=side)
-        kept = document.kept(cut)
-        assert [len(own(p.text(kept))["input_ids"]) for p in asked] == lengths
-        assert room - 4 <= max(lengths) <= room
+        fitting.fit(document, asked("Who?"), 40, "right")

@@ -10,9 +10,11 @@ import pytest
 from click.testing import CliRunner
 
 from leval_harness.cli.prompt import prompt as command
+from leval_harness.sweep.cells import plan
+from leval_harness.sweep.config import parse_config
 from leval_tasks.closed import task as module
 from leval_tasks.closed.catalog import TASKS
-from leval_tasks.closed.prompts import CHAT_TEMPLATE, TITLES
+from leval_tasks.closed.prompts import CHAT_TEMPLATE
 from leval_tasks.closed.task import LEvalClosedTask
 from leval_tasks.metadata import FRAMES, ClosedSettings, read_metadata
 from resonance_vllm.errors import SettingError
@@ -84,7 +86,7 @@ def test_prompt_shows_every_frame(frame: str) -> None:
     arguments += ["--apply-chat-template"] * (frame == CHAT_TEMPLATE)
     shown = CliRunner().invoke(command, arguments)
     assert shown.exit_code == 0, shown.output
-    assert f"prompt template: {TITLES.get(frame, frame)}" in shown.output
+    assert f"prompt template: {frame}" in shown.output
     assert "tokens left out" in shown.output
     assert "--- second prompt" in shown.output
 
@@ -102,3 +104,33 @@ def test_a_model_with_a_template_is_not_asked_without_it_in_silence(
     said = [each.getMessage() for each in caplog.records if "template" in each.getMessage()]
     assert len(said) == lines
     assert all("--apply_chat_template" in each and "frame" in each for each in said)
+
+
+@pytest.mark.parametrize(
+    ("of_model", "given", "lines"),
+    [
+        ({}, {}, 1),
+        ({"apply_chat_template": True}, {}, 0),
+        ({}, {"metadata": {"data_dir": "sample", "frame": "plain"}}, 0),
+        ({}, {"tasks": "ppl_pydocs"}, 0),
+    ],
+)
+def test_a_sweep_says_it_when_it_is_planned(
+    tmp_path, save_llama, caplog, of_model, given, lines
+) -> None:
+    for file in (GOLDEN / "tokenizer").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    save_llama(tmp_path, vocab_size=1500, max_position_embeddings=2048)
+    content = {
+        "name": "x",
+        "models": {"m": {"path": str(tmp_path), "backend": "hf-long", **of_model}},
+        "methods": {"shipped": None},
+        "context_lengths": [512, 1024],
+        "tasks": ["leval_closed_toefl", "leval_closed_gsm"],
+        "metadata": {"data_dir": "sample"},
+    }
+    with caplog.at_level(logging.WARNING):
+        plan(parse_config(content | given))
+    said = [each.getMessage() for each in caplog.records if "chat template" in each.getMessage()]
+    assert len(said) == lines
+    assert all("apply_chat_template: true" in each for each in said)

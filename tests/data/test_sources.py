@@ -38,7 +38,7 @@ def test_folders_that_cannot_be_used(tmp_path):
     with pytest.raises(DataError, match=r"data_dir '/nowhere' does not exist.*data fetch"):
         data.resolve_source({"data_dir": "/nowhere"})
     (tmp_path / "f").write_text("")
-    with pytest.raises(DataError, match="is a file, not a folder"):
+    with pytest.raises(DataError, match="is no folder"):
         data.resolve_source({"data_dir": str(tmp_path / "f")})
     with pytest.raises(DataError, match="cannot be read: Is a directory"):
         data.read_bytes(tmp_path)
@@ -60,7 +60,7 @@ def test_missing_file_names_the_tasks_that_can_run_and_is_not_taken_from_the_sam
         ("[]", "line 2: a JSON object is needed, not list"),
         *(
             ({k: v for k, v in ROW.items() if k != name}, f"line 2: {name}: missing")
-            for name in ROW
+            for name in ("instructions", "outputs", "input")
         ),
         (
             {**ROW, "instructions": "Q?"},
@@ -69,7 +69,6 @@ def test_missing_file_names_the_tasks_that_can_run_and_is_not_taken_from_the_sam
         ({**ROW, "outputs": [1]}, "line 2: outputs.0: 1 is not allowed; allowed: text"),
         ({**ROW, "outputs": ["A", "B"]}, "line 2: 1 instructions and 2 outputs"),
         ({**ROW, "instructions": [], "outputs": []}, "line 2: instructions: .*at least 1"),
-        ({**ROW, "input": " \n"}, "line 2: the document .*is empty"),
     ],
 )
 def test_bad_line(tmp_path, line, message):
@@ -126,13 +125,12 @@ def data_command(*arguments: object) -> tuple[int, dict[str, dict[str, object]],
     return done.exit_code, {row["file"]: row for row in rows}, done.stderr
 
 
-@pytest.mark.parametrize("how", [(), ("--data-dir",)])
-def test_list_and_verify_take_the_folder_either_way(tmp_path, how):
+def test_list_and_verify_take_a_folder(tmp_path):
     write(tmp_path, "tpo.jsonl", ROW)
     write(tmp_path, "codeU.jsonl", ROW)
-    _, rows, _ = data_command("list", *how, tmp_path)
+    _, rows, _ = data_command("list", tmp_path)
     assert {name for name, row in rows.items() if row["present"]} == {"tpo.jsonl", "codeU.jsonl"}
-    code, rows, _ = data_command("verify", *how, tmp_path)
+    code, rows, _ = data_command("verify", tmp_path)
     assert (code, {name: row["ok"] for name, row in rows.items()}) == (
         1,
         {"tpo.jsonl": False, "codeU.jsonl": True},
@@ -147,19 +145,14 @@ def test_verify_of_the_published_files(real_data):
     assert (rows["sci_fi.jsonl"]["documents"], rows["sci_fi.jsonl"]["questions"]) == (7, 64)
 
 
-def test_verify_says_how_much_texts_repeat(tmp_path):
-    words = " ".join(f"w{at}" for at in range(3000))
-    texts = [f"{words} {' '.join(words.split()[:1000])}", words]
-    rows = "".join(json.dumps({"text": text}) + "\n" for text in texts)
-    (tmp_path / "pg19.jsonl").write_text(rows)
+def test_verify_reads_texts_too(tmp_path):
+    (tmp_path / "pg19.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')
     (tmp_path / "corpora").mkdir()
-    (tmp_path / "corpora" / "govreport.jsonl").write_text(json.dumps({"text": words}) + "\n")
-    code, found, told = data_command("verify", tmp_path)
-    assert code == 0
-    repeated = (1000 - 31) / (4000 - 31) * 4000
-    assert found["pg19.jsonl"]["repeated_share"] == pytest.approx(repeated / 7000, abs=1e-6)
-    assert found["govreport.jsonl"]["repeated_share"] == 0
-    assert "pg19.jsonl: 14.0% of the words" in told
-    assert "govreport" not in told
+    (tmp_path / "corpora" / "govreport.jsonl").write_text('{"text": "a"}\n')
+    code, found, _ = data_command("verify", tmp_path)
+    assert (code, {name: row["documents"] for name, row in found.items()}) == (
+        0,
+        {"pg19.jsonl": 2, "govreport.jsonl": 1},
+    )
     (tmp_path / "pg19.jsonl").write_text("{")
     assert data_command("verify", tmp_path)[0] == 1

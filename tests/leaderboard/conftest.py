@@ -1,4 +1,4 @@
-"""Makes the fixture modules beside the tests importable, and one sweep for many tests."""
+"""Makes the modules beside the tests importable, and names real runs."""
 
 import importlib.util
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-for name in ("fixture_results", "browser", "block_frames"):
+for name in ("browser", "block_frames"):
     spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -15,15 +15,11 @@ for name in ("fixture_results", "browser", "block_frames"):
     sys.modules[name] = module
     spec.loader.exec_module(module)
 
-EVIL = "<script>window.pwned=1</script></td><img src=x onerror=window.pwned=1>"
-
 
 @pytest.fixture(scope="session")
-def sweep(tmp_path_factory):
-    """A finished sweep: four methods, two lengths, six tasks, a perplexity, one failed cell."""
-    import fixture_results
-
-    return fixture_results.write_sweep(tmp_path_factory.mktemp("results"), evil=EVIL)
+def sweep():
+    """A real sweep of all closed-ended tasks, with cells that failed, stopped and were damaged."""
+    return HERE.parent / "golden" / "results" / "sweep"
 
 
 @pytest.fixture(scope="session")

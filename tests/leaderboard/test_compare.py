@@ -127,15 +127,28 @@ def test_a_loss_that_a_file_calls_better_the_higher_is_not_ranked(tmp_path):
     assert rows["rank"].isna().all()
 
 
-def test_a_score_whose_answers_were_not_parsed_is_never_best(tmp_path):
+def of_our_task(answer, is_parsed):
+    return {"filtered_resps": [[answer, "right" if is_parsed else "unparsed"]]}
+
+
+def of_a_filter(answer, is_parsed):
+    """As lm-eval's filters mark what they do not find."""
+    return {"filtered_resps": [answer if is_parsed else "[invalid]"], "filter": "strict-match"}
+
+
+@pytest.mark.parametrize("shown", [of_our_task, of_a_filter])
+def test_a_score_whose_answers_were_not_parsed_is_never_best(tmp_path, shown):
     def marked(unparsed, scores):
         rows = answers(scores)
-        for at, row in enumerate(rows):
-            row["filtered_resps"] = [["x", "unparsed" if at < unparsed else "right"]]
-        return rows
+        return [row | shown("x", at >= unparsed) for at, row in enumerate(rows)]
 
-    rows = two(tmp_path, {"samples": marked(4, [1, 1, 1, 1, 0])},
-               {"samples": marked(2, [1, 0, 0, 0, 0])})  # fmt: skip
+    chosen = shown("x", True).get("filter", "none")
+    of = [([1, 1, 1, 1, 0], 4), ([1, 0, 0, 0, 0], 2)]
+    one, other = (
+        {"samples": marked(n, scores), "values": {f"acc,{chosen}": sum(scores) / 5}}
+        for scores, n in of
+    )
+    rows = two(tmp_path, one, other)
     assert rows["unparsed"].tolist() == [0.8, 0.4]
     assert rows["note"].tolist() == ["80% of the answers could not be parsed", ""]
     assert pd.isna(rows["rank"]["a"])

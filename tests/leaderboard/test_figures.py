@@ -63,25 +63,26 @@ def test_the_collapse_is_to_be_seen(effective):
 
 def test_there_is_a_figure_for_each_kind_of_result(compared):
     kinds = [each.kind for each in planned_figures(compared)]
-    assert set(kinds) == {"length", "forest"}
+    assert set(kinds) == {"length", "forest", "rope"}
     titles = [each.title for each in planned_figures(compared)]
-    assert "SmolLM2-135M: difference to none at 8K" in titles
+    assert "SmolLM2-135M: difference to rope at 512" in titles
 
 
 def test_a_forest_fills_what_differs(compared):
-    rows = compared[compared["name"].eq("exact_match") & compared["context_length"].eq(8192)]
-    rows = rows[rows["label"].eq("resonance_yarn")].drop_duplicates("task")
-    (axes,) = forest_figure(rows, method_looks(["resonance_yarn"])).axes
-    (points,) = [
-        each
-        for each in axes.collections
-        if hasattr(each, "get_sizes") and len(each.get_offsets()) == 6
-    ]
+    rows = compared[compared["name"].eq("exact_match") & compared["context_length"].eq(512)]
+    rows = rows[rows["label"].eq("yarn") & rows["difference"].notna()].drop_duplicates("task")
+    (axes,) = forest_figure(rows, method_looks(["yarn"])).axes
+    points = next(each for each in axes.collections if hasattr(each, "get_sizes"))
     assert np.allclose(points.get_offsets()[:, 0], 100 * rows["difference"])
     filled = (points.get_facecolors()[:, :3] != 1).any(axis=1)
     assert [*filled] == [mark == "*" for mark in rows["mark"]]
     assert any(filled)
     assert not all(filled)
+
+
+def test_the_bundled_sample_gets_no_figure_of_differences(compared):
+    kinds = [each.kind for each in planned_figures(compared.assign(sample=True))]
+    assert "forest" not in kinds
 
 
 @pytest.mark.parametrize(
@@ -121,5 +122,6 @@ def test_figures_are_written_as_svg_and_png(real_runs, tmp_path):
 
 
 def test_many_methods_get_no_figure(compared):
-    many = pd.concat([compared.assign(label=f"m{at}") for at in range(15)], ignore_index=True)
+    many = [compared.assign(label=f"m{at}", run=at) for at in range(15)]
+    many = pd.concat(many, ignore_index=True)
     assert [each.kind for each in planned_figures(many)] == []

@@ -2,22 +2,36 @@
 
 import json
 import re
+import shutil
 
 import pytest
 from browser import chromium
 
 from leval_harness.effective import compared_frame
-from leval_harness.page import MARKER, read_diff, write_page
+from leval_harness.page import MARKER, write_page
 from leval_harness.results import load_results
 from leval_harness.verdict import TERMS, said
 
 SIZES = [(390, False), (1440, False), (1440, True)]
+EVIL = "<script>window.pwned=1</script></td><img src=x onerror=window.pwned=1>"
 
 
 @pytest.fixture(scope="module")
-def page(sweep, tmp_path_factory):
-    results = load_results(sweep)
-    return write_page(results, compared_frame(results), tmp_path_factory.mktemp("page") / "p")
+def answered(sweep, tmp_path_factory):
+    """The sweep with HTML in what a model wrote, and in a question."""
+    folder = shutil.copytree(sweep, tmp_path_factory.mktemp("answered") / "sweep")
+    for path in folder.rglob("samples_leval_closed_toefl_*.jsonl"):
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        for row in rows:
+            row["resps"] = [[EVIL]]
+            row["doc"]["question"] = EVIL
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return load_results(folder)
+
+
+@pytest.fixture(scope="module")
+def page(answered, tmp_path_factory):
+    return write_page(answered, compared_frame(answered), tmp_path_factory.mktemp("page") / "p")
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +50,15 @@ def visit(driver, path):
     return driver
 
 
-def test_the_page_holds_verdict_figures_tables_and_questions(page, sweep):
+def questions_of_gsm(page):
+    head = "<h1>GSM, SmolLM2-135M</h1>"
+    (found,) = [p for p in page.parent.glob("questions-*.html") if head in p.read_text("utf-8")]
+    return found
+
+
+def test_the_page_holds_verdict_figures_tables_and_questions(page, answered):
     text = page.read_text(encoding="utf-8")
-    compared = compared_frame(load_results(sweep))
+    compared = compared_frame(answered)
     for label, sentence in said(compared):
         assert f"<b>{label}</b>: " in text
         assert sentence.split(";")[0] in text
@@ -101,7 +121,7 @@ def test_tables_sort_by_number_filter_and_export(opened):
     assert values != [float(re.match(r"[\d.]+", e)[0]) for e in before if re.match(r"\d+\.", e)]
     labels = [each.text for each in driver.find_elements("css selector", "button.dt-button")]
     assert {"Copy", "CSV"} <= set(labels)
-    visit(driver, page.parent / "questions-000.html")
+    visit(driver, questions_of_gsm(page))
     rows = "return document.querySelectorAll('tbody tr').length"
     everything = driver.execute_script(rows)
     driver.find_element("css selector", ".dt-search input").send_keys("no such text at all")
@@ -120,20 +140,17 @@ def test_the_page_prints_without_buttons(opened):
 
 
 def test_answers_to_a_question_stand_side_by_side(page):
-    text = (page.parent / "questions-000.html").read_text(encoding="utf-8")
+    text = questions_of_gsm(page).read_text(encoding="utf-8")
     heads = re.findall(r"<th>([^<]*)</th>", text)
-    assert heads[:3] == ["Document", "Question", "Expected"]
-    assert len(heads) == 3 + 8  # four methods at two lengths
+    methods = ["rope at 512", "yarn at 512", "resonance_yarn at 512"]
+    assert heads == ["Document", "Question", "Expected", *methods]
     row = re.search(r"<tbody>\s*<tr>(.*?)</tr>", text, re.S)[1]
     assert row.count("<td") == len(heads)
     assert re.search(r'class="(right|wrong)"', row)
 
 
-def test_models_are_compared_too_where_there_are_several(real_runs, sweep, tmp_path):
-    results = load_results(real_runs, sweep, method_names=None)
-    compared = compared_frame(results).assign(model=lambda f: f["model"] + f["sweep"].str[-1])
-    text = write_page(results, compared, tmp_path / "p").read_text(encoding="utf-8")
-    assert "<h2>Across models</h2>" in text
+def test_models_are_compared_too_where_there_are_several(page):
+    assert "<h2>Across models</h2>" in page.read_text(encoding="utf-8")
 
 
 def test_effective_context_stands_first(real_runs, tmp_path):
@@ -160,9 +177,3 @@ def test_a_page_replaces_a_page_and_nothing_else(page, sweep, tmp_path):
     with pytest.raises(ValueError, match="not empty and holds no leaderboard page"):
         write_page(results, compared, tmp_path / "other")
     assert [each.name for each in (tmp_path / "other").iterdir()] == ["thesis.tex"]
-
-
-def test_what_is_no_diff_is_refused(tmp_path):
-    (tmp_path / "diff.json").write_text(json.dumps({"kind": "leval-harness diff", "schema": 99}))
-    with pytest.raises(ValueError, match="schema 99"):
-        read_diff(tmp_path / "diff.json")

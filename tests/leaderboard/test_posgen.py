@@ -13,17 +13,14 @@ from scipy import stats
 from leval_harness.cli.console import exit_code_for
 from leval_harness.cli.main import app
 from leval_harness.posgen import (
-    HALVES,
     TESTS,
     by_seed,
-    details,
-    halves,
     load_posgen,
     places,
     published_of,
 )
-from leval_harness.posgen_figures import loss_figure, pairs_figure, position_figure
-from leval_harness.posgen_tables import crossed_table, halves_table, table_1
+from leval_harness.posgen_figures import loss_figure, position_figure
+from leval_harness.posgen_tables import table_1
 from leval_harness.results import ResultsError
 from leval_harness.tables import BEST, SECOND
 from leval_tasks.posgen.encodings import Pair
@@ -137,12 +134,11 @@ def test_crossed_tests_are_rows_and_cells_of_their_own(crossed):
     table = table_1(read)
     assert [at[1] for at in table.texts.index[:2]] == ["RoPE", "RoPE → YaRN (code)"]
     assert any("(reading: code)" in note for note in table.notes)
-    texts = crossed_table(read).texts.droplevel(["Experiment", "Sub-task"])
+    texts = table.texts.droplevel("Model")["Recursive"]
     mean = statistics.mean(100 * SCALED[seed] for seed in range(3))
-    assert texts.loc["RoPE", "YaRN (code)"].startswith(f"{mean:.2f} ±")
-    assert texts.loc["RoPE", "YaRN (code)"].endswith("(3 of 4 learned)")
-    assert texts.loc["Resonance RoPE", "YaRN (code)"] == "80.00 (1)", "learned by its own encoding"
-    assert texts.loc["Resonance RoPE", "RoPE"] == "–"
+    assert texts["RoPE → YaRN (code)"].startswith(f"{mean:.2f} ±")
+    assert texts["RoPE → YaRN (code)"].endswith("(3 of 4 learned)")
+    assert texts["Resonance RoPE → YaRN (code)"] == "80.00", "learned by its own encoding"
     assert published_of(CODE, "recursive") == 95.93
     assert published_of(Pair("rope", "resonance"), "recursive") is None
 
@@ -164,17 +160,10 @@ def test_pairs_are_compared_by_seed_where_both_were_learned(crossed):
 
 
 def test_pairs_on_the_command_line(crossed, tmp_path):
-    shown = run(crossed, "--crossed", "--pair", "rope:yarn_code", "rope", "--only",
-                "rope:yarn_code").stdout  # fmt: skip
-    assert "trained with × tested with" in shown
-    assert "| RoPE → YaRN (code) | RoPE | 3 |" in shown, "compared in full, whatever is shown"
-    assert "Resonance RoPE → YaRN" not in shown
+    shown = run(crossed, "--pair", "rope:yarn_code", "rope").stdout
+    assert "| RoPE → YaRN (code) | RoPE | 3 |" in shown
     (row,) = json.loads(run(crossed, "--json", "--pair", "rope:yarn_code", "rope").stdout)
     assert (row["Seeds"], row["Wins"]) == (3, 3)
-    assert len(run(crossed, "--format", "csv", "--crossed").stdout.splitlines()) == 1 + 4
-    assert run(crossed, "--pairs-figure", tmp_path / "f.svg").exception is None
-    wrong = run(crossed, "--only", "yarn").exception
-    assert isinstance(wrong, SettingError)
 
 
 def test_a_test_of_other_weights_is_left_out(crossed):
@@ -182,22 +171,6 @@ def test_a_test_of_other_weights_is_left_out(crossed):
     file.write_text(file.read_text().replace('"weights": "w"', '"weights": "old"'))
     tests = load_posgen(crossed).tests
     assert ((tests["trained"] == "rope") & (tests["tested"] == "yarn_code")).sum() == 3
-
-
-def test_halves_are_of_the_seeds_that_learned(tmp_path):
-    """Numbers 4, 5 share a far token, then 6, 7; a mean with a model at the plateau is of none."""
-    data = {"train_length": 8, "length": 14, "modulus": 5}
-    plateau, whole = [0.0, 1.0] * 2 + [0.0, 0.5] * 3, [1.0] * 4 + [0.2] * 6
-    folder = tmp_path / "far"
-    write(folder, "semi_recursive", "rope", 0, 0.25, inside=0.5, test={"by_position": plateau})
-    (folder / "settings.json").write_text(json.dumps({"data": data}))
-    assert halves(load_posgen(folder))[HALVES].to_numpy().tolist() == [[0, 100, 0, 50]]
-    assert halves(load_posgen(folder))["Ceiling"].item() == pytest.approx(60)
-    write(folder, "semi_recursive", "rope", 1, 0.2, inside=1.0, test={"by_position": whole})
-    read = load_posgen(folder)
-    assert halves(read)[HALVES].to_numpy().tolist() == pytest.approx(np.array([[100, 100, 20, 20]]))
-    assert "60.0%" in halves_table(read).notes[1]
-    assert details(read).loc[0, HALVES].tolist() == pytest.approx([100, 100, 20, 20])
 
 
 def test_figure_3_draws_the_mean_over_seeds(folder, tmp_path):
@@ -231,38 +204,15 @@ def test_position_figure_draws_each_number_after_the_seed(tmp_path):
         position_figure(load_posgen(tmp_path))
 
 
-def test_pairs_figure_draws_each_seed_and_what_was_published(crossed):
-    (axes,) = pairs_figure(load_posgen(crossed)).axes
-    dots = [line for line in axes.get_lines() if line.get_marker() == "o"]
-    assert sorted(dots[1].get_xdata()) == pytest.approx([75, 90, 95])
-    crosses = [line for line in axes.get_lines() if line.get_marker() == "x"]
-    assert list(crosses[1].get_xdata()) == pytest.approx([10])
-    diamonds = [line for line in axes.get_lines() if line.get_marker() == "D"]
-    assert 95.93 in [line.get_xdata()[0] for line in diamonds]
-
-
-def test_many_encodings_are_drawn_in_rows_by_what_was_trained_with(tmp_path):
-    pairs = [("rope", None), ("rope", "yarn_code"), ("rope", "resonance_yarn_code"),
-             ("resonance", None), ("resonance", "yarn_code"), ("yarn", None),
-             ("resonance_yarn", None)]  # fmt: skip
+def test_of_many_seeds_the_middle_half_is_a_band(tmp_path):
     (tmp_path / "settings.json").write_text('{"data": {"train_length": 8, "length": 14}}')
-    rng, drawn = np.random.default_rng(1), []
-    for trained, tested in pairs:
-        for seed in range(8):
-            shares = [*rng.uniform(0.97, 1, 4), *rng.uniform(0.5, 0.9, 6)]
-            drawn += [shares] if (trained, tested) == ("rope", None) else []
-            write(tmp_path, "recursive", trained, seed, 0.7, tested, test={"by_position": shares})
-    figure = position_figure(load_posgen(tmp_path))
-    curves = [
-        [line for line in axes.get_lines() if not line.get_label().startswith("_")]
-        for axes in figure.axes
-    ]
-    assert [len(each) for each in curves] == [3, 2, 2]
-    (plain,) = (line for line in curves[0] if line.get_label() == "RoPE")
-    values = 100 * np.array(drawn)
-    assert plain.get_ydata() == pytest.approx(values.mean(axis=0))
-    band = figure.axes[0].collections[curves[0].index(plain)].get_paths()[0].vertices
-    low, high = np.percentile(values, [25, 75], axis=0)
+    values = np.random.default_rng(1).uniform(0.5, 0.9, (8, 10))
+    for seed, shares in enumerate(values):
+        write(tmp_path, "recursive", "rope", seed, 0.7, test={"by_position": [*shares]})
+    (axes,) = position_figure(load_posgen(tmp_path)).axes
+    assert axes.get_lines()[0].get_ydata() == pytest.approx(100 * values.mean(axis=0))
+    band = axes.collections[0].get_paths()[0].vertices
+    low, high = np.percentile(100 * values, [25, 75], axis=0)
     assert (band[:, 1].min(), band[:, 1].max()) == pytest.approx((low.min(), high.max()))
 
 

@@ -12,7 +12,8 @@ from rich.console import Console
 
 from leval_harness.effective import compared_frame
 from leval_harness.format_names import FORMATS
-from leval_harness.formats import draw, latex, render
+from leval_harness.formats import draw, html, latex, markdown, render
+from leval_harness.names import CLOSED
 from leval_harness.results import load_results
 from leval_harness.tables import BEST, QUIET, SECOND, Table, build_tables
 
@@ -29,45 +30,67 @@ def tables(compared):
     return {each.title.partition(",")[0]: each for each in build_tables(compared)}
 
 
+MODEL, SCORES = "SmolLM2-135M", "L-Eval closed-ended"
+
+
 def test_scores_stand_with_their_error_mark_and_rank(tables, compared):
-    table = tables["L-Eval closed-ended"]
-    row = compared[(compared["label"] == "resonance_yarn") & (compared["context_length"] == 8192)]
-    row = row[(row["task"] == "leval_closed_toefl") & (row["name"] == "exact_match")].iloc[0]
+    table = tables[SCORES]
+    row = compared[(compared["label"] == "yarn") & (compared["block"] == MODEL)]
+    row = row[(row["task"] == "leval_closed_gsm") & (row["name"] == "exact_match")].iloc[0]
     text = f"{100 * row['value']:.2f}* ± {100 * row['stderr']:.2f}"
-    assert table.texts.loc[("resonance_yarn", "8K"), "TOEFL"] == text
+    assert table.texts.loc[(MODEL, "yarn", "512"), "GSM"] == text
     assert row["mark"] == "*"
-    assert table.css.loc[("resonance_yarn", "8K"), "TOEFL"] == BEST
-    assert table.css.loc[("yarn", "8K"), "TOEFL"] == SECOND
-    assert list(table.texts.index[:4]) == [
-        (name, "4K") for name in ("none", "linear", "yarn", "resonance_yarn")
+    assert table.css.loc[(MODEL, "rope", "512"), "GSM"] == BEST
+    assert table.css.loc[(MODEL, "resonance_yarn", "512"), "GSM"] == SECOND
+    assert list(table.texts.index[:3]) == [
+        (MODEL, name, "256") for name in ("rope", "yarn", "resonance_yarn")
     ]
 
 
-def test_the_average_is_that_of_the_six_tasks_and_is_ranked(tables):
-    texts = tables["L-Eval closed-ended"].texts
-    row = texts.loc[("yarn", "8K")]
+def test_the_average_is_that_of_the_six_tasks(tables):
+    texts = tables[SCORES].texts
+    row = texts.loc[(MODEL, "rope", "512")]
     six = [float(row[name].split()[0].rstrip("*?")) for name in texts.columns[:6]]
     assert texts.columns[6] == "Avg."
     assert float(row["Avg."].split()[0]) == pytest.approx(np.mean(six), abs=0.011)
-    css = tables["L-Eval closed-ended"].css["Avg."]
-    assert css[("resonance_yarn", "8K")] == BEST
-    assert (css == BEST).sum() == 2  # one a length
+    assert texts.loc[(MODEL, "yarn", "256"), "Avg."] == "–", "of all six or of none"
+
+
+def six_tasks(label, unparsed=0.0, **more):
+    return [number(label=label, task=task, unparsed=unparsed * (at == 2), **more)
+            for at, task in enumerate(CLOSED)]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("unparsed", "text", "best"), [(0.4, "60.00", "b"), (0.62, "60.00 [a task 62% unparsed]", "a")]
+)
+def test_an_average_over_answers_that_were_not_parsed_is_never_bold(unparsed, text, best):
+    rows = six_tasks("a") + six_tasks("b", unparsed, value=0.6) + six_tasks("c", value=0.3)
+    (table, *_) = build_tables(pd.DataFrame(rows))
+    average = table.texts["Avg."].droplevel("Ctx")
+    assert average["b"] == text
+    bold = table.css["Avg."].droplevel("Ctx")
+    assert [*bold.index[bold == BEST]] == [best]
+    for write in (markdown, html, latex):
+        assert ("unparsed" in write(table).partition("Avg.")[2]) == (unparsed > 0.5)
 
 
 def test_chance_and_counts_stand_below(tables):
-    texts = tables["L-Eval closed-ended"].texts
-    assert texts.loc[("n/documents", ""), "CodeU"] == "90/90"
-    assert texts.loc[("chance", ""), "TOEFL"] == "25.0"
+    texts = tables[SCORES].texts
+    assert texts.loc[("", "n/documents", ""), "GSM"] == "12/12", "of the row that was asked most"
+    assert texts.loc[("", "chance", ""), "TOEFL"] == "25.0"
 
 
-def test_perplexities_stand_by_length(tables):
-    texts = tables["GovReport: token perplexity by length"].texts
-    assert list(texts) == ["1K", "2K", "4K"]
+def test_perplexities_stand_by_length(real_runs):
+    tables = build_tables(compared_frame(load_results(real_runs)))
+    (table,) = [each for each in tables if each.title.startswith("Python docs: token perplexity")]
+    assert [*table.texts] == ["256", "1K"]
 
 
 def test_a_run_without_a_number_says_why(tables):
-    table = tables["Without a number"]
-    assert table.texts.loc[("SmolLM2-135M", "dynamic", "8K"), "Reason"] == "out of memory"
+    reasons = tables["Without a number"].texts["Reason"].droplevel(["Model", "Ctx"])
+    assert reasons["dynamic_ntk"].startswith("not done after 1 s, so it was ended")
+    assert reasons["ntk_aware"] == "the samples give 0.5"
 
 
 def test_notes_are_at_most_three_lines(tables):

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from leval_tasks.perplexity.documents import (
     draw_pydocs,
     language_reference,
     read_corpus,
+    without_repeats,
 )
 from leval_tasks.perplexity.task import complete_settings
 from resonance_vllm.errors import SettingError
@@ -109,6 +111,25 @@ def test_the_reference_is_the_same_whatever_the_order_of_its_topics():
     assert language_reference(dict(reversed(topics.items()))) == (text, digest)
 
 
+def test_paragraphs_that_were_mostly_seen_are_left_out():
+    first = "the quick brown fox jumps over the lazy dog in the old garden"
+    new = "a text that shares no sequence of eight words with any other paragraph"
+    longer = f"{first} and then sleeps there until the late evening of that very long day"
+    assert without_repeats([first, new, first, "short", "short", " "]) == [first, new, "short"]
+    assert without_repeats([first, longer]) == [first, longer]
+    assert without_repeats([longer, first]) == [longer]
+
+
+def test_the_language_reference_repeats_no_passage():
+    """A model would predict it from its first copy, more than a thousand words before."""
+    words = re.compile(r"\w+|[^\w\s]+").findall(language_reference()[0])
+    first, repeated = {}, 0
+    for at in range(len(words) - 31):
+        repeated += at - first.setdefault(tuple(words[at : at + 32]), at) > 1000
+    assert repeated < 0.01 * len(words)
+    assert len(words) > 50_000
+
+
 def test_pieces_of_the_reference_are_equal_and_do_not_overlap():
     whole = language_reference()[0]
     settings = SETTINGS.changed(context_length=(1000,), min_tokens=None, num_docs=10**6)
@@ -117,8 +138,8 @@ def test_pieces_of_the_reference_are_equal_and_do_not_overlap():
     assert left_out["tokens_after_the_last_cut"] == len(whole) - 999 * len(documents) < 999
     with pytest.raises(DataError, match="fewer than one document of"):
         draw_pydocs(characters, settings.changed(context_length=(10**7,)))
-    with pytest.raises(SettingError, match="min_tokens=1000 is more than the 999 tokens"):
-        draw_pydocs(characters, settings.changed(min_tokens=1000))
+    longer, *_ = draw_pydocs(characters, settings.changed(min_tokens=1500, num_docs=1))
+    assert len(longer[0].tokens) == 1500
 
 
 def completed(metadata, has_bos=True, tokens=None, **about):
@@ -133,8 +154,8 @@ def completed(metadata, has_bos=True, tokens=None, **about):
         ({"stride": "x"}, "stride: 'x' is not allowed; allowed: a whole"),
         ({"stride": 64}, "stride: 64 is not allowed; allowed: 1 to 63"),
         ({"max_tokens": 62}, "max_tokens: 62 is not allowed; allowed: at least 63"),
-        ({"perplexity": {"strides": 8}}, r"perplexity\.strides: unknown setting.*did you mean"),
-        ({"perplexity": 8}, "perplexity: 8 is not allowed; allowed: a mapping"),
+        ({"stride": 0}, "stride: 0 is not allowed; allowed: a number of at least 1"),
+        ({"context_length": 1}, "context_length: 1 is not allowed; allowed: at least 2"),
     ],
 )
 def test_bad_settings(metadata, message):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lm_eval.api.registry import get_model
 
 import leval_harness.backends
 from leval_tasks.context import LengthLimit
@@ -18,6 +19,7 @@ from leval_tasks.effective_context.task import (
     moving_window,
 )
 from leval_tasks.metadata import EffectiveContextSettings, read_metadata, scored_from
+from leval_tasks.token_logprobs import check_reports_tokens, token_logprobs
 from resonance_vllm.errors import SettingError
 
 TURNS = [200, 240]
@@ -152,7 +154,6 @@ def test_short_texts_are_read_as_far_as_they_go(tiny, folder, texts):
     results, task = run("hf-long", tiny, folder, context_length=[256], min_tokens=100)
     metadata = results["configs"]["effective_context_govreport"]["metadata"]
     assert metadata["settings"]["window"] == 96
-    assert metadata["softmax"] == "float32"
     sizes = {each["document_tokens"] for each in task.test_docs()}
     assert max(sizes) == 255
     assert [each.size for each in (r["full"] for r in task.token_losses.values())] == [
@@ -164,6 +165,26 @@ def test_short_texts_are_read_as_far_as_they_go(tiny, folder, texts):
 def test_a_text_within_the_window_is_read_once(tiny, folder):
     _, task = run("hf-long", tiny, folder, window=240)
     assert {tuple(reads) for reads in task.token_losses.values()} == {("full",)}
+
+
+@pytest.mark.hf
+def test_the_softmax_of_a_bfloat16_model_is_float32(tiny):
+    import torch
+
+    lm = get_model("hf")(str(tiny), device="cpu", dtype="bfloat16")
+    context, scored = list(range(2, 42)), list(range(50, 150))
+    with torch.no_grad():
+        logits = lm.model(torch.tensor([context + scored])).logits[0].double().log_softmax(-1)
+    want = [logits[at - 1, each] for at, each in enumerate(scored, len(context))]
+    np.testing.assert_allclose(token_logprobs(lm, [(context, scored)])[0], want, atol=1e-5)
+    assert token_logprobs(lm, []) == []
+    with pytest.raises(SettingError, match="257 tokens is longer than the 256"):
+        token_logprobs(lm, [([5] * 200, [5] * 57)])
+
+
+def test_a_backend_that_does_not_report_tokens_is_refused():
+    with pytest.raises(SettingError, match=r"DummyLM does not .*allowed: hf, hf-long, vllm"):
+        check_reports_tokens(get_model("dummy")())
 
 
 LIMIT = LengthLimit("HFLM", 256, "model")

@@ -64,7 +64,7 @@ def test_sliding_agrees_with_a_plain_loop(tiny, texts, sliding_long):
 @pytest.mark.parametrize("mode", ["sliding", "truncate"])
 def test_hf_and_hf_long_score_the_same_windows_alike(tiny, data_dir, mode, evaluate):
     metadata = SLIDING | {"mode": mode, "data_dir": str(data_dir)}
-    stock = evaluate("hf", tiny, metadata, softmax_dtype="float32")
+    stock = evaluate("hf", tiny, metadata)
     own = evaluate("hf-long", tiny, metadata)
     for a, b in zip(*(r["samples"]["ppl_govreport"] for r in (stock, own)), strict=True):
         assert a["arguments"] == b["arguments"]
@@ -80,7 +80,6 @@ def test_vllm_scores_the_same_windows_alike(tiny, data_dir, evaluate):
     metadata = SLIDING | {"data_dir": str(data_dir)}
     own = evaluate("hf-long", tiny, metadata)
     served = evaluate("vllm", tiny, metadata)
-    assert served["configs"]["ppl_govreport"]["metadata"]["softmax"] == "float32"
     for a, b in zip(*(r["samples"]["ppl_govreport"] for r in (served, own)), strict=True):
         assert a["arguments"] == b["arguments"]
         for length in (48, 96):
@@ -89,65 +88,27 @@ def test_vllm_scores_the_same_windows_alike(tiny, data_dir, evaluate):
             assert x[0] / x[1] == pytest.approx(y[0] / y[1], abs=1e-4)
 
 
-def test_truncate_gives_the_bands_between_its_lengths(tiny, data_dir, evaluate):
-    metadata = {"context_length": [48, 96], "mode": "truncate", "data_dir": str(data_dir)}
-    results = evaluate("hf-long", tiny, metadata)
-    values = results["results"]["ppl_govreport"]
-    short, long = (per_document(results, f"token_perplexity@{n}") for n in (48, 96))
-    assert {n for _, n in short} == {47}
-    assert {n for _, n in long} == {95}
-    nats = sum(b[0] - a[0] for a, b in zip(short, long, strict=True))
-    assert values["nll@48-96,none"] == pytest.approx(nats / (4 * 48), rel=1e-9)
-    assert values["nll@0-48,none"] == pytest.approx(math.log(values["token_perplexity@48,none"]))
-
-
-def test_a_document_without_a_result_is_not_evaluated(tiny, data_dir, evaluate, monkeypatch):
-    from leval_harness.backends.hf_long import HFLong
-
-    answer = HFLong._loglikelihood_tokens
-
-    def without_memory_for_the_first(lm, requests, **options):
-        first = requests[0].doc["document_id"]
-        pairs = zip(requests, answer(lm, requests, **options), strict=True)
-        return [
-            (math.nan, False) if request.doc["document_id"] == first else result
-            for request, result in pairs
-        ]
-
-    metadata = SLIDING | {"data_dir": str(data_dir)}
-    whole = evaluate("hf-long", tiny, metadata)["results"]["ppl_govreport"]
-    monkeypatch.setattr(HFLong, "_loglikelihood_tokens", without_memory_for_the_first)
-    results = evaluate("hf-long", tiny, metadata)
-    assert results["n-samples"]["ppl_govreport"] == {"original": 4, "effective": 3}
-    logged = [each["metrics"] for each in results["samples"]["ppl_govreport"]]
-    assert [bool(each) for each in logged] == [False, True, True, True]
-    found = results["results"]["ppl_govreport"]
-    assert set(found) == set(whole)
-    name = "token_perplexity@48,none"
-    assert found[name] != whole[name]
-
-
 def test_what_is_logged_is_small_and_says_what_was_read(sliding_long, texts):
     metadata = sliding_long["configs"]["ppl_govreport"]["metadata"]
     assert metadata["left_out"] == {"empty": 1, "duplicate": 1, "too_short": 1}
     assert metadata["documents"] == 4
     assert metadata["data"]["source"] == "data_dir"
     assert len(metadata["data"]["files"]["govreport.jsonl"]) == 64
-    assert metadata["softmax"] == "float32"
     logged = json.dumps(sliding_long["samples"]["ppl_govreport"], default=str)
     assert not any(text[:60] in logged for text in texts)
     doc = sliding_long["samples"]["ppl_govreport"][0]["doc"]
     assert doc["document_id"] == doc["cluster"] == "govreport-0"
 
 
-def test_the_softmax_of_stock_hf_is_marked_unless_float32(tiny, data_dir, caplog, evaluate):
-    metadata = SLIDING | {"data_dir": str(data_dir), "num_docs": 1}
-    with caplog.at_level(logging.WARNING):
-        results = evaluate("hf", tiny, metadata, dtype="bfloat16")
-    assert results["configs"]["ppl_govreport"]["metadata"]["softmax"] == "bfloat16"
-    assert "softmax_dtype=float32" in caplog.text
-    results = evaluate("hf", tiny, metadata, dtype="bfloat16", softmax_dtype="float32")
-    assert results["configs"]["ppl_govreport"]["metadata"]["softmax"] == "float32"
+def test_windows_of_the_same_tokens_are_not_mixed_up(tiny, tmp_path, evaluate):
+    """Every window looks like the first, which scores more of it: lm-eval's hf alone errs here."""
+    text = " and" * 200
+    (tmp_path / "pg19.jsonl").write_text(json.dumps({"text": text}) + "\n")
+    metadata = {"context_length": 48, "stride": 12, "data_dir": str(tmp_path)}
+    results = evaluate("hf", tiny, metadata, task="ppl_pg19")
+    ((nll, count),) = per_document(results, "token_perplexity@48", "ppl_pg19")
+    want, _ = plain_sliding(tiny, text, 48, 12)
+    assert nll / count == pytest.approx(want / count, abs=1e-4)
 
 
 def test_a_window_beyond_the_model_is_refused_with_the_method_that_allows_it(
@@ -160,27 +121,6 @@ def test_a_window_beyond_the_model_is_refused_with_the_method_that_allows_it(
     assert evaluate("hf-long", tiny, metadata, max_length=300)["results"]
 
 
-def test_windows_that_lm_evals_hf_would_mix_up_are_refused(tiny, tmp_path, evaluate):
-    text = " and" * 200  # every window looks like the first, which scores more of it
-    (tmp_path / "pg19.jsonl").write_text(json.dumps({"text": text}) + "\n")
-    metadata = {"context_length": 48, "stride": 12, "data_dir": str(tmp_path)}
-    with pytest.raises(ValueError, match="logits_cache=False"):
-        evaluate("hf", tiny, metadata, task="ppl_pg19", softmax_dtype="float32")
-    results = evaluate(
-        "hf", tiny, metadata, task="ppl_pg19", softmax_dtype="float32", logits_cache=False
-    )
-    ((nll, count),) = per_document(results, "token_perplexity@48", "ppl_pg19")
-    want, _ = plain_sliding(tiny, text, 48, 12)
-    assert nll / count == pytest.approx(want / count, abs=1e-4)
-
-
-def test_settings_under_perplexity_win(tiny, data_dir, evaluate):
-    metadata = {"context_length": 9999, "data_dir": "nowhere"}
-    metadata["perplexity"] = SLIDING | {"data_dir": str(data_dir), "num_docs": 1}
-    results = evaluate("hf-long", tiny, metadata)
-    assert "token_perplexity@96,none" in results["results"]["ppl_govreport"]
-
-
 def test_without_bos_the_first_token_is_context_only(build, tmp_path, data_dir, caplog, evaluate):
     path = build(tmp_path / "nobos", bos=False)
     metadata = {"context_length": 48, "mode": "truncate", "data_dir": str(data_dir)}
@@ -190,12 +130,6 @@ def test_without_bos_the_first_token_is_context_only(build, tmp_path, data_dir, 
     assert per_document(results, "token_perplexity@48")[0][1] == 47
     with pytest.raises(ValueError, match="no BOS token; leave bos out"):
         evaluate("hf-long", path, metadata | {"bos": True})
-
-
-def test_a_tokenizer_of_another_model_is_refused(build, tmp_path, data_dir, evaluate):
-    path = build(tmp_path / "small", vocabulary=100)
-    with pytest.raises(ValueError, match=r"does not match the model: token id \d+ is outside"):
-        evaluate("hf-long", path, SLIDING | {"data_dir": str(data_dir)})
 
 
 def test_pydocs_needs_no_data(tiny, evaluate):

@@ -1,25 +1,29 @@
 """The lm-eval side of PosGen: index, settings and metrics without a model."""
 
-import numpy as np
+from pathlib import Path
+
 import pytest
 
 from leval_tasks.errors import ContextLengthError
 from leval_tasks.metadata import PosGenSettings
 from leval_tasks.posgen.sequences import PosGenError
 from leval_tasks.posgen.task import accuracies, read_settings
-from leval_tasks.posgen.vocabulary import Vocabulary, build_tokenizer, from_tokenizer
+from leval_tasks.posgen.vocabulary import build_tokenizer, modulus_of, special_id
 from resonance_vllm.errors import SettingError
-
-VOCABULARY = Vocabulary(tuple(range(17)), 21)
 
 
 def test_vocabulary_has_the_ids_of_the_authors_code():
-    vocabulary = from_tokenizer(build_tokenizer(17))
-    assert vocabulary == VOCABULARY
-    assert vocabulary.encode(np.array([[3, 16]])) == [[21, 3, 16]]
-    with pytest.raises(PosGenError, match="hold the number 17"):
-        vocabulary.encode(np.array([[17]]))
-    assert build_tokenizer(17)("3 16")["input_ids"] == [21, 3, 16]
+    tokenizer = build_tokenizer(17)
+    assert modulus_of(tokenizer) == 17
+    assert tokenizer("3 16")["input_ids"] == [special_id("[EOS]", 17), 3, 16] == [21, 3, 16]
+
+
+def test_a_tokenizer_of_another_kind_is_refused():
+    from transformers import AutoTokenizer
+
+    other = AutoTokenizer.from_pretrained(Path(__file__).parents[1] / "golden" / "tokenizer")
+    with pytest.raises(PosGenError, match=r"no number vocabulary; use a checkpoint of"):
+        modulus_of(other)
 
 
 @pytest.mark.parametrize("prefix", [0, 1])
@@ -38,11 +42,13 @@ def test_accuracy_counts_numbers_by_their_position(prefix):
 def test_settings_come_from_metadata_else_checkpoint_else_vocabulary(tmp_path):
     (tmp_path / "config.json").write_text('{"posgen": {"modulus": 7, "length": 99, "seed": 3}}')
     pretrained = {"pretrained": str(tmp_path)}
-    trained = read_settings("cot", pretrained, VOCABULARY)
+    trained = read_settings("cot", pretrained, 17)
     assert (trained.subtask, trained.modulus, trained.length, trained.seed) == ("cot", 7, 99, 3)
-    asked = read_settings("cot", {**pretrained, "length": 128}, VOCABULARY)
+    asked = read_settings("cot", {**pretrained, "length": 128}, 17)
     assert (asked.modulus, asked.length) == (7, 128)
-    assert read_settings("cot", {}, VOCABULARY).modulus == 17
+    assert read_settings("cot", {}, 17).modulus == 17
+    with pytest.raises(SettingError, match="modulus: 19 is not allowed; allowed: up to the 17 num"):
+        read_settings("cot", {"modulus": 19}, 17)
 
 
 def test_a_model_that_does_not_read_whole_sequences_is_refused(tmp_path, while_running):
@@ -59,8 +65,10 @@ def test_a_model_that_does_not_read_whole_sequences_is_refused(tmp_path, while_r
         while_running(build, "leval_harness.backends.hf_long", max_length=255, teacher_forced=None)
     while_running(build, "leval_harness.backends.hf_long", max_length=256, teacher_forced=None)
     assert len(task.instances[0].token_ids) == 257
+    with pytest.raises(PosGenError, match=r"gives no result for each position.*hf-long"):
+        while_running(build, "lm_eval.models.huggingface", max_length=256)
 
 
 def test_a_misspelt_setting_is_refused(tmp_path):
     with pytest.raises(SettingError, match="train_lenght: unknown setting; did you mean 'train_l"):
-        read_settings("cot", {"pretrained": str(tmp_path), "train_lenght": 128}, VOCABULARY)
+        read_settings("cot", {"pretrained": str(tmp_path), "train_lenght": 128}, 17)

@@ -1,6 +1,5 @@
 """The bundled sample: its layout, and that its answers follow from its documents."""
 
-import hashlib
 import json
 import re
 import subprocess
@@ -12,17 +11,7 @@ import pytest
 from leval_tasks.closed.catalog import TASKS, task_named
 from leval_tasks.data import SAMPLE
 
-SHA256 = {
-    "coursera.jsonl": "1722043744ba73283e95399dc28d6e60fc7d17866ea845651e5403e7cee5737b",
-    "gsm100.jsonl": "437fe60128f03cd0a5ddacbc5e914d47dd7bbe486ec0fae3a2563c095a2e4422",
-    "quality.jsonl": "78f2d7207e232a08cf241927077eabf0fa5f36bb8cfa10d5d2ebe758b1e4933c",
-    "tpo.jsonl": "d3d846d9227db0c2d35e61c84e5640da87ff3c3a9e5adaa54fb67c091c7b39f9",
-    "codeU.jsonl": "8151cb5ea653ac4315a30fdd22ff6734b3643d474ecf67bd2403330f3b30b9ca",
-    "sci_fi.jsonl": "9a5589d61498b14ef5962a2ced6e0b9d006f714d29bf564bbba1901477ed2573",
-    "topic_retrieval_longchat.jsonl": (
-        "e5790a7b07f1736ff843f091485772d347136151f643195e6e7b84bec9f1b7c6"
-    ),
-}
+FILES = sorted(path.name for path in SAMPLE.glob("*.jsonl"))
 
 
 def documents(file):
@@ -43,27 +32,21 @@ def options(question):
 
 
 def test_every_task_has_a_file_in_the_layout_of_l_eval():
-    assert set(SHA256) == {task.file.name for task in TASKS.values()}
-    assert set(SHA256) == {path.name for path in SAMPLE.glob("*.jsonl")}
-    for file in SHA256:
+    assert sorted(task.file.name for task in TASKS.values()) == FILES
+    for file in FILES:
         for record in documents(file):
             assert set(record) == {"instructions", "outputs", "input", "evaluation", "source"}
             assert (record["evaluation"], record["source"]) == ("exam", "sample")
             assert len(record["instructions"]) == len(record["outputs"]) >= 1
 
 
-@pytest.mark.parametrize("file", SHA256)
+@pytest.mark.parametrize("file", FILES)
 def test_documents_are_a_few_thousand_tokens_long(file):
     # Between 3 and 5.5 characters a token
     assert all(7_000 < len(record["input"]) < 16_000 for record in documents(file))
 
 
-@pytest.mark.parametrize("file", SHA256)
-def test_files_are_pinned(file):
-    assert hashlib.sha256((SAMPLE / file).read_bytes()).hexdigest() == SHA256[file]
-
-
-@pytest.mark.parametrize("file", SHA256)
+@pytest.mark.parametrize("file", FILES)
 def test_the_reference_is_a_right_answer(file):
     rule = next(task.rule for task in TASKS.values() if task.file.name == file)
     for _, _, answer in questions(file):

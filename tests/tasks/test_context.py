@@ -7,15 +7,14 @@ from typing import Any
 import pytest
 
 from leval_tasks import model as of_model
-from leval_tasks.context import Context, find_limit, resolve_context
+from leval_tasks.context import claimed_lengths, find_limit, resolve_context
 from leval_tasks.errors import ContextLengthError, TokenizerError
-from leval_tasks.model import find_reader, find_tokenizer, tokenizer_name
+from leval_tasks.model import find_tokenizer, tokenizer_name
 from resonance_vllm.errors import SettingError
 
 THETA = {"rope_theta": 1e5, "original_max_position_embeddings": 8192}
 YARN = {"rope_type": "yarn", "factor": 4.0, **THETA}
 RESONANCE = {**YARN, "rope_type": "resonance_yarn"}
-LINEAR = {"rope_type": "linear", "factor": 2.0}
 LLAMA3 = {**THETA, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 GEMMA = {"model_type": "gemma3_text", "max_position_embeddings": 4096}
 HF, VLLM = "lm_eval.models.huggingface", "lm_eval.models.vllm_causallms"
@@ -35,7 +34,7 @@ def checkpoint(tmp_path: Path):
 
 
 def length(**settings: object) -> int:
-    return resolve_context(settings).length
+    return resolve_context(settings)[0]
 
 
 @pytest.mark.parametrize(
@@ -45,12 +44,7 @@ def length(**settings: object) -> int:
         ({}, {"max_length": 2000}, 2000),
         ({}, {"max_model_len": 3000}, 3000),
         ({}, {}, 8192),
-        # the run's RoPE settings
-        ({}, {"rope_parameters": YARN, "max_position_embeddings": 32768}, 32768),
-        ({}, {"hf_overrides": {"rope_parameters": RESONANCE}}, 32768),
-        ({}, {"hf_overrides": json.dumps({"rope_parameters": RESONANCE})}, 32768),
-        ({}, {"hf_overrides": {"rope_parameters": LINEAR}, "context_length": 16384}, 16384),
-        # the checkpoint's
+        # the checkpoint's RoPE settings
         ({"max_position_embeddings": 32768, "rope_parameters": RESONANCE}, {}, 32768),
         ({"model_type": "gemma3", "text_config": GEMMA}, {}, 4096),
         *(
@@ -75,7 +69,6 @@ def test_the_length_of_a_run(checkpoint, config, settings, expected):
     ("settings", "message"),
     [
         ({"context_length": 16384}, "context_length: 16384 is above the 8192 .*max_length=16384"),
-        ({"hf_overrides": {"rope_parameters": YARN}, "context_length": 16384}, "above the 8192"),
         ({"base_url": "http://h/v1/completions", "context_length": 4096}, "above the 2048 tokens"),
         ({"base_url": "http://h/v1/completions"}, "max_length: not given, and a server does"),
         ({"base_url": "http://h/v1/chat/completions"}, "max_length: not given, and a server does"),
@@ -98,9 +91,7 @@ def test_no_model_and_no_length():
 def test_the_running_model_says_what_it_reads(checkpoint, while_running, module):
     # a RoPE type in config.json that the running model's own limit does not count
     asked = {"pretrained": checkpoint(rope_parameters=RESONANCE)}
-    assert while_running(lambda: resolve_context(asked), module, max_length=8192) == Context(
-        8192, "model"
-    )
+    assert while_running(lambda: resolve_context(asked), module, max_length=8192) == (8192, "model")
     asked["context_length"] = 32768
     with pytest.raises(ContextLengthError, match=r"context_length: 32768 is above the 8192 "):
         while_running(lambda: resolve_context(asked), module, max_length=8192)
@@ -108,7 +99,7 @@ def test_the_running_model_says_what_it_reads(checkpoint, while_running, module)
 
 def test_a_running_model_that_does_not_tell_is_as_none(checkpoint, while_running):
     asked = {"pretrained": checkpoint()}
-    assert while_running(lambda: resolve_context(asked), "tests") == Context(8192, "checkpoint")
+    assert while_running(lambda: resolve_context(asked), "tests") == (8192, "checkpoint")
 
 
 @pytest.mark.parametrize(
@@ -154,12 +145,27 @@ def test_tokenizer_is_named_by_the_run(tmp_path):
         find_tokenizer({"pretrained": str(tmp_path)})
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, (8192, 8192)),
+        ({"max_length": 32768, "max_position_embeddings": 32768}, (8192, 8192)),
+        ({"rope_parameters": YARN}, (8192, 32768)),
+        ({"hf_overrides": {"rope_parameters": RESONANCE}}, (8192, 32768)),
+        ({"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, (8192, 16384)),
+        ({"rope_parameters": {"rope_type": "of another"}}, (8192, None)),
+    ],
+)
+def test_what_a_checkpoint_claims_as_shipped_and_under_a_method(checkpoint, settings, expected):
+    assert claimed_lengths({"pretrained": checkpoint(), **settings}) == expected
+    assert claimed_lengths({"tokenizer": checkpoint(), "model": "served", **settings}) == expected
+    assert claimed_lengths({"model": "served", **settings}) == (None, None)
+
+
 def test_the_running_models_own_tokenizer_is_used(while_running):
     own = type("Tokenizer", (), {"is_fast": True})()
     module = "leval_harness.backends.vllm_long"
-    found = while_running(lambda: find_reader({"pretrained": "m"}), module, tokenizer=own)
-    assert found.tokenizer is own
-    assert found.softmax == "float32"
+    assert while_running(lambda: find_tokenizer({"pretrained": "m"}), module, tokenizer=own) is own
 
 
 def test_the_model_is_found_under_lm_evals_cache_and_only_in_an_evaluation():

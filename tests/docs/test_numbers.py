@@ -1,0 +1,139 @@
+"""The numbers of README, tutorial and notebook: those of one run, which another run gives again."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib as mpl
+import pandas as pd
+import pytest
+from docs_shell_blocks import ROOT
+
+import leval_harness as lh
+from leval_harness.formats import markdown
+from leval_harness.tables import build_tables
+from leval_harness.verdict import lines, verdict
+
+RUN = Path(__file__).with_name("quickstart.csv")
+"""Effective context of `leval-harness sweep quickstart`, two cores, bfloat16."""
+
+LOSS, PLACE = 0.005, 256
+"""Tolerances that the pages state: nats a token, and tokens for the place where a method breaks."""
+
+NUMBER = re.compile(r"[−+-]?\d+(?:,\d{3})*(?:\.\d+)?")
+
+
+def page(name: str) -> str:
+    return (ROOT / name).read_text("utf-8")
+
+
+def said(text: str) -> str:
+    """The block with a verdict on a page."""
+    (block,) = [each for each in re.findall(r"```text\n(.*?)```", text, re.S) if each[:2] == "- "]
+    return block
+
+
+@pytest.fixture(scope="module")
+def frame() -> pd.DataFrame:
+    return pd.read_csv(RUN).assign(
+        name=None, sample=False, group=False, length=11264, method=lambda f: f["label"],
+        status="done", num_docs=3, created=None, seconds=None, command="",
+    )  # fmt: skip
+
+
+def test_the_readme_prints_the_verdict_whole(frame):
+    assert said(page("README.md")) == lines(verdict(frame))
+
+
+def test_the_tutorial_prints_that_of_two_methods_and_a_column_of_the_table(frame):
+    two = frame[~frame["label"].str.startswith("resonance")]
+    text = page("docs/tutorial.md")
+    assert said(text) == lines(verdict(two))
+    (table,) = [each for each in _tables(two) if each.startswith("### Same tokens")]
+    rows = [line.replace("\\", "") for line in table.splitlines() if re.match(r"\| \d", line)]
+    assert len(rows) == 6
+    assert all(row in text for row in rows)
+
+
+def _tables(frame: pd.DataFrame) -> list[str]:
+    from leval_harness.tables import _effective_tables
+
+    return [markdown(each) for each in _effective_tables(frame)]
+
+
+def test_the_notebook_prints_the_same(frame):
+    cells = json.loads(page("docs/notebooks/quickstart.ipynb"))["cells"]
+    printed = ["".join(out.get("text", "")) for cell in cells for out in cell.get("outputs", ())]
+    assert lines(verdict(frame)) in "".join(printed)
+
+
+def tolerance(text: str, before: str) -> float:
+    if "." in text:
+        return LOSS
+    return PLACE if before.endswith("breaks near ") else 0
+
+
+def assert_alike(here: str, there: str) -> None:
+    """The same words, and numbers within what the pages state."""
+    assert NUMBER.sub("#", here) == NUMBER.sub("#", there)
+    for one, other in zip(NUMBER.finditer(here), NUMBER.finditer(there), strict=True):
+        values = [float(m[0].replace(",", "").replace("−", "-")) for m in (one, other)]
+        allowed = tolerance(one[0], here[: one.start()])
+        assert abs(values[0] - values[1]) <= allowed + 1e-9, (here, there)
+
+
+def test_a_number_that_moved_is_found():
+    text = "- yarn: it costs 0.024 nats a token; it breaks near 9,856."
+    assert_alike(text, text.replace("0.024", "0.028").replace("9,856", "9,984"))
+    for other in ("0.030", "−0.024"):
+        with pytest.raises(AssertionError):
+            assert_alike(text, text.replace("0.024", other))
+
+
+@pytest.mark.long
+@pytest.mark.hf
+@pytest.mark.parametrize(("threads", "dtype"), [("1", "bfloat16"), ("2", "float32")])
+def test_another_run_of_the_tutorial_gives_its_numbers_again(tmp_path, threads, dtype, smollm2):
+    text = page("docs/tutorial.md")
+    config = re.search(r"<<'YAML'\n(.*?)YAML\n", text, re.S)[1]
+    (tmp_path / "yarn.yaml").write_text(config)
+    command = [
+        "-m",
+        "leval_harness",
+        "sweep",
+        "yarn.yaml",
+        "--set",
+        f"models.SmolLM2-135M.dtype={dtype}",
+    ]
+    done = subprocess.run(
+        [sys.executable, *command], cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": threads},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    loaded = lh.load(tmp_path / "results" / "yarn")
+    for here, there in zip(said(text).splitlines(), loaded.verdict().splitlines(), strict=True):
+        assert_alike(here, there)
+    table = next(t for t in build_tables(loaded.to_pandas()) if t.title.startswith("Same tokens"))
+    rows = [line.replace("\\", "") for line in markdown(table).splitlines() if "yarn" not in line]
+    wanted = [line for line in text.splitlines() if re.match(r"\| \d", line)]
+    for here, there in zip(wanted, rows[-len(wanted) :], strict=True):
+        assert_alike(here.replace("*", ""), there.replace("*", ""))
+
+
+@pytest.mark.long
+@pytest.mark.hf
+def test_the_notebook_runs(tmp_path, monkeypatch):
+    """On a small real sweep in the place of the quickstart's."""
+    mpl.use("agg")
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "quickstart").symlink_to(ROOT / "tests" / "leaderboard" / "effective")
+    monkeypatch.chdir(tmp_path)
+    cells = json.loads(page("docs/notebooks/quickstart.ipynb"))["cells"]
+    names: dict[str, object] = {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            exec("".join(line for line in cell["source"] if line[0] != "%"), names)
+    assert len(names["rows"]) >= 4
