@@ -52,20 +52,27 @@ def prompts(data: Path, task: str, docs: int | None, questions: int | None) -> l
     return out
 
 
+def unique_tokens(texts: list[list[int]]) -> int:
+    """Tokens that have to be read if each beginning is read once."""
+    from leval_harness.backends.documents import common_prefix
+
+    again = sum(common_prefix(a, b) for a, b in pairwise(sorted(texts)))
+    return sum(map(len, texts)) - again
+
+
 def plan(args: argparse.Namespace) -> None:
     from transformers import AutoTokenizer
 
-    from leval_harness.backends.documents import batches, common_prefix, unique_tokens
+    from leval_harness.backends.documents import batches, common_prefix
 
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     for task in args.tasks:
         tokens = tokenizer(prompts(args.data, task, None, None))["input_ids"]
         total, unique, computed, path = sum(map(len, tokens)), unique_tokens(tokens), 0, []
         for batch in batches(tokens, [len(each) - 1 for each in tokens]):
-            shared = tokens[batch.source][: batch.shared]
-            computed += batch.shared - common_prefix(path, shared)
-            computed += sum(len(tokens[row]) - batch.shared for row in batch.rows)
-            path = shared
+            computed += len(batch.prefix) - common_prefix(path, batch.prefix)
+            computed += sum(len(tokens[row]) - len(batch.prefix) for row in batch.rows)
+            path = batch.prefix
         print(
             f"{task:26} prompts {total:9,} unique {unique:8,} computed {computed:8,} "
             f"ratio {computed / unique:.4f} saved {total / computed:.1f}x"
@@ -75,7 +82,7 @@ def plan(args: argparse.Namespace) -> None:
 def prefix(args: argparse.Namespace) -> None:
     from transformers import AutoTokenizer
 
-    from leval_harness.backends.documents import reading_order, unique_tokens
+    from leval_harness.backends.documents import reading_order
 
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     for task in args.tasks:
@@ -220,10 +227,10 @@ def run_generate(args: argparse.Namespace) -> dict[str, Any]:
     seconds = time.perf_counter() - start
     note = f"{len(out)} prompts"
     if args.variant == "hf-long":
-        counts = lm.telemetry()
+        counts, unique = lm.telemetry(), unique_tokens([lm.tok_encode(text) for text in texts])
         note += (
             f", {counts['tokens_prefilled']} tokens prefilled, "
-            f"{counts['tokens_prefilled'] / counts['tokens_unique']:.4f} of the unique, "
+            f"{counts['tokens_prefilled'] / unique:.4f} of the unique, "
             f"{counts['tokens_generated']} generated"
         )
     return {"seconds": seconds, "out": out, "note": note}

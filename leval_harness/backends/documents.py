@@ -14,15 +14,13 @@ class Batch:
     """Texts with a common prefix that is read first.
 
     Attributes:
-        shared: tokens of the prefix.
+        prefix: token ids.
         rows: numbers of the texts; none where only the prefix is read, and later batches go on
             from it.
-        source: number of a text that begins with the prefix.
     """
 
-    shared: int
+    prefix: list[int]
     rows: tuple[int, ...]
-    source: int
 
 
 def common_prefix(first: Sequence[Any], second: Sequence[Any]) -> int:
@@ -35,13 +33,6 @@ def common_prefix(first: Sequence[Any], second: Sequence[Any]) -> int:
 def reading_order(texts: Sequence[list[int]]) -> list[int]:
     """Numbers of texts, sorted by their tokens, which puts equal beginnings side by side."""
     return sorted(range(len(texts)), key=lambda number: texts[number])
-
-
-def unique_tokens(texts: Sequence[list[int]]) -> int:
-    """Tokens that have to be read if each beginning is read once."""
-    ordered = sorted(texts)
-    again = sum(common_prefix(a, b) for a, b in pairwise(ordered))
-    return sum(map(len, texts)) - again
 
 
 def batches(texts: Sequence[list[int]], most: Sequence[int], least: int = 1) -> Iterator[Batch]:
@@ -65,30 +56,28 @@ def batches(texts: Sequence[list[int]], most: Sequence[int], least: int = 1) -> 
         cuts = [at + 1 for at in range(first, last - 1) if alike[at] == shared]
         shared = shared if shared >= start + least else start
         rows = tuple(order[first:last])
+        prefix = texts[rows[0]][:shared]
         again = sum(inner) - shared * len(inner)
         read = sum(len(texts[row]) - shared for row in rows) - again + shared - start
         if again <= REPEATED * read:
-            yield Batch(shared, rows, rows[0])
+            yield Batch(prefix, rows)
             continue
         if shared > start:
-            yield Batch(shared, (), rows[0])
+            yield Batch(prefix, ())
         parts = [(a, b, shared) for a, b in pairwise([first, *cuts, last])]
         todo += reversed(parts)
 
 
-def sized(
-    rows: Sequence[int], widths: Mapping[int, int], most: int, tokens: int
-) -> Iterator[list[int]]:
-    """Divide rows into batches.
+def sized(widths: Mapping[int, int], most: int, tokens: int) -> Iterator[list[int]]:
+    """Divide rows into batches, the narrow ones first.
 
     Args:
-        rows: numbers, in an order in which the widths grow.
-        widths: own tokens of each row.
+        widths: own tokens of each row, by its number.
         most: largest number of rows of a batch.
         tokens: largest number of own tokens of a batch of several rows, padding included.
     """
     batch: list[int] = []
-    for row in rows:
+    for row in sorted(widths, key=widths.__getitem__):
         size = len(batch) + 1
         if batch and (size > most or size * widths[row] > tokens):
             yield batch

@@ -36,10 +36,14 @@ class Head:
 
     Args:
         model: a causal model of transformers.
+
+    Attributes:
+        tokens_read: tokens of prompts in all forward passes so far.
     """
 
     def __init__(self, model: Any) -> None:
         self.model = model
+        self.tokens_read = 0
         self.decoder: Any = None
         self.output: Any = None
         self._past = cache_argument(model)
@@ -70,6 +74,7 @@ class Head:
             `[rows, longest - first, ...]`.
         """
         width = max(map(len, rows))
+        self.tokens_read += sum(map(len, rows))
         tokens = torch.zeros(len(rows), width, dtype=torch.long)
         for at, row in enumerate(rows):
             tokens[at, : len(row)] = torch.tensor(row)

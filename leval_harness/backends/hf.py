@@ -1,8 +1,7 @@
 """lm-eval's transformers backend, with RoPE settings that can be exchanged in the loaded model."""
 
 import copy
-import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
@@ -12,14 +11,12 @@ import torch
 from lm_eval.models.huggingface import HFLM
 from transformers.quantizers import AutoQuantizationConfig
 
-from leval_harness.backends.arguments import arguments_of, no_such_argument, refusing_unknown
 from leval_harness.backends.registry import CannotExchange
 from resonance_vllm import hf
-from resonance_vllm.core.spec import METHODS, PREFIX
+from resonance_vllm.core.spec import LENGTH
 from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.hub import loading
-
-logger = logging.getLogger(__name__)
+from resonance_vllm.positions import by_layer
 
 _OF_LOADING = {"dtype", "quantization_config"}
 """Arguments of `from_pretrained` that a config has as well."""
@@ -40,13 +37,10 @@ class HF(HFLM):
         arguments: those of `hf` and of `from_pretrained`.
 
     Raises:
-        SettingError: an argument is unknown or its value not allowed.
-        UserError: the checkpoint cannot be loaded.
+        UserError: the checkpoint cannot be loaded with these arguments.
     """
 
-    name = "hf"
     AUTO_MODEL_CLASS: Any = None
-    own_arguments: Collection[str] = ("rope_parameters", "rope_precision", "quantization_config")
 
     def __init__(
         self,
@@ -62,13 +56,8 @@ class HF(HFLM):
         self._rope, self._precision = rope_parameters, rope_precision or "model"
         self._limit = arguments.get("max_length")
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        of_hf = arguments_of(HFLM)
-        known = [*self.own_arguments, *of_hf]
-        if not isinstance(pretrained, str):  # a loaded model takes no arguments
-            for name in arguments.keys() - set(of_hf):
-                raise no_such_argument(self.name, name, known)
         reading = loading(pretrained) if isinstance(pretrained, str) else nullcontext()
-        with reading, refusing_unknown(self.name, arguments, known):
+        with reading:
             super().__init__(pretrained, device=device, **arguments)
         if not isinstance(pretrained, str):
             hf.apply_rope(self.model, rope_parameters, self._precision)
@@ -167,21 +156,10 @@ def switch_length(config: Any) -> int | None:
     Keys that were read at another length are wrong beyond it.
     """
     text = config.get_text_config(decoder=True)
-    parameters = getattr(text, "rope_parameters", None) or {}
-    # Models with several kinds of layers have one dictionary for each kind.
-    by_kind = [value for value in parameters.values() if isinstance(value, Mapping)]
-    found = (_switch_length(rope, text) for rope in by_kind or [parameters])
-    return min((length for length in found if length is not None), default=None)
-
-
-def _switch_length(rope: Mapping[str, Any], text: Any) -> int | None:
-    key, rope_type = "original_max_position_embeddings", str(rope.get("rope_type", "default"))
-    method = METHODS.get(rope_type.removeprefix(PREFIX))
-    if method.follows_length if method else "dynamic" in rope_type:
-        return min(int(value) for value in (text.max_position_embeddings, rope.get(key)) if value)
-    if method is None:
-        return None
-    original = getattr(text, key, None) or getattr(text, "max_position_embeddings", None)
-    known = {key: original, **rope}
-    stated = {key: known[key] for key in method.key_names() if known.get(key) is not None}
-    return method.model_construct(**stated).switch_length
+    found = []
+    for rope in by_layer(text).values():
+        lists = rope.get("short_factor"), rope.get("long_factor")  # of LongRoPE
+        if "dynamic" in str(rope.get("rope_type")) or lists[0] != lists[1]:
+            known = (rope.get(LENGTH), getattr(text, LENGTH, None), text.max_position_embeddings)
+            found.append(min(int(length) for length in known if length))
+    return min(found, default=None)

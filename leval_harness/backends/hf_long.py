@@ -1,25 +1,30 @@
 """lm-eval's transformers backend, which reads every shared text once."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import logging
+import resource
+import sys
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from functools import cached_property
 from typing import Any
 
 import torch
 from lm_eval.models.utils import normalize_gen_kwargs
-from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
+from transformers import StoppingCriteriaList
 
-from leval_harness.backends.answers import answer_length, decode
-from leval_harness.backends.arguments import HFLongSettings, must_run_alone, split_arguments
-from leval_harness.backends.counters import Counters, peak_memory_bytes
-from leval_harness.backends.documents import batches
+from leval_harness.backends.answers import StopStrings, greedy, looks_back, must_run_alone
+from leval_harness.backends.documents import batches, sized
 from leval_harness.backends.forward import Head
 from leval_harness.backends.hf import HF
-from leval_harness.backends.passages import Passage, Scorer
+from leval_harness.backends.passages import Passage, scored
 from leval_harness.backends.reading import CHUNK, Reader, Reuse, find_reuse
 from resonance_vllm.errors import SettingError, UserError, not_allowed
-from resonance_vllm.settings import field_names
+
+logger = logging.getLogger(__name__)
+
+_BATCH_TOKENS = 1024
+"""Own tokens of a batch may be this many whatever the chunk is."""
 
 
 class HFLong(HF):
@@ -30,28 +35,30 @@ class HFLong(HF):
 
     Args:
         pretrained: As for `hf`.
-        arguments: Those of `HFLongSettings`, of `HF` and of `from_pretrained`.
-
-    Raises:
-        SettingError: An argument is unknown or its value not allowed.
+        prefill_chunk: Largest number of tokens in one forward pass. None: 2,048 of a text that
+            several requests share, and a text that shares nothing in one pass.
+        question_batch_size: Largest number of questions of one document answered together.
+        arguments: Those of `HF` and of `from_pretrained`.
     """
 
-    name = "hf-long"
-    own_arguments = (*HF.own_arguments, *field_names(HFLongSettings))
-
-    def __init__(self, pretrained: Any, **arguments: Any) -> None:
-        self.settings, for_hf = split_arguments(arguments)
-        super().__init__(pretrained, **for_hf)
-        self.counters = Counters()
-        self.chunk = self.settings.prefill_chunk or CHUNK
-        # Of the requests that lm-eval answers now: their reader, and what they begin with.
-        self._shared: tuple[Reader, list[int]] | None = None
+    def __init__(
+        self,
+        pretrained: Any,
+        *,
+        prefill_chunk: int | None = None,
+        question_batch_size: int = 64,
+        **arguments: Any,
+    ) -> None:
+        super().__init__(pretrained, **arguments)
+        self.prefill_chunk, self.question_batch_size = prefill_chunk, question_batch_size
+        self.chunk = prefill_chunk or CHUNK
+        self.tokens_generated = 0
+        self._reasons: set[str] = set()  # for which requests ran alone
+        self._shared: Reader | None = None  # has read what the prompts of now begin with
 
     @cached_property
     def reuse(self) -> Reuse:
         """How this model shares texts; found on first use."""
-        if not self.settings.share_prefix:
-            return Reuse("none", "switched off")
         with self._autocast():
             return find_reuse(self.head)
 
@@ -69,11 +76,11 @@ class HFLong(HF):
         super().set_rope(rope, precision, context_length)
 
     def telemetry(self) -> dict[str, Any]:
-        """Tokens prefilled, shared, generated, unique; seconds; peak memory; requests alone."""
+        """Tokens of prompts that were computed, tokens generated, peak memory."""
         return {
-            **self.counters.work(),
+            "tokens_prefilled": self.head.tokens_read,
+            "tokens_generated": self.tokens_generated,
             "peak_memory_bytes": peak_memory_bytes(self.device),
-            "requests_alone": dict(self.counters.requests_alone),
         }
 
     def get_model_info(self) -> dict[str, Any]:
@@ -85,7 +92,6 @@ class HFLong(HF):
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
         """Greedy answers, the questions of a document together."""
         prompts = [self._prompt(request) for request in requests]
-        self.counters.add_texts(prompts)
         together = [
             place
             for place, (prompt, request) in enumerate(zip(prompts, requests, strict=True))
@@ -100,17 +106,40 @@ class HFLong(HF):
                 answers.update(zip(places, found, strict=True))
                 bar.update(len(places))
 
-            texts = [prompts[place] for place in together]
-            reader = self._reader()
-            for batch in batches(texts, [len(text) - 1 for text in texts]):
-                assert reader is not None
-                text = texts[batch.source][: batch.shared]
-                reader.read(text)
-                reader.keep()
-                with self._sharing(reader, text):
-                    answer([together[row] for row in batch.rows])
+            if together:
+                self._answer_together([prompts[place] for place in together], together, answer)
             answer(sorted(set(range(len(requests))) - answers.keys()))
         return [answers[place] for place in range(len(requests))]
+
+    def _answer_together(
+        self, texts: list[list[int]], places: list[int], answer: Callable[[Sequence[int]], None]
+    ) -> None:
+        """Read what prompts share, and let lm-eval's `generate_until` answer those that go on.
+
+        Args:
+            texts: token ids of prompts.
+            places: number of each.
+            answer: takes the numbers of prompts.
+        """
+        reader = self._reader()
+        # Padding would change answers that depend on earlier tokens.
+        apart = reader.copied or looks_back(self.model.generation_config)
+        most = 1 if apart else self.question_batch_size
+        tokens = max(self.chunk, _BATCH_TOKENS)
+        before = self.batch_size_per_gpu
+        self._shared, self.batch_size_per_gpu = reader, most
+        try:
+            for batch in batches(texts, [len(text) - 1 for text in texts]):
+                reader.read(batch.prefix)
+                reader.keep()
+                widths = {row: len(texts[row]) - len(batch.prefix) for row in batch.rows}
+                for rows in sized(widths, most, tokens):
+                    # A long own part is read in chunks, too; it is that of a batch of one.
+                    is_long = widths[rows[-1]] > tokens
+                    reader.read(texts[rows[0]][:-1] if is_long else batch.prefix)
+                    answer([places[row] for row in rows])
+        finally:
+            self._shared, self.batch_size_per_gpu = None, before
 
     def _prompt(self, request: Any) -> list[int]:
         """The token ids of a request, cut as `hf` cuts them."""
@@ -125,11 +154,13 @@ class HFLong(HF):
         return tokens
 
     def _alone(self, prompt: list[int], options: Mapping[str, Any]) -> bool:
-        """Whether a prompt cannot share a text, which is counted by its reason."""
+        """Whether a prompt cannot share a text; the first for each reason is logged."""
         reason = "" if prompt else "empty prompt"
         reason = reason or self._too_long(len(prompt) + options["max_gen_toks"])
-        if reason := reason or must_run_alone(options):
-            self.counters.alone(reason)
+        reason = reason or must_run_alone(options)
+        if reason and reason not in self._reasons:
+            logger.warning("requests that share no text: %s", reason)
+            self._reasons.add(reason)
         return bool(reason)
 
     def _too_long(self, length: int) -> str:
@@ -140,36 +171,23 @@ class HFLong(HF):
             return f"longer than {self.switch} tokens, where the RoPE base changes"
         return ""
 
-    @contextmanager
-    def _sharing(self, reader: Reader, text: list[int]) -> Iterator[None]:
-        """Let lm-eval's `generate_until` answer prompts that begin with a text."""
-        before = self.batch_size_per_gpu
-        self._shared, self.batch_size_per_gpu = (reader, text), self.settings.question_batch_size
-        try:
-            yield
-        finally:
-            self._shared, self.batch_size_per_gpu = None, before
-
     def _model_generate(
         self, context: torch.Tensor, max_length: int, stop: list[str], **options: Any
     ) -> torch.Tensor:
         """Token ids `[rows, length]`: the prompts, padded on the left, and new tokens."""
         mask, width, pad = options["attention_mask"], context.shape[1], self.tokenizer.pad_token_id
         if self._shared is None:
-            self.counters.tokens_prefilled += int(mask.sum())
-            made = super()._model_generate(context, max_length, stop, **options)
-            answers = made[:, width:].tolist()
+            self.head.tokens_read += int(mask.sum())
+            made: torch.Tensor = super()._model_generate(context, max_length, stop, **options)
         else:
-            reader, text = self._shared
             del options["attention_mask"]
-            prompts = [row[seen.bool()].tolist() for row, seen in zip(context, mask, strict=True)]
-            limits = (max_length - width, stop, options, self.settings.question_batch_size)
-            answers = decode(reader, self.tokenizer, text, prompts, *limits)
-            new = pad_sequence(
-                [torch.tensor(each, dtype=torch.long) for each in answers], True, pad
-            )
-            made = torch.cat([context, new.to(context)], dim=1)
-        self.counters.tokens_generated += sum(answer_length(each, pad) for each in answers)
+            rows = [row[seen.bool()].tolist() for row, seen in zip(context, mask, strict=True)]
+            criteria = StoppingCriteriaList([StopStrings(self.tokenizer, stop, width)])
+            new = max_length - width
+            more = {"stopping_criteria": criteria, **greedy(options)}
+            found = self._shared.generate(rows, pad, new, **more)
+            made = torch.cat([context, found[:, width:].to(context)], dim=1)
+        self.tokens_generated += int((made[:, width:] != pad).sum())
         return made
 
     def _loglikelihood_tokens(
@@ -180,21 +198,16 @@ class HFLong(HF):
         A request unpacks to (cache key or None, context ids, scored ids). Softmax and sum are
         float32 or wider whatever the model's dtype is.
         """
-        keys, passages = [], []
-        for number, request in enumerate(requests):
+        passages = []
+        for request in requests:
             key, context, scored = request
-            name = request_name(request, number)
-            keys.append(key)
-            passages.append(Passage.after_context(number, name, context, scored, self.max_length))
-        answers: dict[int, tuple[float, bool]] = {}
-
-        def finished(passage: Passage) -> None:
-            answer = answers[passage.number] = passage.answer
-            if keys[passage.number] is not None:
-                self.cache_hook.add_partial("loglikelihood", keys[passage.number], answer)
-
-        self._score(passages, finished, disable_tqdm, share=True)
-        return [answers[number] for number in range(len(passages))]
+            passages.append(Passage(context, scored, self.max_length, key))
+        # Closed at once where the cache raises: what runs a model is switched back.
+        with closing(self._scored(passages, disable_tqdm, share=True)) as finished:
+            for passage in finished:
+                if passage.key is not None:
+                    self.cache_hook.add_partial("loglikelihood", passage.key, passage.answer)
+        return [passage.answer for passage in passages]
 
     def teacher_forced(
         self, requests: Iterable[Any], disable_tqdm: bool = False
@@ -208,38 +221,30 @@ class HFLong(HF):
             1, 2, …; log-probabilities are natural and computed in float32.
         """
         passages = []
-        for number, request in enumerate(requests):
-            name, (tokens,) = request_name(request, number), getattr(request, "args", request)
-            passages.append(Passage.whole(number, name, tokens, self.max_length))
-        self._score(passages, lambda passage: None, disable_tqdm, share=False)
+        for request in requests:
+            (tokens,) = getattr(request, "args", request)
+            passages.append(Passage(tokens[:1], tokens[1:], self.max_length))
+        list(self._scored(passages, disable_tqdm, share=False))
         return [(each.correct.tolist(), each.logprob.tolist()) for each in passages]
 
-    def _score(
-        self,
-        passages: Sequence[Passage],
-        finished: Callable[[Passage], None],
-        disable_tqdm: bool,
-        *,
-        share: bool,
-    ) -> None:
-        """Score passages, and report each as it is finished; those that run alone come last."""
-        self.counters.add_texts([passage.inputs for passage in passages])
+    def _scored(
+        self, passages: Sequence[Passage], disable_tqdm: bool, *, share: bool
+    ) -> Generator[Passage, None, None]:
+        """Score passages, and yield each as it is finished; those that run alone come last."""
         alone = [each for each in passages if self._too_long(len(each.inputs))]
         together = [each for each in passages if not self._too_long(len(each.inputs))]
-        most, chunk = self.settings.question_batch_size, self.settings.prefill_chunk
         with self._running(len(passages), "Reading", disable_tqdm) as bar:
-            scorer = Scorer(self.head, self._reader(), self.counters, most, self.chunk, chunk)
-            for passage in scorer.together(together) if share else scorer.apart(together):
-                finished(passage)
+            reader = self._reader() if share and self.reuse.mode != "none" else None
+            for passage in scored(self.head, reader, together, self.prefill_chunk):
+                yield passage
                 bar.update()
             for passage in alone:
                 self.forget()
-                finished(*scorer.apart([passage]))
+                yield from scored(self.head, None, [passage], None)
                 bar.update()
 
-    def _reader(self) -> Reader | None:
-        mode = self.reuse.mode
-        return None if mode == "none" else Reader(self.head, mode, self.chunk, self.counters)
+    def _reader(self) -> Reader:
+        return Reader(self.head, self.reuse.mode, self.chunk)
 
     def _autocast(self) -> torch.autocast:
         dtype = self.mixed_precision_dtype
@@ -247,20 +252,18 @@ class HFLong(HF):
 
     @contextmanager
     def _running(self, total: int, title: str, disable_tqdm: bool) -> Iterator[Any]:
-        """Answer requests: timed, with progress, from the state in which the model was loaded.
+        """Answer requests with progress, from the state in which the model was loaded.
 
         Raises:
             UserError: memory did not suffice.
         """
         from accelerate.utils.memory import should_reduce_batch_size
 
-        _ = self.head, self.reuse  # which is not part of the time that answers take
         self.forget()
         hidden = disable_tqdm or self.rank != 0
         try:
             with (
                 torch.no_grad(),
-                self.counters.timed(),
                 self._autocast(),
                 tqdm(total=total, desc=title, disable=hidden) as bar,
             ):
@@ -272,14 +275,15 @@ class HFLong(HF):
             first = (str(error).splitlines() or [type(error).__name__])[0][:200]
             raise UserError(
                 f"out of memory: {first}; set a smaller prefill_chunk (now "
-                f"{self.settings.prefill_chunk or f'{CHUNK}, and whole texts that share nothing'}) "
-                f"or question_batch_size (now {self.settings.question_batch_size}), a smaller "
+                f"{self.prefill_chunk or f'{CHUNK}, and whole texts that share nothing'}) "
+                f"or question_batch_size (now {self.question_batch_size}), a smaller "
                 f"batch_size (now {self.batch_size}) or max_length"
             ) from error
 
 
-def request_name(request: Any, number: int) -> str:
-    """lm-eval's task, document and number, else the place of a request."""
-    task = getattr(request, "task_name", None)
-    document, index = getattr(request, "doc_id", "?"), getattr(request, "idx", 0)
-    return f"#{number}" if task is None else f"{task}/{document}/{index}"
+def peak_memory_bytes(device: torch.device) -> int:
+    """The peak of the device's tensors on CUDA, elsewhere that of the whole process."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(peak if sys.platform == "darwin" else peak * 1024)

@@ -7,6 +7,7 @@ short text is read in both ways, continued, and compared with the model's own fo
 
 import copy
 import logging
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -19,7 +20,6 @@ from transformers import DynamicCache
 from transformers.cache_utils import Cache, DynamicLayer, DynamicSlidingWindowLayer
 
 from leval_harness.backends.attention import SharedLayer, shared_attention
-from leval_harness.backends.counters import Counters
 from leval_harness.backends.documents import common_prefix
 from leval_harness.backends.forward import Head, cache_argument, input_device
 
@@ -28,9 +28,7 @@ logger = logging.getLogger(__name__)
 CHUNK = 2048
 """Tokens of a shared text in one forward pass."""
 
-_OWN = 14  # tokens of the longer row after the shared text
-_MARGIN = 10  # tokens of the shared text beyond the widest window
-_WIDEST = 8192  # wider windows are not outgrown by the self-check
+_SHARED, _OWN = 40, 14  # tokens of the text of the self-check, and of the longer row after it
 # Mean difference of log-probabilities over their mean spread. Two right computations differ by
 # rounding: on twelve layouts of random weights at three scales, and on SmolLM2-135M, by up to 1e-5,
 # in float16 4e-3, in bfloat16 4e-2 (30 layers; 2e-2 with two). A lost key, a position off by the
@@ -51,7 +49,6 @@ class Reader:
         head: of the model.
         mode: `shared` or `copied`.
         chunk: tokens in one forward pass.
-        counters: which count the tokens that are read.
 
     Attributes:
         tokens: the text that was read last, which is in `cache`.
@@ -62,8 +59,8 @@ class Reader:
         ValueError: `shared`, and a layer's cache is not one of plain keys and values.
     """
 
-    def __init__(self, head: Head, mode: str, chunk: int, counters: Counters) -> None:
-        self.head, self.chunk, self.counters = head, chunk, counters
+    def __init__(self, head: Head, mode: str, chunk: int) -> None:
+        self.head, self.chunk = head, chunk
         self.copied, self.tokens = mode == "copied", list[int]()
         self.least = 2 if self.copied else 1
         empty: Any = DynamicCache(config=head.model.config)
@@ -128,16 +125,8 @@ class Reader:
             with self._attention():
                 states = self.head.states([chunk], unused, self.cache)
             self.tokens += chunk
-            self.counters.tokens_prefilled += len(chunk)
             if use is not None and unused < len(chunk):
                 use(start + unused, states[0])
-
-    def states(self, rows: Sequence[list[int]], first: int) -> Tensor:
-        """States of rows after the text, from their own position `first` on."""
-        past = self.rows(max(map(len, rows)))
-        self.counters.tokens_prefilled += sum(map(len, rows))
-        with self._attention():
-            return self.head.states(rows, first, past)
 
     def generate(self, rows: Sequence[list[int]], pad: int, new: int, **options: Any) -> Any:
         """What `generate` of the model returns for rows that begin with the text.
@@ -160,7 +149,7 @@ class Reader:
             ids[at, :shared], mask[at, :shared] = torch.tensor(row[:shared]), 1
             ids[at, shared + hole :], mask[at, shared + hole :] = torch.tensor(row[shared:]), 1
         device = input_device(model)
-        self.counters.tokens_prefilled += sum(len(row) - shared for row in rows)
+        self.head.tokens_read += sum(len(row) - shared for row in rows)
         with self._attention():
             return model.generate(
                 input_ids=ids.to(device),
@@ -203,17 +192,19 @@ class Reuse:
 def find_reuse(head: Head) -> Reuse:
     """The best way to share texts that gives a loaded model's own answers."""
     failed, tolerance = "", _TOLERANCE.get(head.model.dtype, _TOLERANCE_OF_OTHERS)
+    read = head.tokens_read
     for mode, instead in (("shared", "forked for each row"), ("copied", "not shared")):
         try:
             difference = selfcheck(head, mode)
+            why = f"log-probabilities differ by {difference:.2g} of their spread from `hf`"
         # Any error that someone else's model raises here means that this mode is not for it.
         except Exception as error:  # noqa: BLE001
             # The error of a compiler can contain all of its output.
-            why = shorten(f"{type(error).__name__}: {error}", 200)
-        else:
-            if difference <= tolerance:
-                return Reuse(mode, failed)
-            why = f"log-probabilities differ by {difference:.2g} of their spread from `hf`"
+            difference, why = math.inf, shorten(f"{type(error).__name__}: {error}", 200)
+        finally:
+            head.tokens_read = read
+        if difference <= tolerance:
+            return Reuse(mode, failed)
         failed = f"{failed}; {mode}: {why}" if failed else f"{mode}: {why}"
         logger.warning("texts are %s (%s: %s)", instead, mode, why)
     return Reuse("none", failed)
@@ -223,24 +214,20 @@ def find_reuse(head: Head) -> Reuse:
 def selfcheck(head: Head, mode: str) -> float:
     """Relative difference to the model's own log-probabilities.
 
-    A text that is longer than the windows is read in two parts, with another text between them; two
-    rows of unequal length go on from it by two new tokens: every operation that is used later.
+    A text is read in two parts, with another text between them; two rows of unequal length go on
+    from it by two new tokens: every operation that is used later.
     """
     model = head.model
-    windows = [
-        getattr(each, "sliding_window", None) for each in DynamicCache(config=model.config).layers
-    ]
-    shared = _MARGIN + max((size for size in windows if size and size <= _WIDEST), default=0)
     vocabulary = model.config.get_text_config(decoder=True).vocab_size
     step = max(1, int(vocabulary * 0.618) - 1)  # ids spread over the vocabulary
-    tokens = [(4 + step * i) % vocabulary for i in range(1, shared + _OWN + 1)]
-    rows = [tokens[:shared] + tokens[shared + 3 :], tokens]
-    reader = Reader(head, mode, CHUNK, Counters())
-    half = shared - _MARGIN // 2
+    tokens = [(4 + step * i) % vocabulary for i in range(1, _SHARED + _OWN + 1)]
+    rows = [tokens[:_SHARED] + tokens[_SHARED + 3 :], tokens]
+    reader = Reader(head, mode, CHUNK)
+    half = _SHARED // 2
     reader.read(tokens[:half])
     reader.keep()
     reader.read(tokens[:half] + tokens[3:9])
-    reader.read(tokens[:shared])
+    reader.read(tokens[:_SHARED])
     steps = {"min_new_tokens": 2, "return_dict_in_generate": True, "output_logits": True}
     parts = [[row] for row in rows] if reader.copied else [rows]
     made = [reader.generate(part, 0, 2, do_sample=False, **steps) for part in parts]
@@ -261,4 +248,4 @@ def _difference(expected: Tensor, found: Tensor) -> float:
     expected, found = (logits.double().log_softmax(-1) for logits in (expected, found))
     spread = (expected - expected.mean(-1, keepdim=True)).abs().mean()
     difference = ((found - expected).abs().mean() / spread).item()
-    return difference if difference == difference else float("inf")
+    return math.inf if math.isnan(difference) else difference

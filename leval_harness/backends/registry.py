@@ -41,11 +41,12 @@ _STOCK_BACKENDS = {
     "hf": Backend("leval_harness.backends.hf:HF", "transformers"),
     "vllm": Backend("leval_harness.backends.vllm_long:RopeVLLM", "vllm", reads_once=True),
 }
+_ALL = _STOCK_BACKENDS | OWN_BACKENDS
 
 
 def libraries() -> dict[str, str]:
     """Backend -> the library that runs its model, for every backend that takes RoPE settings."""
-    known = sorted((_STOCK_BACKENDS | OWN_BACKENDS).items())
+    known = sorted(_ALL.items())
     return {name: backend.library for name, backend in known if backend.library}
 
 
@@ -60,8 +61,7 @@ def library_of(backend: str) -> str:
 
 def reading_once() -> list[str]:
     """Names of the backends that compute text which several requests share once."""
-    known = _STOCK_BACKENDS | OWN_BACKENDS
-    return sorted(name for name, backend in known.items() if backend.reads_once)
+    return sorted(name for name, backend in _ALL.items() if backend.reads_once)
 
 
 def register() -> None:
@@ -91,7 +91,7 @@ def take_over(name: str) -> None:
 def backend_class(name: str) -> Any:
     """The class of a backend: ours for `hf`, `hf-long`, `vllm`, `vllm-long`, else lm-eval's."""
     register()
-    if own := (_STOCK_BACKENDS | OWN_BACKENDS).get(name):
+    if own := _ALL.get(name):
         module, _, attribute = own.target.partition(":")
         return getattr(import_module(module), attribute)
     from lm_eval.api.registry import get_model

@@ -9,14 +9,11 @@ cached from its first question to its last.
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from lm_eval.models.vllm_causallms import VLLM
 
-from leval_harness.backends.counters import Counters
 from leval_harness.backends.documents import reading_order
 from leval_harness.backends.registry import CannotExchange
 from leval_harness.backends.vllm_start import starting, with_cpu_cache
-from leval_tasks.token_logprobs import SumOfLogprobs
 from resonance_vllm.config import ModelPositions, vllm_hf_overrides
 from resonance_vllm.core.spec import RopeSpec
 
@@ -91,18 +88,14 @@ class VLLMLong(RopeVLLM):
 
     def __init__(self, pretrained: str, *, batch_size: Any = "auto", **kwargs: Any) -> None:
         super().__init__(pretrained, batch_size="auto", **kwargs)
-        self.counters = Counters()
+        self.counted = {"tokens_prefilled": 0, "tokens_generated": 0}
 
-    def telemetry(self) -> dict[str, Any]:
-        """Prompt tokens computed, taken from the cache and unique; tokens generated; seconds.
+    def telemetry(self) -> dict[str, int]:
+        """Prompt tokens computed, and tokens generated.
 
         As the engine counts them when it first admits a request.
         """
-        return self.counters.work()
-
-    def get_model_info(self) -> dict[str, Any]:
-        """What lm-eval writes into the results."""
-        return {"vllm_long": self.telemetry()}
+        return dict(self.counted)
 
     def _model_generate(
         self, requests: list[list[int]], generate: bool = False, sampling_params: Any = None
@@ -117,24 +110,14 @@ class VLLMLong(RopeVLLM):
         order = reading_order(requests)
         if isinstance(sampling_params, list):
             sampling_params = [sampling_params[index] for index in order]
-        with self.counters.timed():
-            outputs = super()._model_generate(
-                [requests[index] for index in order], generate, sampling_params
-            )
+        outputs = super()._model_generate(
+            [requests[index] for index in order], generate, sampling_params
+        )
         by_index = dict(zip(order, outputs, strict=True))
         answers = [by_index[index] for index in range(len(requests))]
-        self.counters.add_texts(requests)
         cached = sum(answer.num_cached_tokens or 0 for answer in answers)
-        self.counters.tokens_prefilled += sum(map(len, requests)) - cached
+        self.counted["tokens_prefilled"] += sum(map(len, requests)) - cached
         if generate:
             made = (output.token_ids for answer in answers for output in answer.outputs)
-            self.counters.tokens_generated += sum(map(len, made))
+            self.counted["tokens_generated"] += sum(map(len, made))
         return answers
-
-    @staticmethod
-    def _parse_logprobs(tokens: list[int], outputs: Any, ctxlen: int) -> tuple[float, bool]:
-        """Same as lm-eval's method, with the log-probability of each scored token."""
-        total, greedy = VLLM._parse_logprobs(tokens, outputs, ctxlen)
-        scored = zip(tokens[ctxlen:], outputs.prompt_logprobs[ctxlen:], strict=True)
-        each = [getattr(known[token], "logprob", known[token]) for token, known in scored]
-        return SumOfLogprobs(total, np.array(each, np.float32)), greedy

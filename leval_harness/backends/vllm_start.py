@@ -75,7 +75,7 @@ def starting() -> Iterator[None]:
     with _heard() as log:
         try:
             yield
-        except RuntimeError as error:
+        except (RuntimeError, TypeError) as error:  # an argument that the engine does not have
             raise UserError(f"vLLM does not start: {reason_of(error, log())}") from error
 
 

@@ -8,18 +8,10 @@ import click
 
 from leval_harness.cli.console import interrupted_by_signals
 from leval_harness.cli.output import EXISTING_FILE, FILE, FOLDER, json_option
-from resonance_vllm.errors import SettingError, not_allowed
+from resonance_vllm.errors import SettingError
 from resonance_vllm.settings import read
 
 FIGURE = "difference"
-
-
-def parse_lengths(text: str | None) -> tuple[int, ...]:
-    """Of `1024,4096`."""
-    parts = [part.strip() for part in (text or "").split(",") if part.strip()]
-    if not all(part.isdecimal() for part in parts):
-        raise SettingError(not_allowed("--lengths", text, "numbers of tokens, e.g. 1024,4096"))
-    return tuple(map(int, parts))
 
 
 @click.command(
@@ -60,52 +52,32 @@ def diff(
     """
     from leval_harness.parity.compare import Options, save_reference
     from leval_harness.parity.compare import diff as compare
-    from leval_harness.parity.setups import Setup
+    from leval_harness.parity.setups import SAVED, Setup
 
-    wanted = read(Options, {"lengths": parse_lengths(lengths), **options})
-    a, b = setup_texts(setups, rope_a, rope_b, against, alone=save is not None)
-    setup_a = Setup.parse(a, rope_a)
+    split = tuple(part.strip() for part in (lengths or "").split(",") if part.strip())
+    wanted = read(Options, {"lengths": split, **options})
+    parsed = [Setup(SAVED, str(against), text=str(against))] if against else []
+    ropes = (rope_b,) if against else (rope_a, rope_b)
+    parsed += [Setup.parse(*each) for each in zip(setups, ropes, strict=False)]
+    given = len(setups) + bool(against)
+    if (given != 2 and not (given == 1 and save and not against)) or (against and rope_a):
+        raise SettingError(
+            "give A and B; or B with --against FILE (and no --rope-a); or A with --save FILE"
+        )
     with interrupted_by_signals():
-        if b is None:
-            assert save is not None
-            reference = save_reference(setup_a, save, wanted)
+        if save is not None and given == 1:
+            reference = save_reference(parsed[0], save, wanted)
             facts = {"saved": str(save), "texts": len(reference.texts), "setup": reference.setup}
             click.echo(json.dumps(facts) if as_json else f"Saved: {save}, {facts['texts']} texts")
             return 0
-        result = compare(setup_a, Setup.parse(b, rope_b), wanted, save=save)
+        first, second = parsed
+        result = compare(first, second, wanted, save=save)
     content = result.as_json()
     if out is not None:
         write_files(content, out)
-    if as_json:
-        click.echo(json.dumps(content, allow_nan=False))
-    else:
-        for line in result_lines(content):
-            click.echo(line)
+    shown = json.dumps(content, allow_nan=False) if as_json else "\n".join(result_lines(content))
+    click.echo(shown)
     return result.exit_code
-
-
-def setup_texts(
-    setups: tuple[str, ...],
-    rope_a: str | None,
-    rope_b: str | None,
-    against: Path | None,
-    *,
-    alone: bool,
-) -> tuple[str, str | None]:
-    """A, and B or None where A alone is saved.
-
-    Raises:
-        SettingError: the number of setups does not fit the options.
-    """
-    if against is not None:
-        if len(setups) != 1 or rope_a is not None:
-            raise SettingError("--against stands for A: give B alone, and no --rope-a")
-        return f"saved:{against}", setups[0]
-    if len(setups) == 2:
-        return setups[0], setups[1]
-    if len(setups) == 1 and alone and rope_b is None:
-        return setups[0], None
-    raise SettingError("give A and B; or B with --against FILE; or A with --save FILE")
 
 
 def write_files(content: dict[str, Any], out: Path) -> None:
@@ -134,6 +106,5 @@ def result_lines(content: dict[str, Any]) -> list[str]:
                 f"  {part['start']:>7,} – {part['end']:>7,}  {part['difference']:+8.4f}  "
                 f"{' to '.join(ends) or 'one block: none'}  {part['verdict']}"
             )
-        shown.append(f"  same token first: {100 * each['agreement']:.2f} % of positions")
-        shown.append(f"  KL(A || B): at least {each['divergence']:.5f} nats")
+        shown.append(f"  losses of a token are {each['apart']:.5f} nats apart on average")
     return shown

@@ -54,7 +54,6 @@ def posgen() -> None:
 @setting_options(Recipe)
 @setting_options(Architecture)
 @click.option("--jobs", type=_COUNT, default=1, help="Processes that share the cores or the GPU.")
-@click.option("--save-steps", type=_COUNT, default=200, help="Steps between two states.")
 @_DEVICE
 @json_option
 def train(

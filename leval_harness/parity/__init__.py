@@ -1,7 +1,7 @@
 """`diff`: does this setup still read like that one?
 
 - `setups`: what a user writes for A and B. `texts`: which texts they read.
-- `local`, `server`, `saved`: readers, one interface (`reading.Reader`).
-- `worker`: a process for each side. `compare`: lets both read.
-- `findings`: tokenizers, BOS, templates. `result`: numbers and sentences.
+- `local`, `server`: readers, one interface (`reading.Reader`).
+- `side`: lets one setup read, in a process of its own; keeps and loads what it has read.
+- `compare`: the comparison. `result`: its numbers, findings and sentences.
 """

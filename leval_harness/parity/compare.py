@@ -2,24 +2,23 @@
 
 import os
 import random
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from leval_harness.parity.findings import compare_encodings, compare_templates
-from leval_harness.parity.result import DiffResult, compare_lengths
-from leval_harness.parity.saved import SavedReader
+from leval_harness.parity.result import DiffResult, compare_lengths, findings_of
 from leval_harness.parity.setups import SAVED, Setup
+from leval_harness.parity.side import DEFAULT_LENGTH, Side, first_side, in_process, second_side
 from leval_harness.parity.texts import read_texts
-from leval_harness.parity.worker import DEFAULT_LENGTH, Encodings, in_process, let_read
 from leval_tasks.statistics.difference import MARGIN
-from resonance_vllm.errors import SettingError, not_allowed
+from resonance_vllm.errors import SettingError
 from resonance_vllm.settings import Settings, read
 
 SEED = 0
 """Order in which texts are taken; the same in every run."""
+Sided = Setup | str | os.PathLike[str]
 
 
 class Options(Settings):
@@ -36,7 +35,7 @@ class Options(Settings):
     """
 
     texts: str = "pydocs"
-    lengths: tuple[Annotated[int, Field(ge=8)], ...] = Field((), strict=False)
+    lengths: tuple[Annotated[int, Field(ge=8, strict=False)], ...] = Field((), strict=False)
     count: PositiveInt = 8
     margin: PositiveFloat = MARGIN
     ignore: tuple[Literal["bos", "tokenizer", "template"], ...] = Field((), strict=False)
@@ -44,8 +43,8 @@ class Options(Settings):
 
 
 def diff(
-    a: "Setup | str | os.PathLike[str]",
-    b: "Setup | str | os.PathLike[str]",
+    a: Sided,
+    b: Sided,
     options: Options | None = None,
     *,
     save: str | os.PathLike[str] | None = None,
@@ -54,8 +53,8 @@ def diff(
     """Does setup `b` still read like setup `a`?
 
     Args:
-        a: a setup, its text as `setups` reads it, or a path.
-        b: the other one.
+        a: a setup, its text as `setups` reads it, or the path of a saved reference.
+        b: the other one; it is loaded, so no saved reference.
         options: how to compare.
         save: file in which what A reads is kept as a reference.
         **more: single fields of `Options`.
@@ -69,65 +68,56 @@ def diff(
         >>> result.verdict, result.lengths[0].bins[0].start  # doctest: +SKIP
         ('worse', 0)
     """
-    started = time.monotonic()
     options = options.changed(**more) if options else read(Options, more)
     first, second = _checked(a), _checked(b)
-    of_a, made_by_a = _first(first, options)
-    asked = (of_a.texts, options.lengths, options.count, of_a.rows)
-    of_b, made_by_b = _side("B", second, options, *asked)
+    if second.kind == SAVED:
+        raise SettingError(f"B: {second.text} is a saved reference, which can only be A")
+    of_a = _first(first, options)
     if save is not None:
         of_a.save(Path(save))
+    asked = (second, of_a.texts, of_a.rows, bool(options.lengths))
+    of_b = _run(second, options, second_side, *asked)
     return DiffResult(
         a=of_a.setup,
         b=of_b.setup,
-        lengths=compare_lengths(of_a.readings, of_b.readings, options.margin),
-        findings=(
-            *compare_encodings(made_by_a, made_by_b),
-            *compare_templates(of_a.chat, of_b.chat),
-        ),
+        lengths=compare_lengths(of_a.logprobs, of_b.logprobs, options.margin),
+        findings=tuple(findings_of(of_a, of_b)),
         ignored=options.ignore,
         texts=tuple({"name": each.name, "sha256": each.sha256} for each in of_a.texts),
-        seconds=time.monotonic() - started,
     )
 
 
-def save_reference(
-    a: "Setup | str | os.PathLike[str]", path: Path, options: Options | None = None, **more: Any
-) -> SavedReader:
+def save_reference(a: Sided, path: Path, options: Options | None = None, **more: Any) -> Side:
     """Let a setup read the texts and keep what it reads, for `diff --against`.
 
     Raises:
         UserError: as for `diff`.
     """
     options = options.changed(**more) if options else read(Options, more)
-    reference, _ = _first(_checked(a), options)
+    reference = _first(_checked(a), options)
     reference.save(path)
     return reference
 
 
-def _checked(given: "Setup | str | os.PathLike[str]") -> Setup:
+def _checked(given: Sided) -> Setup:
     """A setup; what is written wrong is found before a model is loaded, which takes long."""
     setup = given if isinstance(given, Setup) else Setup.parse(os.fspath(given))
     setup.rope()
     return setup
 
 
-def _first(setup: Setup, options: Options) -> tuple[SavedReader, Encodings]:
-    """A reads the texts of the options, or its own if it is a saved reference."""
+def _first(setup: Setup, options: Options) -> Side:
+    """What A reads of the options' texts, or what a saved reference holds."""
     lengths = sorted(set(options.lengths))
     if setup.kind == SAVED:
-        reference = SavedReader.load(Path(setup.target).expanduser())
-        if missing := sorted(set(lengths) - set(reference.lengths)):
-            allowed = f"{reference.lengths}, the lengths in {setup.target}"
-            raise SettingError(not_allowed("--lengths", missing, allowed))
-        texts, lengths = reference.texts, lengths or reference.lengths
-    else:
-        texts = read_texts(options.texts, max(lengths, default=DEFAULT_LENGTH))
-        random.Random(SEED).shuffle(texts)
-    return _side("A", setup, options, texts, lengths, options.count)
+        if lengths:
+            raise SettingError("--lengths: a saved reference is compared at its own lengths")
+        return Side.load(Path(setup.target).expanduser())
+    texts = read_texts(options.texts, max(lengths, default=DEFAULT_LENGTH))
+    random.Random(SEED).shuffle(texts)
+    return _run(setup, options, first_side, setup, texts, lengths, options.count)
 
 
-def _side(name: str, setup: Setup, options: Options, *asked: Any) -> tuple[SavedReader, Encodings]:
-    if options.isolated and setup.library is not None:
-        return in_process(let_read, name, setup, *asked)
-    return let_read(name, setup, *asked)
+def _run(setup: Setup, options: Options, function: Callable[..., Side], *arguments: Any) -> Side:
+    apart = options.isolated and setup.library is not None
+    return in_process(function, *arguments) if apart else function(*arguments)

@@ -4,38 +4,23 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from leval_harness.backends.arguments import arguments_of, refusing_unknown
-from leval_harness.backends.registry import backend_class
-from leval_harness.parity.reading import (
-    TOP,
-    Messages,
-    Reader,
-    Reading,
-    joined,
-    of_entries,
-    of_logprobs,
-)
-from leval_harness.parity.setups import Setup
-from resonance_vllm.errors import SettingError
+import torch
+from transformers import DynamicCache
 
-SLICE = 256
-"""Positions whose logits are held at once."""
+from leval_harness.backends.forward import Head, token_scores
+from leval_harness.backends.registry import backend_class
+from leval_harness.parity.reading import Messages, Reader
+from leval_harness.parity.setups import Setup
+from leval_tasks.token_logprobs import Logprobs, token_logprobs
+from resonance_vllm.errors import SettingError, UserError
 
 
 class LocalReader(Reader):
-    """What both libraries have in common: lm-eval's model of a setup.
+    """What both libraries have in common: lm-eval's model of a setup, by its backend's name."""
 
-    Args:
-        setup: of a checkpoint.
-        backend: `hf` or `vllm`.
-        engine: further classes whose arguments the backend takes.
-    """
-
-    def __init__(self, setup: Setup, backend: str, *engine: type) -> None:
+    def __init__(self, setup: Setup, backend: str) -> None:
         self.setup = setup
-        model, arguments = backend_class(backend), setup.backend_arguments()
-        with refusing_unknown(setup.kind, arguments, arguments_of(model, *engine)):
-            self.lm = model(**arguments)
+        self.lm = backend_class(backend)(**setup.backend_arguments())
 
     def encode(self, text: str) -> list[int]:
         return list(self.lm.tok_encode(text))
@@ -59,10 +44,6 @@ class HFReader(LocalReader):
     """transformers. `prefill_chunk` tokens a forward pass, by default a whole text."""
 
     def __init__(self, setup: Setup) -> None:
-        import torch
-
-        from leval_harness.backends.forward import Head
-
         if "threads" in setup.arguments:
             torch.set_num_threads(int(setup.arguments["threads"]))
         super().__init__(setup, "hf")
@@ -70,34 +51,33 @@ class HFReader(LocalReader):
         with torch.no_grad():
             self.head = Head(self.lm.model)
 
-    def read(self, rows: Sequence[list[int]]) -> Iterator[Reading]:
-        import torch
-
+    def read(self, rows: Sequence[list[int]]) -> Iterator[Logprobs]:
+        vocabulary = self.lm.model.get_input_embeddings().num_embeddings
+        if (largest := max(map(max, rows))) >= vocabulary:
+            raise UserError(
+                f"token {largest} is outside of the vocabulary of {vocabulary} tokens: the setups "
+                "have different tokenizers"
+            )
         dtype = self.lm.mixed_precision_dtype
         for batch in self.batches(rows):
             self.lm.forget()
             device = self.lm.device.type
             with torch.no_grad(), torch.autocast(device, dtype=dtype, enabled=dtype is not None):
-                found = self._batch(batch)
-            yield from map(joined, found)
+                chunks = list(self._chunks(batch))
+            yield from (torch.cat(parts).numpy() for parts in zip(*chunks, strict=True))
 
-    def _batch(self, batch: list[list[int]]) -> list[list[Reading]]:
-        """Of each text its parts; with a cache if the text is read in chunks."""
-        from transformers import DynamicCache
-
+    def _chunks(self, batch: list[list[int]]) -> Iterator[list[torch.Tensor]]:
+        """Log-probabilities of one chunk after the other, of each text of a batch."""
         length = len(batch[0]) - 1
         chunk = int(self.setup.arguments.get("prefill_chunk") or length)
         cache = DynamicCache(config=self.lm.model.config) if chunk < length else None
-        parts: list[list[Reading]] = [[] for _ in batch]
         for start in range(0, length, chunk):
-            rows = [row[start : min(start + chunk, length)] for row in batch]
-            states = self.head.states(rows, past=cache)
-            for at in range(0, len(rows[0]), SLICE):
-                for row, each, found in zip(batch, states, parts, strict=True):
-                    logprob = self.head.logits(each[at : at + SLICE]).log_softmax(-1).cpu().numpy()
-                    first = start + at + 1
-                    found.append(of_logprobs(logprob, row[first : first + len(logprob)]))
-        return parts
+            end = min(start + chunk, length)
+            states = self.head.states([row[start:end] for row in batch], past=cache)
+            pairs = zip(states, batch, strict=True)
+            yield [
+                token_scores(self.head, each, row[start + 1 : end + 1])[0] for each, row in pairs
+            ]
 
     def facts(self) -> dict[str, Any]:
         model = self.lm.model
@@ -111,25 +91,13 @@ class VLLMReader(LocalReader):
     def __init__(self, setup: Setup) -> None:
         if int(setup.arguments.get("data_parallel_size", 1)) > 1:
             raise SettingError("data_parallel_size: allowed: 1, diff reads with one engine")
-        from vllm import EngineArgs
-
-        super().__init__(setup, "vllm", EngineArgs)
+        super().__init__(setup, "vllm")
         # The engine generates one token after the prompt.
         self.limit = self.lm.model.llm_engine.model_config.max_model_len - 1
 
-    def read(self, rows: Sequence[list[int]]) -> Iterator[Reading]:
-        from vllm import SamplingParams
-
-        asked = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=TOP)
+    def read(self, rows: Sequence[list[int]]) -> Iterator[Logprobs]:
         for batch in self.batches(rows):
-            prompts = [{"prompt_token_ids": row} for row in batch]
-            outputs = self.lm.model.generate(prompts, asked, use_tqdm=False)
-            for output, row in zip(outputs, batch, strict=True):
-                each = [
-                    {token: entry.logprob for token, entry in found.items()}
-                    for found in output.prompt_logprobs[1:]
-                ]
-                yield of_entries(each, row)
+            yield from token_logprobs(self.lm, [(row[:1], row[1:]) for row in batch])
 
     def facts(self) -> dict[str, Any]:
         engine = self.lm.model.llm_engine

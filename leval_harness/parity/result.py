@@ -2,15 +2,14 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from leval_harness.layout import DIFF_KIND, DIFF_SCHEMA
-from leval_harness.parity.findings import Finding
-from leval_harness.parity.reading import Reading
+from leval_harness.parity.side import Side
 from leval_tasks.statistics.difference import (
     BETTER,
     OPEN,
@@ -21,7 +20,7 @@ from leval_tasks.statistics.difference import (
     equal_up_to,
     verdict_of,
 )
-from leval_tasks.statistics.divergence import kl_lower_bound
+from leval_tasks.token_logprobs import Logprobs
 
 EXIT_CODES = {SAME: 0, BETTER: 0, OPEN: 3, WORSE: 4}
 MOST_TEXTS = 4096
@@ -39,8 +38,7 @@ class LengthResult:
         margin: nats a token.
         bins: differences by position from there on; none where all losses are equal.
         loss_a, loss_b: nats a token, over all positions.
-        agreement: share of positions at which both rank the same token first.
-        divergence: a lower bound of `KL(A || B)` in nats, from the most probable tokens.
+        apart: mean absolute difference of the loss of a token, nats.
     """
 
     length: int
@@ -50,8 +48,7 @@ class LengthResult:
     bins: tuple[Bin, ...]
     loss_a: float
     loss_b: float
-    agreement: float
-    divergence: float
+    apart: float
 
     @property
     def verdict(self) -> str:
@@ -97,6 +94,19 @@ def _amount(part: Bin) -> str:
 
 
 @dataclass(frozen=True)
+class Finding:
+    """A difference that is no difference of losses.
+
+    Attributes:
+        kind: `bos`, `tokenizer` or `template`.
+        sentence: what differs.
+    """
+
+    kind: str
+    sentence: str
+
+
+@dataclass(frozen=True)
 class DiffResult:
     """What a comparison found.
 
@@ -106,7 +116,6 @@ class DiffResult:
         findings: differences of tokenizers, BOS or template.
         ignored: kinds of findings that do not count.
         texts: name and SHA-256 of the texts.
-        seconds: of the whole comparison.
     """
 
     a: dict[str, Any]
@@ -115,7 +124,6 @@ class DiffResult:
     findings: tuple[Finding, ...]
     ignored: tuple[str, ...]
     texts: tuple[dict[str, str], ...]
-    seconds: float
 
     @property
     def verdict(self) -> str:
@@ -154,36 +162,66 @@ class DiffResult:
         }
 
 
+def findings_of(a: Side, b: Side) -> Iterator[Finding]:
+    """What differs in the token ids that both make of the same texts, and of a chat.
+
+    A missing BOS, another tokenizer or another template cannot be seen by scoring given ids.
+    """
+    for text, left, right in zip(a.texts, a.encoded, b.encoded, strict=True):
+        if left is None or right is None:
+            continue
+        size = min(len(left), len(right))
+        left, right = left[:size], right[:size]
+        if left == right:
+            continue
+        if left[1:] in (right[1:], right[:-1]) or left[:-1] == right[1:]:
+            yield Finding("bos", f"A begins a text with tokens {left[:2]}, B with {right[:2]}")
+        else:
+            yield Finding(
+                "tokenizer", f"the tokenizers differ in {text.name}: {_part(left, right)}"
+            )
+        break
+    if a.chat is None or b.chat is None or a.chat == b.chat:
+        return
+    if a.chat and b.chat:
+        yield Finding("template", f"chat templates render other tokens: {_part(a.chat, b.chat)}")
+    else:
+        without, other = ("B", "A") if a.chat else ("A", "B")
+        yield Finding("template", f"{without} has no chat template, {other} has one")
+
+
+def _part(a: Sequence[int], b: Sequence[int]) -> str:
+    """Where two texts part."""
+    pairs = enumerate(zip(a, b, strict=False))
+    at = next((at for at, (x, y) in pairs if x != y), min(len(a), len(b)))
+    return f"from token {at} on A has {list(a[at : at + 3])}, B {list(b[at : at + 3])}"
+
+
 def compare_lengths(
-    a: Sequence[Reading], b: Sequence[Reading], margin: float
+    a: Sequence[Logprobs], b: Sequence[Logprobs], margin: float
 ) -> tuple[LengthResult, ...]:
-    """Compare the readings of the same rows, which are grouped by length, ascending.
+    """Compare what was read of the same rows, which are grouped by length, ascending.
 
     A side that has read fewer tokens of a text than the other is compared up to there.
     """
-    pairs = []
-    for x, y in zip(a, b, strict=True):
-        tokens = min(len(x.logprob), len(y.logprob)) + 1
-        pairs.append((x.first(tokens), y.first(tokens)))
-    grouped = [list(g) for _, g in itertools.groupby(pairs, lambda pair: len(pair[0].logprob))]
-    return tuple(_length_result(group, margin, len(grouped)) for group in grouped)
-
-
-def _length_result(
-    pairs: Sequence[tuple[Reading, Reading]], margin: float, lengths: int
-) -> LengthResult:
-    a, b = (np.stack([-pair[side].logprob.astype(np.float64) for pair in pairs]) for side in (0, 1))
-    identical = equal_up_to(a, b)
-    k = min(x.top.shape[1] for pair in pairs for x in pair)
-    tops = [[(x.top_ids[:, :k], x.top[:, :k].astype(np.float64)) for x in pair] for pair in pairs]
-    return LengthResult(
-        length=a.shape[1] + 1,
-        texts=len(pairs),
-        identical=identical,
-        margin=margin,
-        bins=difference_bins(b - a, identical, margin, lengths),
-        loss_a=float(a.mean()),
-        loss_b=float(b.mean()),
-        agreement=float(np.mean([x.top_ids[:, 0] == y.top_ids[:, 0] for x, y in pairs])),
-        divergence=float(np.mean([kl_lower_bound(*x, *y) for x, y in tops])),
-    )
+    sizes = [min(len(x), len(y)) for x, y in zip(a, b, strict=True)]
+    grouped = [list(group) for _, group in itertools.groupby(range(len(a)), sizes.__getitem__)]
+    made = []
+    for rows in grouped:
+        size = sizes[rows[0]]
+        of_a, of_b = (np.stack([-side[row][:size].astype(np.float64) for row in rows])
+                      for side in (a, b))  # fmt: skip
+        identical = equal_up_to(of_a, of_b)
+        made.append(
+            LengthResult(
+                length=size + 1,
+                texts=len(rows),
+                identical=identical,
+                margin=margin,
+                bins=difference_bins(of_b - of_a, identical, margin, len(grouped)),
+                loss_a=float(of_a.mean()),
+                loss_b=float(of_b.mean()),
+                apart=float(np.abs(of_b - of_a).mean()),
+            )
+        )
+    return tuple(made)

@@ -7,8 +7,11 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from leval_harness.parity.reading import TOP, Messages, Reader, Reading, of_entries
+import numpy as np
+
+from leval_harness.parity.reading import Messages, Reader
 from leval_harness.parity.setups import Setup
+from leval_tasks.token_logprobs import Logprobs
 from resonance_vllm.errors import UserError, hint
 
 KEY_VARIABLE = "OPENAI_API_KEY"
@@ -47,8 +50,8 @@ class ServerReader(Reader):
         except (UserError, KeyError):
             return None
 
-    def read(self, rows: Sequence[list[int]]) -> Iterator[Reading]:
-        asked = {"model": self.model, "temperature": 0.0, "max_tokens": 1, "prompt_logprobs": TOP}
+    def read(self, rows: Sequence[list[int]]) -> Iterator[Logprobs]:
+        asked = {"model": self.model, "temperature": 0.0, "max_tokens": 1, "prompt_logprobs": 1}
         for row in rows:
             choices = self._call("/v1/completions", {**asked, "prompt": row}).get("choices") or [{}]
             entries = choices[0].get("prompt_logprobs")
@@ -57,11 +60,11 @@ class ServerReader(Reader):
                     f"{self.root} returns no prompt_logprobs, the log-probabilities of the given "
                     "tokens. vllm serve does; llama.cpp's server and chat endpoints do not"
                 )
-            yield of_entries(
-                [{int(token): value["logprob"] for token, value in each.items()}
-                 for each in entries[1:]],
-                row,
-            )  # fmt: skip
+            if len(entries) != len(row):
+                scored = f"{len(entries)} of {len(row)} positions were scored"
+                raise UserError(f"{self.root}: {scored}: the prompt was cut")
+            found = zip(row[1:], entries[1:], strict=True)
+            yield np.array([each[str(token)]["logprob"] for token, each in found], np.float32)
 
     def facts(self) -> dict[str, Any]:
         return {"model": self.model}

@@ -7,12 +7,11 @@ vllm:MODEL,hf_overrides={"rope_parameters": {...}}
 hf:MODEL,rope=yarn:factor=2                   more keys of rope: as JSON, or by --rope-b
 http://localhost:8000,model=NAME              a server that returns prompt log-probabilities
 base.npz                                      saved by an earlier diff
-{"backend": "vllm", "pretrained": "MODEL", "kv_cache_dtype": "fp8_e4m3"}
 """
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
@@ -22,7 +21,6 @@ from leval_harness.smollm2 import prepared
 from resonance_vllm.config import ModelPositions, model_args
 from resonance_vllm.core.spec import RopeRequest, parsed_value
 from resonance_vllm.errors import SettingError, one_of, shown
-from resonance_vllm.files import parse_json
 
 SERVER, SAVED = "server", "saved"
 PACKAGES = {
@@ -33,17 +31,13 @@ OWN_ARGUMENTS = {"transformers": ("rope", "threads", "prefill_chunk"), "vllm": (
 """Arguments of a local setup that the backend does not get."""
 
 
-def kinds() -> list[str]:
-    """Prefixes of a setup."""
-    return [*libraries(), SERVER, SAVED]
-
-
 @dataclass(frozen=True)
 class Setup:
     """One side of a comparison.
 
     Attributes:
-        kind: one of `kinds()`; `hf-long` and `vllm-long` read given texts as `hf` and `vllm` do.
+        kind: a backend with RoPE settings (`hf-long` and `vllm-long` read given texts as `hf` and
+            `vllm` do), `SERVER` or `SAVED`.
         target: checkpoint folder or hub name, URL, or path of a file.
         arguments: those of the backend, and `OWN_ARGUMENTS`.
         text: as the user wrote it.
@@ -65,46 +59,32 @@ class Setup:
         Raises:
             SettingError: names the part that cannot be read and what is allowed.
         """
-        if text.strip().startswith("{"):
-            setup = cls._from_json(parse_json(text, "setup"))
-        else:
-            setup = cls._from_parts(list(_split(text)))
-        arguments = setup.arguments if rope is None else {**setup.arguments, "rope": rope}
-        if "rope" in arguments and setup.library is None:
-            raise SettingError(f"rope: {setup.kind} runs a model as it is; allowed with: "
-                               f"{', '.join(libraries())}")  # fmt: skip
-        target = setup.target if setup.library is None else prepared(setup.target)
-        return replace(setup, target=target, arguments=arguments, text=text)
-
-    @classmethod
-    def _from_json(cls, content: Any) -> Self:
-        if not isinstance(content, dict) or not isinstance(content.get("pretrained"), str):
-            raise SettingError("setup: a JSON object needs 'pretrained', a path or a name")
-        arguments = dict(content)
-        target = arguments.pop("pretrained")
-        kind = arguments.pop("backend", None) or _kind_of(target)
-        return cls(one_of("backend", kind, kinds()), target, arguments)
-
-    @classmethod
-    def _from_parts(cls, parts: list[str]) -> Self:
-        target, rest = parts[0].strip(), parts[1:]
+        target, *rest = [part.strip() for part in _split(text)]
         prefix, colon, path = target.partition(":")
-        kind = prefix if colon and prefix in kinds() else None
-        if colon and not kind and "://" not in target and not Path(target).expanduser().exists():
-            one_of("setup", prefix, kinds())
-        target = path if kind else target
+        if colon and "://" not in target and not Path(target).expanduser().exists():
+            kind, target = one_of("setup", prefix, libraries()), path
+        elif target.startswith(("http://", "https://")):
+            kind = SERVER
+        else:
+            kind = SAVED if target.endswith(".npz") else "hf"
         if not target or "=" in target.partition("/")[0]:
+            prefixes = ", ".join(f"{each}:" for each in libraries())
             raise SettingError(
-                f"setup: {shown(','.join(parts))} names no model; allowed: MODEL,key=value,... "
-                f"with an optional prefix of {', '.join(f'{each}:' for each in kinds())}"
+                f"setup: {shown(text)} names no model; allowed: MODEL,key=value,... with an "
+                f"optional prefix of {prefixes}"
             )
-        arguments = {}
+        arguments: dict[str, Any] = {} if rope is None else {"rope": rope}
         for item in rest:
             key, equals, value = item.partition("=")
-            if not equals or not key.strip():
+            if not equals or not key:
                 raise SettingError(f"setup: {shown(item)} has no value; allowed: key=value")
-            arguments[key.strip()] = parsed_value(value.strip())
-        return cls(kind or _kind_of(target), target, arguments)
+            arguments.setdefault(key.strip(), parsed_value(value.strip()))
+        if kind not in libraries():
+            if "rope" in arguments:
+                allowed = ", ".join(libraries())
+                raise SettingError(f"rope: {kind} runs a model as it is; allowed with: {allowed}")
+            return cls(kind, target, arguments, text)
+        return cls(kind, prepared(target), arguments, text)
 
     @property
     def library(self) -> str | None:
@@ -156,12 +136,6 @@ class Setup:
         asked = written.get("rope_parameters") if isinstance(written, Mapping) else None
         shipped = ModelPositions.of_checkpoint(self.target, self.arguments.get("revision")).rope
         return dict(asked or shipped)
-
-
-def _kind_of(target: str) -> str:
-    if target.startswith(("http://", "https://")):
-        return SERVER
-    return SAVED if target.endswith(".npz") else "hf"
 
 
 def _split(text: str) -> Iterator[str]:

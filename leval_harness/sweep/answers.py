@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from leval_harness.backends.answer_limits import AnswerEnd
 from leval_harness.cell_record import CellRecord
 from leval_harness.layout import CELL, CELLS, LOSSES_OF
 from leval_harness.sweep.claims import Folder
@@ -159,8 +158,8 @@ class Answers:
             with contextlib.suppress(OSError):
                 progress.write_text(f"{self.answered} {self.asked}")
 
-    def ends_of(self, prompt: str, answer: str) -> list[AnswerEnd]:
-        """How an answer to a prompt ended, in an earlier attempt at the cell too."""
+    def ends_of(self, prompt: str, answer: str) -> list[bool]:
+        """Whether the limit ended an answer to a prompt, in an earlier attempt at the cell too."""
         known = self.model.ends.of(prompt, answer) if self.model.ends else []
         return known or self.kept.get(key_of_end(prompt, answer), [])
 

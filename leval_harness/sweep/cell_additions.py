@@ -7,7 +7,6 @@ from statistics import fmean
 from typing import Any
 
 from leval_harness.backends import libraries
-from leval_harness.backends.answer_limits import AnswerEnd
 from leval_harness.cell_record import CellRecord
 from leval_harness.layout import FEATURES, SCHEMA_VERSION
 from leval_tasks.closed.definition import marks_in
@@ -70,15 +69,16 @@ def _lengths(requests: Iterable[Any], count: Callable[[str], int], model: Any) -
             yield count(prompt) + given["max_gen_toks"]
 
 
-def mark_answer_ends(ends_of: Callable[[str, str], list[AnswerEnd]], samples: Samples) -> None:
+def mark_answer_ends(ends_of: Callable[[str, str], list[bool]], samples: Samples) -> None:
     """Write `reached_limit` and `thinking_unfinished` into samples of generated answers.
 
     `reached_limit` is the share of a question's answers that the generation limit ended, where the
-    backend knows it of each. `thinking_unfinished` is 1 where one stopped while it was thinking.
+    backend knows it of each. `thinking_unfinished` is 1 where one stopped while it was thinking,
+    by any known mark of thinking; tasks of ours have their own mark in `filtered_resps`.
 
     Args:
-        ends_of: ends of an answer to a prompt, as noted while it was generated; empty where
-            nothing was.
+        ends_of: whether the limit ended an answer to a prompt, each time; empty where it was not
+            noted.
         samples: changed in place.
     """
     for row in (row for rows in samples.values() for row in rows):
@@ -87,18 +87,12 @@ def mark_answer_ends(ends_of: Callable[[str, str], list[AnswerEnd]], samples: Sa
             continue
         noted = [ends_of(*each) for each in answers]
         if all(noted):
-            row[AT_LIMIT] = fmean(end.at_limit for each in noted for end in each)
-        # tasks of ours have their own mark in `filtered_resps`, which an open end overrides
-        is_marked = bool(marks_in(row.get("filtered_resps")))
-        if not is_marked or any(end.thinking_open for each in noted for end in each):
-            pairs = zip(answers, noted, strict=True)
-            row[OPEN] = float(any(_is_all_thinking(*answer, known) for answer, known in pairs))
+            row[AT_LIMIT] = fmean(end for each in noted for end in each)
+        if not marks_in(row.get("filtered_resps")):
+            row[OPEN] = float(any(_is_all_thinking(*each) for each in answers))
 
 
-def _is_all_thinking(prompt: str, answer: str, ends: list[AnswerEnd]) -> bool:
-    """Whether thinking was unfinished: as the backend noted it, else by any known mark."""
-    if ends and ends[0].thinking_open is not None:
-        return any(end.thinking_open for end in ends)
+def _is_all_thinking(prompt: str, answer: str) -> bool:
     return any(
         thinking_unfinished(answer, mark, opened=opens_thinking(prompt, mark)) for mark in THINKING
     )

@@ -1,16 +1,15 @@
 """Adapt a language model to a RoPE method on long text, with transformers' Trainer."""
 
-import contextlib
 import json
 import logging
 import math
 import shutil
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from accelerate import PartialState
 from torch import Tensor
@@ -55,24 +54,15 @@ class Rows(Dataset[dict[str, Tensor]]):
         return {"input_ids": row, "labels": row}
 
 
-class _Metrics(TrainerCallback):
-    """Write one CSV row a step; stop when the loss is NaN or infinite."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
+class _Finite(TrainerCallback):
+    """Stop when the loss is NaN or infinite."""
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        if not logs or "loss" not in logs:
-            return
-        loss = float(logs["loss"])
-        if not math.isfinite(loss):
+        if not math.isfinite(loss := float((logs or {}).get("loss", 0.0))):
             raise UserError(
                 f"loss: {loss} at step {state.global_step}; lower the learning rate "
                 f"({args.learning_rate:g}), clip gradients (max_grad_norm), or train without bf16"
             )
-        if state.is_world_process_zero:  # the history holds this row and those before a resume
-            rows = [[row.get(c) for c in COLUMNS] for row in state.log_history if "loss" in row]
-            shared.write_rows(self.file, COLUMNS, rows)
 
 
 def load_model(model_path: str, settings: FineTuneSettings) -> Any:
@@ -140,13 +130,11 @@ def finetune(
         tokenizer = AutoTokenizer.from_pretrained(model_path)
     rows, held_out = prepare_text(sources, tokenizer, settings, sequences)
     model = load_model(model_path, settings)
-    with contextlib.ExitStack() as stack:
-        if processes.is_main_process:  # written only now that all settings are known to fit
-            stack.enter_context(shared.exclusive(out))
-            write_json(out / REQUEST_FILE, request)
-        return _train(
-            model, tokenizer, Rows(rows, sequences, settings.seed), held_out, out, settings
-        )
+    if processes.is_main_process:  # written only now that all settings are known to fit
+        out.mkdir(parents=True, exist_ok=True)
+        write_json(out / REQUEST_FILE, request)
+    order = Rows(rows, sequences, settings.seed)
+    return _train(model, tokenizer, order, held_out, out, settings)
 
 
 def _train(
@@ -163,23 +151,24 @@ def _train(
         model=model,
         args=_arguments(states, settings),
         train_dataset=rows,
-        callbacks=[_Metrics(out / METRICS_FILE)],
+        callbacks=[_Finite()],
     )
     done = trainer.train(resume_from_checkpoint=_last_state(states))
     _save(trainer, tokenizer, out, settings)
-    losses = [float(row["loss"]) for row in trainer.state.log_history if "loss" in row]
+    steps = pd.DataFrame([row for row in trainer.state.log_history if "loss" in row])
     result = {
         "schema_version": 1,
         "steps": trainer.state.global_step,
         "tokens": len(rows) * settings.sequence_length,
         "epochs": len(rows) / len(rows.rows),
-        "mean_loss": statistics.mean(losses),
+        "mean_loss": float(steps["loss"].mean()),
         "held_out": [document.sha256 for document in held_out],
         "seconds": done.metrics["train_runtime"],
         **shared.made_by(),
     }
     if trainer.is_world_process_zero():
         _write_held_out(out / "held_out", held_out)
+        steps.reindex(columns=COLUMNS).to_csv(out / METRICS_FILE, index=False)
         write_json(out / RESULT_FILE, result)
         shutil.rmtree(states, ignore_errors=True)
     return result

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from leval_harness.training.posgen_models import load_model, parted, save_model, split_tokens
 from leval_harness.training.posgen_settings import PosGenRun, Recipe, rope_parameters
-from leval_harness.training.trainer import device_of, exclusive, made_by
+from leval_harness.training.trainer import device_of, made_by
 from leval_tasks.metadata import PosGenSettings
 from leval_tasks.posgen.encodings import ENCODINGS
 from leval_tasks.posgen.sequences import position_ranges
@@ -142,25 +142,24 @@ def cross(
 
     Raises:
         SettingError: there is no such encoding.
-        UserError: the folder was not written by `posgen train`, or another test works on it.
+        UserError: the folder was not written by `posgen train`.
     """
     for encoding in dict.fromkeys(chain(*tests.values())):
         one_of("encoding", encoding, ENCODINGS)
     recipe = read_recipe(folder)
-    with exclusive(folder / f".{TESTS}"):
-        waiting = [
-            (run, encoding, file)
-            for run in finished_runs(folder)
-            for encoding in tests.get(run.encoding, ())
-            if encoding != run.encoding
-            and not (file := folder / run.folder / TESTS / f"{encoding}.json").exists()
-        ]
-        for run, encoding, file in tqdm(waiting, disable=None if waiting else True):
-            model = load_model(recipe, run, folder).to(device_of(device))
-            apply_rope(model, rope_parameters(encoding, recipe))
-            test = evaluate(model, recipe.settings(run.subtask), "test")
-            record = {"schema_version": 1, **vars(run), "tested_with": encoding, "test": test}
-            record |= made_by()
-            file.parent.mkdir(exist_ok=True)
-            write_json(file, record)
-            yield record
+    waiting = [
+        (run, encoding, file)
+        for run in finished_runs(folder)
+        for encoding in tests.get(run.encoding, ())
+        if encoding != run.encoding
+        and not (file := folder / run.folder / TESTS / f"{encoding}.json").exists()
+    ]
+    for run, encoding, file in tqdm(waiting, disable=None if waiting else True):
+        model = load_model(recipe, run, folder).to(device_of(device))
+        apply_rope(model, rope_parameters(encoding, recipe))
+        test = evaluate(model, recipe.settings(run.subtask), "test")
+        record = {"schema_version": 1, **vars(run), "tested_with": encoding, "test": test}
+        record |= made_by()
+        file.parent.mkdir(exist_ok=True)
+        write_json(file, record)
+        yield record

@@ -100,8 +100,8 @@ def parted(settings: PosGenSettings, sequences: Tensor) -> tuple[Tensor, Tensor]
     return sequences[:, :-1], sequences[:, settings.seed_tokens + 1 :]
 
 
-def batches(recipe: Recipe, run: PosGenRun, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-    """Inputs and labels of each training step from step `first` on.
+def batches(recipe: Recipe, run: PosGenRun) -> Iterator[tuple[Tensor, Tensor]]:
+    """Inputs and labels of each training step.
 
     The order of the sequences depends on the run's seed and the epoch alone; the last batch of an
     epoch may be smaller.
@@ -111,7 +111,7 @@ def batches(recipe: Recipe, run: PosGenRun, first: int = 0) -> Iterator[tuple[Te
     """
     settings = recipe.settings(run.subtask)
     sequences = split_tokens(settings)["train"]
-    for step in range(first, recipe.steps):
+    for step in range(recipe.steps):
         epoch, index = divmod(step, recipe.steps_per_epoch)
         generator = np.random.RandomState(np.array([run.seed, epoch], dtype=np.uint32))
         order = torch.from_numpy(generator.permutation(settings.train))

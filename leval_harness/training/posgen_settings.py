@@ -1,7 +1,6 @@
 """What a PosGen training run is: architecture, encoding, optimiser; presets by name."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
@@ -78,19 +77,6 @@ class Recipe(Settings):
     validation_rows: PositiveInt | None = None
     bf16: bool = Field(default=False, description="bfloat16 autocast.")
     base: PositiveFloat = Field(default=10_000.0, description="Of the encodings' frequencies.")
-    labels: Literal["sequence", "rule"] = Field(
-        default="sequence",
-        description="rule: random numbers of growing length, labelled by the rule at each place.",
-    )
-    stage_steps: PositiveInt = Field(
-        default=400, description="With labels=rule: most steps at each length."
-    )
-    stage_accuracy: Share = Field(
-        default=0.975, description="With labels=rule: accuracy at which the next length follows."
-    )
-    final_steps: PositiveInt = Field(
-        default=600, description="With labels=rule: last steps, at the trained length."
-    )
     keep: Literal["last", "best", "best_scaled"] = Field(
         default="last",
         description="Model that is tested: last, best at a validation, or best_scaled: under YaRN.",
@@ -146,23 +132,6 @@ class PosGenRun:
     def folder(self) -> str:
         """Below the output folder."""
         return f"{self.subtask}/{self.encoding}/seed-{self.seed}"
-
-
-@dataclass(frozen=True)
-class Work:
-    """Where and how runs are trained; nothing here decides a trained model.
-
-    Attributes:
-        folder: output folder.
-        save_steps: steps between two states.
-        device: `auto` or `cpu`.
-        progress: whether to show a bar.
-    """
-
-    folder: Path
-    save_steps: int = 200
-    device: str = "auto"
-    progress: bool = True
 
 
 def preset(name: str) -> Recipe:

@@ -1,41 +1,18 @@
-"""Parts of every training: its folder, its metrics, its device, what made it."""
+"""Parts of every training: its folder, its device, what made it."""
 
-import contextlib
-import csv
-import io
 import json
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from leval_harness.locks import LockedError, lock
 from resonance_vllm.errors import UserError
-from resonance_vllm.files import read_object, write_text
-
-
-@contextlib.contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
-    """Lock a training's folder.
-
-    Raises:
-        UserError: another training works on it.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(lock(folder / ".lock"))
-        except LockedError as who:
-            raise UserError(
-                f"out: another training works on {folder} ({who}); wait for it, end it, or choose "
-                "another folder"
-            ) from None
-        yield
+from resonance_vllm.files import read_object
 
 
 def refuse_other(file: Path, request: Mapping[str, Any]) -> None:
@@ -55,14 +32,6 @@ def refuse_other(file: Path, request: Mapping[str, Any]) -> None:
             f"out: {folder} holds a run with other settings ({file.name}); choose another folder, "
             "or repeat the settings to continue there"
         )
-
-
-def write_rows(file: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a CSV of all rows so far."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([columns, *rows])
-    write_text(file, text.getvalue())
 
 
 def device_of(name: str) -> torch.device:

@@ -74,26 +74,6 @@ def _next(tokens: Tokens, index: int, subtask: str, modulus: int, far: int, near
     return np.remainder(total, modulus)
 
 
-def rule_labels(tokens: Tokens, subtask: str, modulus: int, far: int, near: int) -> Tokens:
-    """The rule's number at every position after the seed, from the given numbers before it.
-
-    In a PosGen sequence that is the sequence itself; in random numbers no shorter rule gives it.
-
-    Args:
-        tokens: `[n, length]` numbers below `modulus`.
-        subtask: one of `SUBTASKS`.
-        modulus: `m`.
-        far: `j`.
-        near: `k`.
-
-    Returns:
-        `[n, length - far - near]`.
-    """
-    rows = np.ascontiguousarray(tokens.T)
-    indices = range(far + near, len(rows))
-    return np.stack([_next(rows, at, subtask, modulus, far, near) for at in indices], axis=1)
-
-
 def random_seeds(n: int, width: int, modulus: int, seed: int) -> Tokens:
     """Distinct tuples drawn uniformly from all `modulus ** width`.
 

@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
-from leval_harness.backends.counters import Counters
 from leval_harness.backends.forward import Head
 from leval_harness.backends.reading import Reader
 from resonance_vllm import config as settings
@@ -48,7 +47,7 @@ def load(checkpoint: str, method: str, factor: float, dtype: str, layers: int | 
 @torch.no_grad()
 def through_hf_long(model: Any, ids: list[int], chunk: int) -> tuple[float, float]:
     """Seconds of reading, and of a decoding step after it."""
-    reader = Reader(Head(model), "copied", chunk, Counters())
+    reader = Reader(Head(model), "copied", chunk)
     start = time.process_time()
     reader.read(ids)
     read = time.process_time() - start

@@ -8,9 +8,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
 from leval_harness.backends.answer_limits import (
-    AnswerEnd,
     AnswerEnds,
-    hf_answer_end,
     reached_limit,
     record_answer_ends,
 )
@@ -72,24 +70,6 @@ def test_what_the_limit_ended_has_all_its_tokens_and_no_other_end(tokens, text, 
     assert reached_limit(tokens, text, 3, {2}, ["", "stop"]) is expected
 
 
-@pytest.mark.parametrize("mark", ["w9", 9])
-@pytest.mark.parametrize(
-    ("tokens", "end"),
-    [([5, 6, 7], AnswerEnd(True, True)), ([5, 9, 7], AnswerEnd(True, False))]
-    + [([5, 6, eos], AnswerEnd(False, False)) for eos in (2, 3, 4)],
-)
-def test_thinking_is_open_where_the_limit_came_before_its_mark(mark, tokens, end):
-    lm = SimpleNamespace(
-        tok_decode=lambda tokens: " ".join(f"w{each}" for each in tokens),
-        model=SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=[3, 4])),
-        tokenizer=SimpleNamespace(eos_token_id=2),
-        think_end_token=mark,
-    )
-    assert hf_answer_end(lm, tokens, 3, []) == end
-    lm.think_end_token = None
-    assert hf_answer_end(lm, tokens, 3, []) == AnswerEnd(end.at_limit)
-
-
 class VLLM(SimpleNamespace):
     """Stands for lm-eval's backend, which cannot be imported without vLLM."""
 
@@ -97,22 +77,17 @@ class VLLM(SimpleNamespace):
 
 
 def test_the_engine_of_vllm_says_why_an_answer_ended():
-    said = [("length", "w1 w2"), ("stop", "w3"), ("length", "w4 </t> w5")]
     outputs = [
-        SimpleNamespace(outputs=[SimpleNamespace(finish_reason=reason, text=text)])
-        for reason, text in said
+        SimpleNamespace(outputs=[SimpleNamespace(finish_reason=reason)])
+        for reason in ("length", "stop", "length")
     ]
-    lm = VLLM(think_end_token="</t>", _model_generate=lambda **given: outputs, cache_hook=None)
+    lm = VLLM(_model_generate=lambda **given: outputs, cache_hook=None)
     ends = record_answer_ends(lm)
     lm._model_generate(requests=[], generate=False)
     assert not ends.pending, "texts that are scored have no end"
     for _ in range(2):  # what lm-eval made no texts of is not the next batch's
         lm._model_generate(requests=[], generate=True)
-    assert [(end.at_limit, end.thinking_open) for end in ends.pending] == [
-        (True, True),
-        (False, False),
-        (True, False),
-    ]
+    assert list(ends.pending) == [True, False, True]
 
 
 def row(prompt, *answers, **more):
@@ -122,33 +97,21 @@ def row(prompt, *answers, **more):
 def test_what_is_not_known_is_not_written():
     rows = [row("Q<think>", "hm"), row("Q", "A"), row("Q", "<think>hm"), row("Q", "x</think>A")]
     rows += [row("Q", "[THINK]hm"), row("Q", "◁think▷hm"), row("Q", "x</think>A\n<think>hm")]
+    rows.append(row("Q", "<think>hm", filtered_resps=[["A", "right"]]))  # a task's own mark
     scored = [{"arguments": [("Q", " A")], "resps": [[-1.0]]}]
     mark_answer_ends(lambda *_: [], {"gsm8k": rows, "scored": scored})
-    assert [each["thinking_unfinished"] for each in rows] == [1, 0, 1, 0, 1, 1, 1]
+    assert [each["thinking_unfinished"] for each in rows[:-1]] == [1, 0, 1, 0, 1, 1, 1]
+    assert "thinking_unfinished" not in rows[-1]
     assert not any("reached_limit" in each for each in rows)
 
 
 def test_a_question_has_the_share_of_its_answers_that_reached_the_limit():
     ends = AnswerEnds()
     for answer, at_limit in (("A", True), ("A", False), ("B", True), ("B", True)):
-        ends.known.setdefault(("Q", answer), []).append(AnswerEnd(at_limit))
+        ends.known.setdefault(("Q", answer), []).append(at_limit)
     rows = [row("Q", "A", "B"), row("Q", "A", "C"), row("P", "A")]
     mark_answer_ends(ends.of, {"gsm8k": rows})
     assert [each.get("reached_limit") for each in rows] == [0.75, None, None], "all or none"
-
-
-@pytest.mark.parametrize(
-    ("answer", "known", "expected"),
-    [("<think>hm", False, 0), ("A", True, 1), ("<think>hm", None, 1), ("A", None, 0)],
-)
-def test_the_backend_knows_better_than_the_text_whether_thinking_is_open(answer, known, expected):
-    ends = AnswerEnds(known={("Q", answer): [AnswerEnd(True, known)]})
-    rows = [row("Q", answer), row("Q", answer, filtered_resps=[["A", "right"]])]
-    mark_answer_ends(ends.of, {"gsm8k": rows})
-    assert rows[0]["thinking_unfinished"] == expected
-    assert rows[1].get("thinking_unfinished", 0) == bool(known), (
-        "a task that reads its own mark knows"
-    )
 
 
 def test_other_backends_are_left_alone():

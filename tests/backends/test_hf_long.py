@@ -7,16 +7,9 @@ import pytest
 import torch
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
-from transformers import GenerationConfig
 
 from leval_harness.backends.answers import StopStrings
-from leval_harness.backends.arguments import (
-    HFLongSettings,
-    depends_on_earlier_tokens,
-    split_arguments,
-)
 from leval_harness.backends.hf_long import HFLong
-from leval_harness.backends.reading import find_reuse
 from resonance_vllm.errors import SettingError, UserError
 
 RNG = random.Random(0)
@@ -83,7 +76,6 @@ def test_a_model_spread_over_devices_answers_as_on_one(make_model, tokenizer, tm
     [
         {"prefill_chunk": 7},
         {"question_batch_size": 1},
-        {"share_prefix": False},
     ],
 )
 def test_greedy_text_does_not_depend_on_how_it_is_computed(make_model, tokenizer, options):
@@ -107,12 +99,6 @@ def test_generation_options_mean_what_they_mean_on_hf(make_model, tokenizer, opt
     assert ours.generate_until(requests(options)) == theirs.generate_until(requests(options))
 
 
-def test_options_that_do_not_look_back_leave_the_batch_whole():
-    config = GenerationConfig(eos_token_id=2)
-    assert not depends_on_earlier_tokens({"do_sample": False, "min_new_tokens": 9}, config)
-    assert depends_on_earlier_tokens({"repetition_penalty": 1.5}, config)
-
-
 def test_a_checkpoints_generation_config_applies(make_model, tokenizer):
     model = make_model("llama")
     plain = HFLM(model, tokenizer=tokenizer, device="cpu").generate_until(requests())
@@ -123,14 +109,14 @@ def test_a_checkpoints_generation_config_applies(make_model, tokenizer):
     assert answers != plain
 
 
-def test_sampling_runs_as_on_hf_and_is_counted(make_model, tokenizer):
+def test_sampling_runs_as_on_hf_and_says_so(make_model, tokenizer, caplog):
     ours, theirs = both(make_model("llama"), tokenizer)
     asked = {"do_sample": True, "temperature": 0.7}
     torch.manual_seed(3)
     mine = ours.generate_until(requests(asked))
     torch.manual_seed(3)
     assert mine == theirs.generate_until(requests(asked))
-    assert ours.telemetry()["requests_alone"] == {"sampling": len(PROMPTS)}
+    assert caplog.text.count("requests that share no text: sampling") == 1
 
 
 @pytest.mark.parametrize("rope_type", ["dynamic", "longrope"])
@@ -153,9 +139,7 @@ def test_rope_that_depends_on_the_length_shares_only_where_it_may(
         fresh._max_length = 256
         alone += fresh.generate_until([request])
     assert ours.generate_until(requests()) == alone
-    told = ours.telemetry()
-    assert sum(told["requests_alone"].values()) == 5, "the second document and one question"
-    assert told["tokens_shared"] > 0
+    assert ours.telemetry()["tokens_prefilled"] < sum(len(p.split()) for p in PROMPTS) - 60
     assert "where the RoPE base changes" in caplog.text
 
 
@@ -165,31 +149,10 @@ def test_each_document_is_prefilled_once_and_counted(make_model, tokenizer):
     told = ours.telemetry()
     ids = [tokenizer(prompt)["input_ids"] for prompt in PROMPTS]
     unique = len({tuple(p[:n]) for p in ids for n in range(1, len(p) + 1)})
-    assert told["tokens_unique"] == unique
-    assert told["tokens_prefilled"] <= unique * 1.02
-    assert told["tokens_shared"] == sum(map(len, ids)) - told["tokens_prefilled"]
+    assert unique <= told["tokens_prefilled"] <= unique * 1.02, "the self-check does not count"
     assert told["tokens_generated"] <= 12 * len(PROMPTS)
-    assert told["seconds"] > 0
     assert told["peak_memory_bytes"] > 1 << 20
-
-
-@pytest.mark.parametrize("call", ["generate_until", "_loglikelihood_tokens", "teacher_forced"])
-def test_the_selfcheck_is_no_part_of_the_seconds(make_model, tokenizer, monkeypatch, call):
-    clock = [0.0]
-
-    def examined(head):
-        clock[0] += 1000.0
-        return find_reuse(head)
-
-    monkeypatch.setattr("leval_harness.backends.hf_long.find_reuse", examined)
-    monkeypatch.setattr("leval_harness.backends.counters.time.perf_counter", lambda: clock[0])
-    ours, _ = both(make_model("llama"), tokenizer)
-    asked = token_requests(tokenizer)
-    whole = [(context + scored,) for _, context, scored in asked]
-    given = {"generate_until": requests(), "teacher_forced": whole}.get(call, asked)
-    getattr(ours, call)(given, disable_tqdm=True)
-    assert clock[0] == 1000
-    assert ours.telemetry()["seconds"] == 0
+    assert json.loads(json.dumps(ours.get_model_info()))["hf_long"] == told
 
 
 def test_generated_tokens_stop_counting_at_the_stop_string(make_model, tokenizer):
@@ -218,7 +181,7 @@ def test_stop_strings_are_looked_for_once_a_step(tokenizer, monkeypatch):
     done = [stop(ids[:, :n], None).tolist() for n in (3, 4)]
     assert done == [[False, False], [True, True]]
     assert looked == [2, 2]
-    assert stop.ended == {0: 2, 1: 2}
+    assert stop.stopped == {0, 1}
 
 
 def loop(model, context, scored):
@@ -242,7 +205,7 @@ def token_requests(tokenizer):
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "granite", "mistral", "gemma2", "bloom"])
-@pytest.mark.parametrize("options", [{}, {"prefill_chunk": 7}, {"share_prefix": False}])
+@pytest.mark.parametrize("options", [{}, {"prefill_chunk": 7}])
 def test_loglikelihoods_are_those_of_a_plain_loop(make_model, tokenizer, kind, options):
     model = make_model(kind, "eager")
     ours, theirs = both(model, tokenizer, **options)
@@ -345,46 +308,15 @@ def test_other_errors_are_not_swallowed(make_model, tokenizer):
         ours.generate_until(requests())
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"prefill_chunk": 0}, "prefill_chunk: 0 is not allowed; allowed: a number above 0"),
-        ({"prefill_chunk": 7.5}, "prefill_chunk: 7.5 is not allowed; allowed: a whole number"),
-        ({"share_prefix": "maybe"}, "share_prefix: 'maybe' is not allowed; allowed: true or false"),
-        ({"rope_precision": "f16"}, "rope_precision: 'f16' is not allowed; allowed: float32, mod"),
-        ({"prefil_chunk": 2}, "prefil_chunk: hf-long has no such.*did you mean 'prefill_chunk'"),
-    ],
-)
-def test_arguments_that_are_not_allowed_are_named(make_model, tokenizer, options, message):
-    with pytest.raises(SettingError, match=message):
-        HFLong(make_model("llama"), tokenizer=tokenizer, device="cpu", **options)
-
-
-def test_a_command_lines_text_stands_for_numbers_and_truth_values():
-    given = {"share_prefix": "false", "prefill_chunk": 1e3, "dtype": "auto"}
-    settings, rest = split_arguments(given)
-    assert settings == HFLongSettings(share_prefix=False, prefill_chunk=1000)
-    assert rest == {"dtype": "auto"}
-
-
-@pytest.mark.parametrize(
-    ("name", "near"), [("prefil_chunk", "prefill_chunk"), ("dtipe", "dtype"), ("mind", None)]
-)
-def test_what_transformers_does_not_take_either_is_an_error_that_names_it(
-    make_model, tokenizer, tmp_path, name, near
-):
+def test_arguments_are_those_of_hf_and_of_transformers(make_model, tokenizer, tmp_path):
     make_model("llama").save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(SettingError, match=f"^{name}: hf-long has no such argument") as caught:
-        HFLong(str(tmp_path), device="cpu", **{name: 1})
-    assert ("did you mean" in str(caught.value)) is (near is not None)
-    assert near is None or f"did you mean '{near}'" in str(caught.value)
-    assert "prefill_chunk, " in str(caught.value)
-    assert ", pretrained, " in str(caught.value)
-    assert not {" self", " kwargs"} & set(str(caught.value).split(","))
+    with pytest.raises(UserError, match="unexpected keyword argument 'prefil_chunk'"):
+        HFLong(str(tmp_path), device="cpu", prefil_chunk=1)
+    with pytest.raises(SettingError, match="rope_precision: 'f16' is not allowed; "):
+        HFLong(make_model("llama"), tokenizer=tokenizer, device="cpu", rope_precision="f16")
     taken = {"max_position_embeddings": 99, "attn_implementation": "eager", "dtype": "float32"}
-    model = HFLong(str(tmp_path), device="cpu", **taken)
-    assert model.max_length == 99
+    assert HFLong(str(tmp_path), device="cpu", **taken).max_length == 99
 
 
 def test_requests_that_cannot_be_asked_are_named(make_model, tokenizer):
@@ -395,7 +327,7 @@ def test_requests_that_cannot_be_asked_are_named(make_model, tokenizer):
         ours._loglikelihood_tokens([(None, [], [1])])
     with pytest.raises(ValueError, match="25 scored tokens do not fit max_length=20"):
         ours._loglikelihood_tokens([(None, [1], [1] * 25)])
-    with pytest.raises(ValueError, match="1 tokens; a sequence needs 2 to"):
+    with pytest.raises(ValueError, match="scored part has no tokens"):
         ours.teacher_forced([([5],)])
 
 
@@ -420,13 +352,6 @@ def test_rope_precision_is_applied(make_model, tokenizer):
     assert ours._loglikelihood_tokens(asked) != plain
     assert ours.get_model_info()["rope_precision_used"] == "float32"
     assert ours.reuse.mode == "shared"
-
-
-def test_telemetry_is_json_and_part_of_the_results(make_model, tokenizer):
-    ours, _ = both(make_model("llama"), tokenizer)
-    ours.generate_until(requests())
-    told = ours.get_model_info()["hf_long"]
-    assert json.loads(json.dumps(told)) == told
 
 
 class Full:

@@ -130,26 +130,26 @@ def asked():
 
 
 def compare(model, tokenizer, **options):
-    """Answers, log-likelihoods and tokens of `hf-long` against those of `hf`."""
+    """`hf-long` against `hf`; the tokens read for answers over the unique ones."""
     theirs = HFLM(model, tokenizer=tokenizer, device="cpu", logits_cache=False)
     ours = HFLong(model, tokenizer=tokenizer, device="cpu", prefill_chunk=24, **options)
     assert ours.generate_until(asked(), True) == theirs.generate_until(asked(), True)
-    told = ours.telemetry()
-    ids = [tokenizer(prompt)["input_ids"] for prompt in PROMPTS[:6]]
-    scored = [(None, row[:-2], row[-2:]) for row in ids]
+    read = ours.telemetry()["tokens_prefilled"]
+    ids = [tokenizer(prompt)["input_ids"] for prompt in PROMPTS]
+    unique = len({tuple(row[:n]) for row in ids for n in range(1, len(row) + 1)})
+    scored = [(None, row[:-2], row[-2:]) for row in ids[:6]]
     scored += [(None, ids[0][:n], ids[0][n : n + 9]) for n in (10, 20, 30)]
     scored += [(None, ids[0][:40], [n]) for n in (10, 11)]
     got = [value for value, _ in ours._loglikelihood_tokens(scored, disable_tqdm=True)]
     expected = [value for value, _ in theirs._loglikelihood_tokens(scored, disable_tqdm=True)]
     assert got == pytest.approx(expected, abs=1e-3, rel=3e-5)  # rounding at these weights
-    return ours, told
+    return ours, read / unique
 
 
 def check_shared(model, tokenizer):
-    ours, told = compare(model, tokenizer)
+    ours, ratio = compare(model, tokenizer)
     assert ours.reuse.mode != "none", ours.reuse.reason
-    assert told["requests_alone"] == {}
-    assert told["tokens_prefilled"] <= 1.01 * told["tokens_unique"]
+    assert ratio <= 1.01
     return ours.reuse.mode
 
 
@@ -172,7 +172,8 @@ def test_families_are_read_once_and_answer_as_hf(tokenizer, folder):
 
 
 @pytest.mark.parametrize("name", UNSHARED)
-def test_what_cannot_be_shared_says_so_and_answers_as_hf(tokenizer, name):
-    ours, told = compare(of_layout(name), tokenizer)
+def test_what_cannot_be_shared_says_so_and_answers_as_hf(tokenizer, name, caplog):
+    ours, ratio = compare(of_layout(name), tokenizer)
     assert ours.reuse.mode == "none"
-    assert told["requests_alone"] == {ours.reuse.reason: len(PROMPTS)}
+    assert f"requests that share no text: {ours.reuse.reason}" in caplog.text
+    assert ratio > 2

@@ -17,7 +17,7 @@ from typing import Any
 from golden_access import HERE as GOLDEN
 from golden_access import SAMPLE, TOKENIZER
 
-from leval_harness.parity.saved import SavedReader
+from leval_harness.parity.side import Side
 
 Row = dict[str, Any]
 Rows = dict[str, Row]
@@ -179,10 +179,9 @@ def losses_by(backend: str, arguments: str = "") -> Rows:
 
 def saved_losses(file: Path) -> Iterator[tuple[str, list[float]]]:
     """Names of the texts that `diff --save` wrote, and the losses of their tokens."""
-    saved = SavedReader.load(file)
-    for text, row in zip(saved.texts, saved.rows, strict=True):
-        (reading,) = saved.read([row])
-        yield text.name, (-reading.logprob).astype(float).round(6).tolist()
+    saved = Side.load(file)
+    for text, logprob in zip(saved.texts, saved.logprobs, strict=True):
+        yield text.name, (-logprob).astype(float).round(6).tolist()
 
 
 ASKED = ("leval_closed_coursera", "leval_closed_quality", "leval_closed_toefl")
@@ -233,8 +232,7 @@ def current_diff() -> Rows:
     rows: Rows = {"diff": {"verdict": found["verdict"], "exit_code": found["exit_code"]}}
     for length in found["lengths"]:
         name = f"{length['length']} tokens"
-        rows[name] = {each: length[each] for each in (*OF_ALL, "texts", "agreement", "identical")}
-        rows[name]["divergence"] = length["divergence"]
+        rows[name] = {each: length[each] for each in (*OF_ALL, "texts", "identical")}
         bins = {f"from {each['start']} on": each for each in length["bins"]}
         rows |= {f"{name}, {n}": {k: each[k] for k in OF_BINS} for n, each in bins.items()}
     return rows

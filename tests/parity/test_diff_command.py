@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 import leval_harness as lh
 from leval_harness.cli.diff import diff as command
-from leval_harness.parity import compare, worker
+from leval_harness.parity import compare, side
 from leval_harness.parity.compare import Options, save_reference
 from resonance_vllm.errors import SettingError, UserError
 
@@ -86,7 +86,7 @@ def test_a_reference_replaces_a(run, copying_model, tmp_path):
 
 def test_a_is_closed_before_b_is_loaded(run, copying_model, monkeypatch):
     """Two engines side by side do not fit on one GPU."""
-    events, stock = [], worker.open_reader
+    events, stock = [], side.open_reader
 
     def opened(setup):
         events.append("open")
@@ -94,7 +94,7 @@ def test_a_is_closed_before_b_is_loaded(run, copying_model, monkeypatch):
         reader.close = lambda: events.append("close")
         return reader
 
-    monkeypatch.setattr(worker, "open_reader", opened)
+    monkeypatch.setattr(side, "open_reader", opened)
     run(f"hf:{copying_model('yarn')}", f"hf:{copying_model('yarn')}", "--count", "1")
     assert events == ["open", "close"] * 2
 
@@ -112,12 +112,13 @@ def test_without_lengths_both_read_what_both_can(copying_model, copying_texts):
     [
         (("a",), "give A and B; or B with --against FILE; or A with --save FILE"),
         (("a", "b", "c"), "give A and B"),
-        (("a", "b", "--lengths", "many"), "--lengths: 'many' is not allowed"),
+        (("a", "b", "--lengths", "many"), "'many' is not allowed; allowed: a whole number"),
         (("a", "b", "--lengths", "4"), "4 is not allowed; allowed: a number of at least 8"),
         (("a", "b", "--count", "0"), "count: 0 is not allowed; allowed: a number above 0"),
         (("a", "b", "--margin", "0"), "margin: 0.0 is not allowed"),
         (("a.npz", "hf:./a"), "model: there is no folder './a'"),
-        (("a.npz", "c.npz"), "a.npz is no reference saved by"),
+        (("hf:a", "c.npz"), "a saved reference, which can only be A"),
+        (("a.npz", "http://b"), "a.npz is no reference saved by"),
         (("hf:./a", "b"), "model: there is no folder './a'"),
         (("a", "b", "--ignore", "bso"), "'bso' is not allowed; allowed: bos, "),
         (("a", "b", "--against", __file__), "--against stands for A"),
@@ -147,4 +148,4 @@ def test_each_setup_runs_in_a_process_of_its_own(copying_model, copying_texts, t
     with pytest.raises(UserError, match=r"dtpye: hf has no such argument.*did you mean 'dtype'"):
         lh.diff(str(base), f"hf:{folder},dtpye=float32", options)
     with pytest.raises(UserError, match="its process ended"):
-        worker.in_process(os._exit, 3)
+        side.in_process(os._exit, 3)

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 import leval_harness as lh
 from leval_harness.parity.compare import save_reference
+from leval_harness.parity.setups import Setup
 from resonance_vllm.errors import UserError
 
 pytestmark = pytest.mark.hf
@@ -55,7 +56,7 @@ def with_rope(folder, rope, **arguments):
 
 
 def setup(folder, **arguments):
-    return json.dumps({"backend": "hf", "pretrained": str(folder), "dtype": "float32", **arguments})
+    return Setup("hf", str(folder), {"dtype": "float32", **arguments})
 
 
 def weights_changed(folder, target, change):
@@ -235,7 +236,7 @@ def test_int8_weights_are_the_same_and_are_seen(copying_model, copying_texts, tm
     rounded = weights_changed(folder, tmp_path / "rounded", rounded_to(8))
     found = compare(setup(folder), setup(rounded), copying_texts("yarn"))
     assert found.verdict == "same"
-    assert found.lengths[0].divergence > 0
+    assert found.lengths[0].apart > 0
 
 
 def test_heads_in_the_order_of_another_rotation(copying_model, copying_texts, tmp_path):
@@ -296,7 +297,7 @@ def test_a_missing_bos_is_a_finding(copying_model, copying_texts):
     found = compare(setup(folder), b, texts)
     assert [each.kind for each in found.findings] == ["bos"]
     assert found.exit_code == 4
-    assert "A puts token 1 before a text, B does not" in found.sentences()[0]
+    assert "A begins a text with tokens [1, " in found.sentences()[0]
     assert compare(setup(folder), b, texts, ignore=("bos",)).exit_code == 0
 
 

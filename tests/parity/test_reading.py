@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-import torch
 
+from leval_harness.parity import side
 from leval_harness.parity.local import HFReader
-from leval_harness.parity.reading import TOP, of_entries, of_logprobs
 from leval_harness.parity.setups import Setup
+from leval_tasks.perplexity.documents import Text
 from leval_tasks.token_logprobs import token_logprobs
 from resonance_vllm.errors import UserError
 
@@ -31,16 +31,16 @@ def test_log_probabilities_are_those_of_token_logprobs(model):
     ours = reader(model)
     expected = token_logprobs(ours.lm, [(row[:1], row[1:]) for row in ROWS])
     for found, wanted in zip(ours.read(ROWS), expected, strict=True):
-        assert found.logprob == pytest.approx(wanted, abs=1e-5)
+        assert found == pytest.approx(wanted, abs=1e-5)
 
 
 @pytest.mark.parametrize("arguments", ["batch_size=2", "prefill_chunk=16", "prefill_chunk=7"])
 def test_batches_and_chunks_change_nothing(model, arguments):
     row = ROWS[0]
-    (alone, *_), found = reader(model).read([row]), list(reader(model, arguments).read([row] * 3))
+    (alone,), found = reader(model).read([row]), list(reader(model, arguments).read([row] * 3))
     assert len(found) == 3
     for each in found:
-        assert each.logprob == pytest.approx(alone.logprob, abs=1e-4)
+        assert each == pytest.approx(alone, abs=1e-4)
 
 
 def test_settings_of_quantization_reach_transformers(model):
@@ -50,30 +50,11 @@ def test_settings_of_quantization_reach_transformers(model):
         reader(f"hf:{model}", f"quantization_config={settings}")
 
 
-def test_tops_are_those_of_the_logits(model):
+def test_what_is_no_log_probability_is_named(model, monkeypatch):
     ours = reader(model)
-    (found,) = ours.read(ROWS[:1])
-    with torch.no_grad():
-        logits = ours.lm.model(torch.tensor(ROWS[:1])).logits[0, :-1].float().log_softmax(-1)
-    best = logits.topk(TOP)
-    assert np.array_equal(found.top_ids, best.indices.numpy())
-    assert found.top == pytest.approx(best.values.numpy(), abs=1e-5)
-
-
-def test_what_is_no_log_probability_is_named():
-    even = np.log(np.full((2, 4), 0.25, np.float32))
-    with pytest.raises(UserError, match="token 9 is outside of the vocabulary of 4 tokens"):
-        of_logprobs(even, [1, 9])
-    even[1] = np.nan
-    with pytest.raises(UserError, match="B: log-probability nan at position 2 of 3"):
-        of_logprobs(even, [1, 2]).checked("B")
-
-
-def test_entries_by_position_become_a_reading():
-    found = of_entries([{5: -0.1, 7: -3.0}, {8: -2.0, 5: -0.5, 1: -4.0}], [1, 7, 8])
-    assert found.logprob == pytest.approx([-3.0, -2.0])
-    assert found.top_ids.tolist() == [[5, 7], [5, 8]]
-    with pytest.raises(UserError, match="1 of 2 positions were scored: the prompt was cut"):
-        of_entries([{5: -0.1}], [1, 5, 7])
-    with pytest.raises(UserError, match="position 1: token 6 of the text was not scored"):
-        of_entries([{5: -0.1}], [1, 6])
+    with pytest.raises(UserError, match="token 40 is outside of the vocabulary of 32 tokens"):
+        next(ours.read([[1, 40]]))
+    monkeypatch.setattr(side, "open_reader", lambda setup: ours)
+    monkeypatch.setattr(ours, "read", lambda rows: iter([np.log(np.float32([0.5, np.nan]))]))
+    with pytest.raises(UserError, match="B: log-probability nan at position 2 of text 1"):
+        side.second_side(ours.setup, [Text("a", "w1 w2")], [[1, 2, 3]], True)

@@ -5,10 +5,10 @@ import re
 import numpy as np
 import pytest
 
-from leval_harness.parity.findings import compare_encodings, compare_templates
-from leval_harness.parity.reading import Reading
-from leval_harness.parity.saved import SavedReader
-from leval_harness.parity.setups import Setup, kinds
+from leval_harness.backends import libraries
+from leval_harness.parity.result import findings_of
+from leval_harness.parity.setups import Setup
+from leval_harness.parity.side import Side
 from leval_harness.parity.texts import read_texts
 from leval_tasks.perplexity.documents import Text
 from resonance_vllm.errors import SettingError, UserError
@@ -26,9 +26,7 @@ from resonance_vllm.errors import SettingError, UserError
         ("hf:m,rope=yarn:factor=2", "hf", "m", {"rope": "yarn:factor=2"}),
         ("http://host:8000/v1,model=a", "server", "http://host:8000/v1", {"model": "a"}),
         ("base.npz", "saved", "base.npz", {}),
-        ('{"backend": "vllm", "pretrained": "m", "dtype": "float32"}', "vllm", "m",
-         {"dtype": "float32"}),
-        *((f"{kind}:there", kind, "there", {}) for kind in kinds()),
+        *((f"{kind}:there", kind, "there", {}) for kind in libraries()),
     ],
 )  # fmt: skip
 def test_a_setup_is_read(text, kind, target, arguments):
@@ -43,8 +41,6 @@ def test_a_setup_is_read(text, kind, target, arguments):
         ("dtype=float32", "names no model"),
         ("vlm:m", "setup: 'vlm' is not allowed; allowed: hf, .*; did you mean 'vllm'"),
         ("m,float32", "'float32' has no value; allowed: key=value"),
-        ('{"backend": "vllm"}', "needs 'pretrained'"),
-        ('{"backend": "tgi", "pretrained": "m"}', "backend: 'tgi' is not allowed; allowed: hf, "),
         ("m.npz,rope=yarn:factor=2", "rope: saved runs a model as it is; allowed with: hf, "),
     ],
 )
@@ -65,24 +61,34 @@ def test_rope_becomes_arguments_of_the_backend(tmp_path, save_llama):
         Setup.parse(f"{folder},max_length=300", "yarn:factor=2").backend_arguments()
 
 
+def side(encoded, chat=None):
+    return Side({"text": "m"}, [Text("one", "A text.")], [encoded], chat, [], [])
+
+
 @pytest.mark.parametrize(
     ("a", "b", "kind", "said"),
     [
-        ([1, 7, 8, 9], [7, 8, 9, 10], "bos", "A puts token 1 before a text, B does not"),
-        ([7, 8, 9], [1, 7, 8], "bos", "B puts token 1 before a text, A does not"),
-        ([1, 7, 8], [2, 7, 8], "bos", "A begins a text with token 1, B with 2"),
-        ([7, 8, 9, 10], [7, 8, 3, 10], "tokenizer", r"in text: from token 2 on A has \[9, 10\]"),
+        (
+            [1, 7, 8, 9],
+            [7, 8, 9, 10],
+            "bos",
+            r"A begins a text with tokens \[1, 7\], B with \[7, 8\]",
+        ),
+        ([7, 8, 9], [1, 7, 8], "bos", r"A begins a text with tokens \[7, 8\], B with \[1, 7\]"),
+        ([1, 7, 8], [2, 7, 8], "bos", r"B with \[2, 7\]"),
+        ([7, 8, 9, 10], [7, 8, 3, 10], "tokenizer", r"in one: from token 2 on A has \[9, 10\]"),
     ],
 )
 def test_encodings_that_differ_are_named(a, b, kind, said):
-    (found,) = compare_encodings({"text": a}, {"text": b})
+    (found,) = findings_of(side(a), side(b))
     assert found.kind == kind
     assert re.search(said, found.sentence)
 
 
 def test_equal_encodings_and_unknown_ones_are_no_finding():
-    assert compare_encodings({"t": [1, 2, 3], "u": None}, {"t": [1, 2], "u": [3]}) == []
-    assert compare_templates([1, 2], [1, 2]) == compare_templates(None, [1]) == []
+    assert list(findings_of(side([1, 2, 3]), side([1, 2]))) == []
+    assert list(findings_of(side(None, [1, 2]), side([3], [1, 2]))) == []
+    assert list(findings_of(side([1], None), side([1], [1]))) == []
 
 
 def test_texts_of_every_source(tmp_path):
@@ -100,40 +106,17 @@ def test_texts_of_every_source(tmp_path):
         read_texts("nowhere", 8)
 
 
-@pytest.fixture
-def reference():
+def test_a_reference_comes_back_to_the_bit(tmp_path):
     """Two texts at two lengths."""
-    rng = np.random.default_rng(0)
     rows = [list(range(at, at + size)) for size in (20, 40) for at in (0, 100)]
-    readings = [
-        Reading(
-            rng.normal(size=len(row) - 1).astype(np.float32),
-            rng.integers(0, 99, (len(row) - 1, 20)).astype(np.int32),
-            rng.normal(size=(len(row) - 1, 20)).astype(np.float32),
-        )
-        for row in rows
-    ]
+    rng = np.random.default_rng(0)
+    logprobs = [rng.normal(size=len(row) - 1).astype(np.float32) for row in rows]
     texts = [Text("one", "A text."), Text("two", "Another.")]
-    return SavedReader({"text": "m"}, texts, [1, 2], rows, readings)
-
-
-def test_a_reference_comes_back_to_the_bit(reference, tmp_path):
-    reference.save(tmp_path / "base.npz")
+    Side({"text": "m"}, texts, rows[2:], [1, 2], rows, logprobs).save(tmp_path / "base.npz")
     assert [each.name for each in tmp_path.iterdir()] == ["base.npz"]
-    reader = SavedReader.load(tmp_path / "base.npz")
-    for found, written in zip(reader.read(reference.rows), reference.readings, strict=True):
-        for name in ("logprob", "top_ids", "top"):
-            assert np.array_equal(getattr(found, name), getattr(written, name))
-    assert reader.encode("Another.") == list(range(100, 140))
-    assert reader.encode("A third.") is None
-    assert (reader.limit, reader.lengths, reader.template([])) == (40, [20, 40], [1, 2])
-
-
-def test_the_beginning_of_a_saved_text_can_be_compared(reference):
-    (found,) = reference.read([list(range(10))])
-    assert found.logprob.shape == (9,)
-    with pytest.raises(UserError, match="no reading of these 3 tokens"):
-        list(reference.read([[1, 2, 3]]))
+    found = Side.load(tmp_path / "base.npz")
+    assert (found.texts, found.encoded, found.chat, found.rows) == (texts, rows[2:], [1, 2], rows)
+    assert all(map(np.array_equal, found.logprobs, logprobs))
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"PK\x03\x04half"])
@@ -141,4 +124,4 @@ def test_what_is_no_reference_is_refused(tmp_path, content):
     path = tmp_path / "base.npz"
     path.write_bytes(content)
     with pytest.raises(UserError, match="is no reference saved by"):
-        SavedReader.load(path)
+        Side.load(path)

@@ -7,23 +7,17 @@ import pytest
 
 @pytest.fixture
 def killed(monkeypatch):
-    """`with killed(owner, name, times): ...` stops what runs in it at a call of `owner.name`.
-
-    With `after` once the call has done its work.
-    """
+    """`with killed(owner, name, times): ...` stops what runs in it at a call of `owner.name`."""
 
     @contextmanager
-    def stop(owner, name, times=1, after=False):
+    def stop(owner, name, times=1):
         original, calls = getattr(owner, name), []
 
         def hook(*args, **kwargs):
             calls.append(name)
-            if len(calls) == times and not after:
-                raise KeyboardInterrupt
-            result = original(*args, **kwargs)
             if len(calls) == times:
                 raise KeyboardInterrupt
-            return result
+            return original(*args, **kwargs)
 
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, hook)

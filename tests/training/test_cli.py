@@ -22,10 +22,6 @@ def _run(*args):
         (("posgen", "train", "--preset", "papr"), "did you mean 'paper'"),
         (("posgen", "train", "--encoding", "jarn"), "did you mean 'yarn'"),
         (("posgen", "train", "--modulus", "7"), "give only 2401"),
-        (
-            ("posgen", "train", "--train-sequences", "128", "--epochs", "9"),
-            "epochs: 9 make 9 steps",
-        ),
         (("finetune", "nowhere", "--warmup", "1"), "warmup: 1.0 is not allowed"),
         (("finetune", "nowhere", "--preset", "cpuu"), "did you mean 'cpu'"),
         (("finetune", "nowhere", "--rope", "{"), "not JSON"),

@@ -12,7 +12,6 @@ from leval_harness.training import finetune as module
 from leval_harness.training.finetune import Rows, finetune
 from leval_harness.training.finetune_settings import FineTuneSettings, preset
 from leval_harness.training.text import prepare_text
-from leval_harness.training.trainer import exclusive
 from leval_harness.yaml_files import shipped
 from leval_tasks.posgen.vocabulary import build_tokenizer
 from resonance_vllm.errors import RopeConfigError, SettingError, UserError
@@ -135,11 +134,6 @@ def test_errors_are_clear_and_a_finished_run_is_not_repeated(model, data, tmp_pa
     settings = FineTuneSettings(**TINY)
     first = finetune(model, [data], tmp_path / "a", settings)
     assert finetune(model, [data], tmp_path / "a", settings) == first
-    with (
-        exclusive(tmp_path / "b"),
-        pytest.raises(UserError, match=r"b \(process \d+ on .*\); wait for it"),
-    ):
-        finetune(model, [data], tmp_path / "b", settings)
     with pytest.raises(UserError, match="a run with other settings"):
         finetune(model, [data], tmp_path / "a", settings.changed(steps=7))
     (tmp_path / "mine").mkdir()

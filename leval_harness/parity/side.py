@@ -1,0 +1,222 @@
+"""What one side of a comparison has read: made by a setup, or a file that was saved before.
+
+A checkpoint is loaded in a process of its own: two engines in one would share devices and what
+libraries set globally, and a process gives all of its memory back when it ends. A saved file holds
+the texts, too, so that a gate in CI needs neither setup A nor data.
+"""
+
+import json
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, TypeVar
+from zipfile import BadZipFile
+
+import numpy as np
+
+from leval_harness.parity.reading import Messages, Reader
+from leval_harness.parity.setups import SERVER, Setup
+from leval_tasks.perplexity.documents import Text
+from leval_tasks.token_logprobs import Logprobs
+from resonance_vllm.errors import SettingError, UserError, printable
+
+Answer = TypeVar("Answer")
+
+DEFAULT_LENGTH = 4096
+SCHEMA = 3
+"""Of saved files."""
+CHAT: Messages = [
+    {"role": "system", "content": "You answer briefly."},
+    {"role": "user", "content": "Which river flows through Paris?"},
+    {"role": "assistant", "content": "The Seine."},
+    {"role": "user", "content": "And through Vienna? Think of 3 names: \"Inn\", 'Donau', Raab."},
+]
+"""The chat that both templates render: a system message, several turns, quotation marks."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """What one setup has read.
+
+    Attributes:
+        setup: the setup as it was written, its arguments, RoPE settings, versions and facts.
+        texts: what was read.
+        encoded: token ids of each text as this setup makes them; None: it cannot say.
+        chat: token ids of `CHAT`, see `Reader.template`.
+        rows: token ids that were read, of each text at each length.
+        logprobs: of the tokens of each row but the first.
+    """
+
+    setup: dict[str, Any]
+    texts: list[Text]
+    encoded: list[list[int] | None]
+    chat: list[int] | None
+    rows: list[list[int]]
+    logprobs: list[Logprobs]
+
+    def save(self, path: Path) -> None:
+        """Write the file, which appears whole or not at all."""
+        texts = [[each.name, each.text] for each in self.texts]
+        about = {"schema": SCHEMA, "setup": self.setup, "texts": texts, "template": self.chat}
+        arrays: dict[str, Any] = {"about": np.array(json.dumps(about))}
+        for number, (row, logprob) in enumerate(zip(self.rows, self.logprobs, strict=True)):
+            arrays[f"ids.{number}"], arrays[f"logprob.{number}"] = np.array(row, np.int32), logprob
+        temporary = path.with_name(f".{path.name}.part")
+        with temporary.open("wb") as file:
+            np.savez_compressed(file, **arrays)
+        temporary.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read what `save` wrote.
+
+        Raises:
+            SettingError: it is no such file, or of another schema.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as content:
+                arrays = dict(content)
+            about = json.loads(str(arrays.pop("about")))
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+            said = f"{path} is no reference saved by `leval-harness diff --save`: {error}"
+            raise SettingError(said) from None
+        if about["schema"] != SCHEMA:
+            raise SettingError(f"{path}: schema {about['schema']!r}, not {SCHEMA}; save it again")
+        numbers = range(len(arrays) // 2)
+        rows = [arrays[f"ids.{number}"].tolist() for number in numbers]
+        longest = max(map(len, rows))
+        return cls(
+            setup={**about["setup"], "saved": str(path)},
+            texts=[Text(name, text) for name, text in about["texts"]],
+            encoded=[row for row in rows if len(row) == longest],
+            chat=about["template"],
+            rows=rows,
+            logprobs=[arrays[f"logprob.{number}"] for number in numbers],
+        )
+
+
+def open_reader(setup: Setup) -> Reader:
+    """Load a setup in this process."""
+    if setup.kind == SERVER:
+        from leval_harness.parity.server import ServerReader
+
+        return ServerReader(setup)
+    from leval_harness.parity.local import HFReader, VLLMReader
+
+    return HFReader(setup) if setup.library == "transformers" else VLLMReader(setup)
+
+
+def first_side(setup: Setup, texts: Sequence[Text], lengths: Sequence[int], count: int) -> Side:
+    """Load A, let it read the beginnings of texts, and close it.
+
+    Args:
+        setup: what reads.
+        texts: all that there are, in the order in which they are taken.
+        lengths: tokens of a text; none is 4,096 or what the setup can read.
+        count: texts.
+
+    Raises:
+        UserError: it cannot be loaded, makes no tokens, cannot read so many or does not score them,
+            or no text is long enough.
+    """
+
+    def chosen(reader: Reader) -> tuple[list[Text], list[list[int] | None], list[list[int]]]:
+        wanted = lengths or [min(DEFAULT_LENGTH, reader.limit or DEFAULT_LENGTH)]
+        found: dict[Text, list[int]] = {}
+        for text in texts:
+            if (ids := reader.encode(text.text)) is None:
+                raise UserError(f"{setup.text} makes no tokens of a text: give it as B")
+            if len(ids) >= max(wanted):
+                found[text] = ids[: max(wanted)]
+            if len(found) == count:
+                break
+        if not found:
+            raise UserError(
+                f"none of {len(texts)} texts has {max(wanted)} tokens: shorter --lengths, or other "
+                "--texts"
+            )
+        return list(found), [*found.values()], [ids[:n] for n in wanted for ids in found.values()]
+
+    return _let_read("A", setup, chosen)
+
+
+def second_side(
+    setup: Setup, texts: Sequence[Text], rows: Sequence[list[int]], whole: bool
+) -> Side:
+    """Load B, let it read the token ids that A has read, and close it.
+
+    Args:
+        setup: what reads.
+        texts: of A.
+        rows: of A.
+        whole: whether B has to read all tokens; else what it can.
+
+    Raises:
+        UserError: it cannot be loaded, cannot read so many tokens or does not score them.
+    """
+
+    def given(reader: Reader) -> tuple[list[Text], list[list[int] | None], list[list[int]]]:
+        cut = [row if whole else row[: reader.limit] for row in rows]
+        return list(texts), [reader.encode(each.text) for each in texts], cut
+
+    return _let_read("B", setup, given)
+
+
+def _let_read(name: str, setup: Setup, choose: Callable[[Reader], tuple[Any, ...]]) -> Side:
+    _report(f"{name}: loading {setup.text}")
+    reader = open_reader(setup)
+    try:
+        texts, encoded, rows = choose(reader)
+        longest = max(map(len, rows))
+        if reader.limit is not None and longest > reader.limit:
+            raise UserError(
+                f"{name} reads at most {reader.limit} tokens, fewer than the {longest} of the "
+                f"texts; --lengths {reader.limit} compares up to there"
+            )
+        logprobs = []
+        for at, found in enumerate(reader.read(rows), 1):
+            _report(f"{name}: text {at} of {len(rows)}, {len(found) + 1:,} tokens")
+            for wrong in np.flatnonzero(~np.isfinite(found))[:1]:
+                place = f"position {wrong + 1} of text {at}"
+                raise UserError(f"{name}: log-probability {found[wrong]} at {place}")
+            logprobs.append(found)
+        about = {**setup.described(), "facts": reader.facts()}
+        return Side(about, texts, encoded, reader.template(CHAT), rows, logprobs)
+    finally:
+        reader.close()
+
+
+def _report(line: str) -> None:
+    sys.stderr.write(printable(line) + "\n")
+
+
+def in_process(function: Callable[..., Answer], *arguments: Any) -> Answer:
+    """What a function returns in a new process, which gives all of its memory back.
+
+    Raises:
+        UserError: what the function raises, or the process ended without an answer.
+    """
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        try:
+            return pool.submit(_answer, function, arguments).result()
+        except BrokenProcessPool:
+            raise UserError("its process ended: out of memory, or a crash of the engine") from None
+        except KeyboardInterrupt:
+            for child in multiprocessing.active_children():
+                child.terminate()
+            raise
+
+
+def _answer(function: Callable[..., Answer], arguments: tuple[Any, ...]) -> Answer:
+    os.dup2(2, 1)  # engines log to standard output, which is for the result alone
+    try:
+        return function(*arguments)
+    except UserError:
+        raise
+    except Exception as error:  # noqa: BLE001 - not all that libraries raise can be sent
+        raise UserError(f"{type(error).__name__}: {error}") from None
