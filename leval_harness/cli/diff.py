@@ -56,16 +56,16 @@ def diff(
 
     split = tuple(part.strip() for part in (lengths or "").split(",") if part.strip())
     wanted = read(Options, {"lengths": split, **options})
-    parsed = [Setup(SAVED, str(against), text=str(against))] if against else []
-    ropes = (rope_b,) if against else (rope_a, rope_b)
-    parsed += [Setup.parse(*each) for each in zip(setups, ropes, strict=False)]
-    given = len(setups) + bool(against)
-    if (given != 2 and not (given == 1 and save and not against)) or (against and rope_a):
-        raise SettingError(
-            "give A and B; or B with --against FILE (and no --rope-a); or A with --save FILE"
-        )
+    saved = [] if against is None else [Setup(SAVED, str(against), text=str(against))]
+    if saved and rope_a:
+        raise SettingError("--rope-a: --against stands for A, whose method is in the file")
+    alone = save is not None and not saved and len(setups) == 1
+    if len(saved) + len(setups) != 2 and not alone:
+        raise SettingError("give A and B; or B with --against FILE; or A with --save FILE")
+    ropes = (rope_b,) if saved else (rope_a, rope_b)
+    parsed = [*saved, *(Setup.parse(*each) for each in zip(setups, ropes, strict=False))]
     with interrupted_by_signals():
-        if save is not None and given == 1:
+        if save is not None and alone:
             reference = save_reference(parsed[0], save, wanted)
             facts = {"saved": str(save), "texts": len(reference.texts), "setup": reference.setup}
             click.echo(json.dumps(facts) if as_json else f"Saved: {save}, {facts['texts']} texts")

@@ -69,9 +69,11 @@ def diff(
         ('worse', 0)
     """
     options = options.changed(**more) if options else read(Options, more)
-    first, second = _checked(a), _checked(b)
+    first, second = _setup(a), _setup(b)
     if second.kind == SAVED:
         raise SettingError(f"B: {second.text} is a saved reference, which can only be A")
+    for each in (first, second):
+        each.rope()  # what is written wrong is found before a model is loaded, which takes long
     of_a = _first(first, options)
     if save is not None:
         of_a.save(Path(save))
@@ -94,16 +96,13 @@ def save_reference(a: Sided, path: Path, options: Options | None = None, **more:
         UserError: as for `diff`.
     """
     options = options.changed(**more) if options else read(Options, more)
-    reference = _first(_checked(a), options)
+    reference = _first(_setup(a), options)
     reference.save(path)
     return reference
 
 
-def _checked(given: Sided) -> Setup:
-    """A setup; what is written wrong is found before a model is loaded, which takes long."""
-    setup = given if isinstance(given, Setup) else Setup.parse(os.fspath(given))
-    setup.rope()
-    return setup
+def _setup(given: Sided) -> Setup:
+    return given if isinstance(given, Setup) else Setup.parse(os.fspath(given))
 
 
 def _first(setup: Setup, options: Options) -> Side:

@@ -21,7 +21,7 @@ CHANGES = (
     "attn_implementation=eager",
 )  # fmt: skip
 SETS = 4
-FIELDS = ("dtype", "change", "set", "verdict", "identical", "difference", "widest", "agreement")
+FIELDS = ("dtype", "change", "set", "verdict", "identical", "difference", "widest", "apart")
 
 
 def rows(model, folder):
@@ -38,7 +38,7 @@ def rows(model, folder):
             result = diff(str(base), f"hf:{model},dtype={dtype},{arguments}", options)
             (length,) = result.lengths
             ends = [abs(end) for each in length.bins for end in (each.low, each.high)]
-            numbers = (length.loss_b - length.loss_a, max(ends, default=0.0), length.agreement)
+            numbers = (length.loss_b - length.loss_a, max(ends, default=0.0), length.apart)
             yield (
                 dtype, change, number, result.verdict, length.identical,
                 *(f"{each:.6f}" for each in numbers),

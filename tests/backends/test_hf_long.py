@@ -47,14 +47,6 @@ def test_greedy_text_is_that_of_hf(make_model, tokenizer, kind, attention):
     assert ours.generate_until(requests()) == theirs.generate_until(requests())
 
 
-@pytest.mark.needs("compiler")
-def test_flex_attention_gives_the_same_text(make_model, tokenizer):
-    ours, _ = both(make_model("llama", "flex_attention", head_dim=16), tokenizer)
-    _, theirs = both(make_model("llama", "eager", head_dim=16), tokenizer)
-    assert ours.generate_until(requests()) == theirs.generate_until(requests())
-    assert ours.reuse.mode == "shared"
-
-
 def test_a_model_spread_over_devices_answers_as_on_one(make_model, tokenizer, tmp_path):
     """Accelerate's hooks bring weights, tokens and states together, here from the disk."""
     make_model("llama").save_pretrained(tmp_path)
@@ -152,7 +144,7 @@ def test_each_document_is_prefilled_once_and_counted(make_model, tokenizer):
     assert unique <= told["tokens_prefilled"] <= unique * 1.02, "the self-check does not count"
     assert told["tokens_generated"] <= 12 * len(PROMPTS)
     assert told["peak_memory_bytes"] > 1 << 20
-    assert json.loads(json.dumps(ours.get_model_info()))["hf_long"] == told
+    assert json.loads(json.dumps(ours.get_model_info()["hf_long"])) == told
 
 
 def test_generated_tokens_stop_counting_at_the_stop_string(make_model, tokenizer):

@@ -113,7 +113,7 @@ def test_without_lengths_both_read_what_both_can(copying_model, copying_texts):
         (("a",), "give A and B; or B with --against FILE; or A with --save FILE"),
         (("a", "b", "c"), "give A and B"),
         (("a", "b", "--lengths", "many"), "'many' is not allowed; allowed: a whole number"),
-        (("a", "b", "--lengths", "4"), "4 is not allowed; allowed: a number of at least 8"),
+        (("a", "b", "--lengths", "4"), "'4' is not allowed; allowed: a number of at least 8"),
         (("a", "b", "--count", "0"), "count: 0 is not allowed; allowed: a number above 0"),
         (("a", "b", "--margin", "0"), "margin: 0.0 is not allowed"),
         (("a.npz", "hf:./a"), "model: there is no folder './a'"),
@@ -121,7 +121,8 @@ def test_without_lengths_both_read_what_both_can(copying_model, copying_texts):
         (("a.npz", "http://b"), "a.npz is no reference saved by"),
         (("hf:./a", "b"), "model: there is no folder './a'"),
         (("a", "b", "--ignore", "bso"), "'bso' is not allowed; allowed: bos, "),
-        (("a", "b", "--against", __file__), "--against stands for A"),
+        (("a", "b", "--against", __file__), "or B with --against FILE"),
+        (("b", "--rope-a", "yarn", "--against", __file__), "--against stands for A"),
     ],
 )
 def test_wrong_usage_is_named(arguments, said):
