@@ -69,6 +69,8 @@ def table(
     from leval_harness.tables import build_tables
 
     compared = compared_frame(read_results(results, names), **how)
+    if how["across"] == "methods" and compared["model"].nunique() > 1:
+        click.echo("Several models: --across models compares them on the same questions.", err=True)
     form = "json" if as_json else output or "md"
     tables = [] if form in ("csv", "json") else build_tables(compared, published)
     if output is None and out is None and not as_json and sys.stdout.isatty():
