@@ -208,7 +208,7 @@ def by_seed(read: PosGen, pairs: Sequence[tuple[Pair, Pair]]) -> pd.DataFrame:
             counts = [(change > 0).sum(), (change < 0).sum()]
             rows.append([experiment, *names, *map(float, numbers), None, *map(int, counts)])
     if not rows:
-        raise ResultsError("no two seeds in common of what is compared")
+        raise ResultsError("no two seeds in common; train each --seed of both")
     found = pd.DataFrame(rows, columns=["Experiment", *COMPARED])
     found["p (Holm)"] = found.groupby(["Experiment", "Sub-task"])["p"].transform(holm)
     return found.astype({"Seeds": "int64"})
