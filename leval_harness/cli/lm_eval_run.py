@@ -46,6 +46,7 @@ def complete(settings: argparse.Namespace, options: RopeOptions) -> dict[str, An
     Raises:
         SettingError: names the setting, its value and what is allowed.
     """
+    from leval_harness.sweep.identity import with_digests
     from leval_harness.sweep.task_registry import check_settings
 
     values = stated(settings)
@@ -66,7 +67,8 @@ def complete(settings: argparse.Namespace, options: RopeOptions) -> dict[str, An
     if given:
         settings.model_args = given
     if cache := values.get("use_cache"):
-        settings.use_cache = f"{cache}-{digest(backend, given)}"
+        files = with_digests({**given, "model": given.get("pretrained")})
+        settings.use_cache = f"{cache}-{digest(backend, given, files)}"
         logger.warning("answers are kept in %s, those of this model and method", settings.use_cache)
     tasks = values.get("tasks") or []
     listed = [tasks] if isinstance(tasks, str) else list(tasks)
