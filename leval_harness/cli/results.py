@@ -59,19 +59,9 @@ def table(
     **how: Any,
 ) -> None:
     """Compare methods from one or more RESULTS folders, also plain lm-eval output."""
-<<<<<<< HEAD
-    from leval_harness.effective import compared_frame
-    from leval_harness.formats import render
-    from leval_harness.tables import build_tables
-
-    compared = compared_frame(read_results(results, names), **how)
-    if how["across"] == "methods" and compared["model"].nunique() > 1:
-        click.echo("Several models: --across models compares them on the same questions.", err=True)
-    form = "json" if as_json else output or "md"
-    tables = [] if form in ("csv", "json") else build_tables(compared, published)
-=======
     loaded = read_results(results, names, **how)
->>>>>>> main
+    if how["across"] == "methods" and loaded.compared["model"].nunique() > 1:
+        click.echo("Several models: --across models compares them on the same questions.", err=True)
     if output is None and out is None and not as_json and sys.stdout.isatty():
         from leval_harness.tables import build_tables
 
