@@ -62,7 +62,7 @@ class ServerReader(Reader):
                 )
             if len(entries) != len(row):
                 scored = f"{len(entries)} of {len(row)} positions were scored"
-                raise UserError(f"{self.root}: {scored}: the prompt was cut")
+                raise UserError(f"{self.root}: {scored}; take shorter --lengths")
             found = zip(row[1:], entries[1:], strict=True)
             yield np.array([each[str(token)]["logprob"] for token, each in found], np.float32)
 
