@@ -19,11 +19,8 @@ def _run(*args):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("posgen", "train", "--preset", "papr"), "did you mean 'paper'"),
-        (("posgen", "train", "--encoding", "jarn"), "did you mean 'yarn'"),
         (("posgen", "train", "--modulus", "7"), "give only 2401"),
         (("finetune", "nowhere", "--warmup", "1"), "warmup: 1.0 is not allowed"),
-        (("finetune", "nowhere", "--preset", "cpuu"), "did you mean 'cpu'"),
         (("finetune", "nowhere", "--rope", "{"), "not JSON"),
     ],
 )
