@@ -27,6 +27,9 @@ from resonance_vllm.errors import SettingError, UserError, printable
 
 Answer = TypeVar("Answer")
 
+Chosen = tuple[list[Text], list[list[int] | None], list[list[int]]]
+"""Texts, their token ids as a setup makes them, and what it shall read of them."""
+
 DEFAULT_LENGTH = 4096
 SCHEMA = 3
 """Of saved files."""
@@ -125,7 +128,7 @@ def first_side(setup: Setup, texts: Sequence[Text], lengths: Sequence[int], coun
             or no text is long enough.
     """
 
-    def chosen(reader: Reader) -> tuple[list[Text], list[list[int] | None], list[list[int]]]:
+    def chosen(reader: Reader) -> Chosen:
         wanted = lengths or [min(DEFAULT_LENGTH, reader.limit or DEFAULT_LENGTH)]
         found: dict[Text, list[int]] = {}
         for text in texts:
@@ -160,14 +163,14 @@ def second_side(
         UserError: it cannot be loaded, cannot read so many tokens or does not score them.
     """
 
-    def given(reader: Reader) -> tuple[list[Text], list[list[int] | None], list[list[int]]]:
+    def given(reader: Reader) -> Chosen:
         cut = [row if whole else row[: reader.limit] for row in rows]
         return list(texts), [reader.encode(each.text) for each in texts], cut
 
     return _let_read("B", setup, given)
 
 
-def _let_read(name: str, setup: Setup, choose: Callable[[Reader], tuple[Any, ...]]) -> Side:
+def _let_read(name: str, setup: Setup, choose: Callable[[Reader], Chosen]) -> Side:
     _report(f"{name}: loading {setup.text}")
     reader = open_reader(setup)
     try:

@@ -28,7 +28,7 @@ def rows(model, folder):
     """A row a pair."""
     text, _ = language_reference()
     size = len(text) // SETS
-    for dtype, number in itertools.product(("float32", "bfloat16"), range(SETS)):
+    for number, dtype in itertools.product(range(SETS), ("float32", "bfloat16")):
         texts, base = folder / f"texts-{number}.txt", folder / f"{dtype}-{number}.npz"
         texts.write_text(text[number * size : (number + 1) * size])
         options = Options(texts=str(texts), lengths=(128,), isolated=False)
