@@ -13,7 +13,7 @@ from leval_harness.parity.setups import SAVED, Setup
 from leval_harness.parity.side import DEFAULT_LENGTH, Side, first_side, in_process, second_side
 from leval_harness.parity.texts import read_texts
 from leval_tasks.statistics.difference import MARGIN
-from resonance_vllm.errors import SettingError
+from resonance_vllm.errors import SettingError, not_allowed
 from resonance_vllm.settings import Settings, read
 
 SEED = 0
@@ -109,9 +109,11 @@ def _first(setup: Setup, options: Options) -> Side:
     """What A reads of the options' texts, or what a saved reference holds."""
     lengths = sorted(set(options.lengths))
     if setup.kind == SAVED:
-        if lengths:
-            raise SettingError("--lengths: a saved reference is compared at its own lengths")
-        return Side.load(Path(setup.target).expanduser())
+        reference = Side.load(Path(setup.target).expanduser())
+        own = sorted({len(row) for row in reference.rows})
+        if lengths not in ([], own):
+            raise SettingError(not_allowed("--lengths", lengths, f"{own}, those of the reference"))
+        return reference
     texts = read_texts(options.texts, max(lengths, default=DEFAULT_LENGTH))
     random.Random(SEED).shuffle(texts)
     return _run(setup, options, first_side, setup, texts, lengths, options.count)
