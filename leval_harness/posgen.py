@@ -199,7 +199,7 @@ def by_seed(read: PosGen, pairs: Sequence[tuple[Pair, Pair]]) -> pd.DataFrame:
                 means = part[method].mean(), part[baseline].mean()
                 rows.append([*names, len(change), *means, mean, mean - half, mean + half])
     if not rows:
-        raise ResultsError("no two seeds in common of what is compared")
+        raise ResultsError("no two seeds in common; train each --seed of both")
     return pd.DataFrame(rows, columns=COMPARED)
 
 

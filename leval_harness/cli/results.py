@@ -60,6 +60,8 @@ def table(
 ) -> None:
     """Compare methods from one or more RESULTS folders, also plain lm-eval output."""
     loaded = read_results(results, names, **how)
+    if how["across"] == "methods" and loaded.compared["model"].nunique() > 1:
+        click.echo("Several models: --across models compares them on the same questions.", err=True)
     if output is None and out is None and not as_json and sys.stdout.isatty():
         from leval_harness.tables import build_tables
 

@@ -169,9 +169,9 @@ def test_a_page_replaces_a_page_and_nothing_else(page, sweep, tmp_path):
     compared = compared_frame(results)[:20]
     out = tmp_path / "p"
     write_page(results, compared, out, "T")
-    (out / "figures" / "old.svg").write_text("")
+    (out / "old.svg").write_text("")
     write_page(results, compared, out, "T")
-    assert not (out / "figures" / "old.svg").exists()
+    assert not (out / "old.svg").exists()
     assert (out / MARKER).is_file()
     assert [each.name for each in tmp_path.iterdir()] == ["p"]
     (tmp_path / "other").mkdir()

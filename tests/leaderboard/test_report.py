@@ -52,11 +52,12 @@ def test_margin_baseline_and_names_reach_the_frame(real_runs):
     assert "served on :8000" in named
 
 
-def test_models_are_ranked_on_the_same_questions_into_a_file(sweep, real_runs, tmp_path):
-    asked = ["--across", "models", "--format", "json", "--out", tmp_path / "t.json"]
-    done = run(table, sweep, real_runs, *asked)
-    assert (done.exit_code, done.stdout) == (0, "")
-    rows = json.loads((tmp_path / "t.json").read_text())
+def test_models_are_ranked_on_the_same_questions(sweep, real_runs):
+    hint = "--across models"
+    assert hint in run(table, sweep, real_runs).stderr
+    done = run(table, sweep, real_runs, "--across", "models", "--json")
+    assert hint not in done.stderr
+    rows = json.loads(done.stdout)
     assert {row["label"] for row in rows if row["name"]} >= {"SmolLM2-135M, rope"}
 
 
