@@ -25,7 +25,7 @@ from transformers.masking_utils import AttentionMaskInterface, flash_attention_m
 from resonance_vllm.core import phase
 from resonance_vllm.core.maps import MappedMethod, Part, Positions
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.hf_hooks import RopeHook, Turning
+from resonance_vllm.hf_rotary import RopeHook, Turning
 
 NAME = "resonance_position_map"
 ATTRIBUTE = "position_map"

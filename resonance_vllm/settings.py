@@ -4,23 +4,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, WrapValidator, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from resonance_vllm.errors import SettingError, UserError, hint, near, not_allowed
 
 Model = TypeVar("Model", bound=BaseModel)
-
-
-def _none_if_wrong(value: object, validated: Any) -> Any:
-    try:
-        return validated(value)
-    except ValidationError:
-        return None
-
-
-LENIENT = WrapValidator(_none_if_wrong)
-"""For a field of what others write whose value may be anything: None where it is another type."""
 
 
 class Settings(BaseModel):
@@ -45,17 +34,17 @@ class Settings(BaseModel):
                     raise SettingError(f"{key}: unknown setting{hint(key, known)}")
         return content
 
-    def changed(self, error: type[ValueError] = SettingError, **changes: Any) -> Self:
+    def changed(self, **changes: Any) -> Self:
         """A copy in which some fields, named as outside, have another value.
 
         Raises:
-            ValueError: as `error`; there is no such field, or the value is not allowed.
+            SettingError: there is no such field, or the value is not allowed.
         """
         fields = type(self).model_fields
         written = {
             fields[name].alias or name: getattr(self, name) for name in self.model_fields_set
         }
-        return read(type(self), {**written, **changes}, error=error)
+        return read(type(self), {**written, **changes})
 
 
 def field_names(model: type[BaseModel]) -> list[str]:
@@ -121,10 +110,9 @@ def _place(problem: ErrorDetails, content: object) -> Place:
         if inside or (isinstance(content, list | tuple) and isinstance(part, int)):
             content = content[part]  # type: ignore[index]
             kept.append(part)
-    last = problem["loc"][-1:]
     # absent keys: one that is missing, and one whose default does not fit another key
     absent = problem["type"] == "missing" or (problem["type"] == "order" and not kept)
-    return (*kept, *last) if absent else tuple(kept)
+    return (*kept, *problem["loc"][-1:]) if absent else tuple(kept)
 
 
 def _sentence(place: str, problems: Sequence[ErrorDetails]) -> str:
@@ -147,11 +135,9 @@ def _sentence(place: str, problems: Sequence[ErrorDetails]) -> str:
 def _allowed(problem: ErrorDetails) -> str:
     if problem["type"] == "value_error":
         return str(problem["ctx"]["error"]).rpartition("allowed: ")[2]
-    if problem["type"] == "literal_error":  # `'a', 'b' or 'c'`
-        return (
-            problem["msg"].removeprefix("Input should be ").replace("'", "").replace(" or ", ", ")
-        )
     text = problem["msg"]
+    if problem["type"] == "literal_error":  # `'a', 'b' or 'c'`
+        text = text.replace("'", "").replace(" or ", ", ")
     for theirs, ours in _WORDS.items():
         text = text.replace(theirs, ours)
     return text

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from resonance_vllm import config as settings
-from resonance_vllm.check import about_vllm, limits
 from resonance_vllm.config import ModelPositions, length_limit
 from resonance_vllm.core.spec import RopeRequest
 from resonance_vllm.errors import RopeConfigError
@@ -67,7 +66,19 @@ def test_a_model_without_rope_is_named():
 def test_the_trained_length_of_dynamic_is_left_alone_on_hf():
     written = settings.hf_overrides(*on({"rope_type": "dynamic", "factor": 1.0}, CONFIG), 16384)
     assert written["max_position_embeddings"] == 8192
-    assert "original_max_position_embeddings" not in written["rope_parameters"]
+
+
+@pytest.mark.parametrize(("rope_type", "stays"), [("linear", False), ("resonance_linear", True)])
+def test_transformers_is_given_no_key_of_ours_that_its_own_type_warns_of(rope_type, stays):
+    written = settings.hf_overrides(*on({"rope_type": rope_type, "factor": 2.0}, CONFIG))
+    assert ("original_max_position_embeddings" in written["rope_parameters"]) is stays
+    assert written["rope_parameters"]["factor"] == 2.0
+
+
+def test_resonance_alone_on_what_follows_the_length_is_refused():
+    shipped = {**CONFIG["rope_parameters"], "rope_type": "dynamic", "factor": 2.0}
+    with pytest.raises(RopeConfigError, match=r"alone on the 'dynamic' .*allowed: .* factor"):
+        complete({"rope_type": "resonance"}, {**CONFIG, "rope_parameters": shipped})
 
 
 @pytest.mark.parametrize(("factor", "expected"), [(1.0, 2.0), (2.0, 3.0)])
@@ -79,15 +90,6 @@ def test_dynamic_is_frozen_at_the_served_length_for_vllm_and_logged(caplog, fact
     assert written["rope_type"] == "resonance_ntk_aware"
     assert written["factor"] == expected
     assert caplog.text.count("16384 tokens") == 1
-
-
-def test_a_look_at_what_would_run_warns_of_nothing_that_it_says(caplog):
-    spec, model = on({"rope_type": "dynamic", "factor": 2.0}, CONFIG)
-    with caplog.at_level(logging.WARNING):
-        limits(model, spec, 16384)
-        (line,) = about_vllm(spec, model, 16384)[:1]
-    assert "dynamic on transformers, ntk_aware on vLLM" in line
-    assert not caplog.text
 
 
 @pytest.mark.parametrize(
