@@ -19,7 +19,6 @@ from resonance_vllm.config import (
     length_limit,
     vllm_hf_overrides,
 )
-from resonance_vllm.core.maps import MappedMethod
 from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.verify import NoRope, RotaryReport, differences
@@ -60,30 +59,27 @@ def report(
         RopeConfigError: the settings cannot be written for this model.
     """
     limit, remarks = limit_of(model, rope, context_length), list[str]()
-    on_vllm: dict[str, Any] = {"limit": limit}
-    if rope is not None and isinstance(rope.method, MappedMethod):
-        on_vllm, served = {"limit": None}, {}
-    else:
+    hf = {"limit": limit, "overrides": hf_overrides(rope, model, context_length) if rope else {}}
+    vllm: dict[str, Any] = {"limit": None}
+    with contextlib.suppress(RopeConfigError):  # vLLM refuses it then
         served = vllm_hf_overrides(rope, model, context_length) if rope else {}
         serve = serve_command(path, served, context_length or limit)
-        on_vllm |= {"overrides": served, "serve": serve}
+        vllm = {"limit": limit, "overrides": served, "serve": serve}
         remarks = about_vllm(rope, model, context_length) if rope else []
-    overrides = hf_overrides(rope, model, context_length) if rope else {}
-    looks: dict[str, Look] = {
-        "transformers": lambda: _hf_report(path, rope, context_length),
-        "vllm": lambda: _vllm_report(path, rope, served, context_length),
+    looks: dict[str, tuple[dict[str, Any], Look]] = {
+        "transformers": (hf, lambda: _hf_report(path, rope, context_length)),
+        "vllm": (vllm, lambda: _vllm_report(path, model, rope, context_length)),
     }
-    written = {"transformers": {"limit": limit, "overrides": overrides}, "vllm": on_vllm}
     held: dict[str, list[RotaryReport] | None] = {}
     sides: dict[str, Any] = {}
-    for library, look in looks.items():
+    for library, (written, look) in looks.items():
         if library not in libraries:
             sides[library] = {"not_asked": "by --library"}
         elif not installed(library):
             sides[library] = {"not_installed": f"{library} is not installed"}
         else:
             held[library], side = _looked(look)
-            sides[library] = {**side, **written[library]}
+            sides[library] = {**side, **written}
     lines = [*_different(**held), *remarks] if len(held) == len(looks) else []
     return {**sides, "disagreements": lines}
 
@@ -130,11 +126,9 @@ def _hf_report(path: str, rope: RopeSpec | None, length: int | None) -> list[Rot
 
 
 def _vllm_report(
-    path: str, rope: RopeSpec | None, overrides: dict[str, Any], length: int | None
+    path: str, model: ModelPositions, rope: RopeSpec | None, length: int | None
 ) -> list[RotaryReport]:
-    if rope is not None:
-        rope.method.for_vllm({"rope_type": rope.rope_type})  # says why, where vLLM cannot
-    return vllm_report(path, overrides, length)
+    return vllm_report(path, vllm_hf_overrides(rope, model, length) if rope else {}, length)
 
 
 def vllm_report(
@@ -220,8 +214,7 @@ def plugin_problem() -> str | None:
     """Why vLLM will not load our plugin; None where it will."""
     found = {each.name: each.value for each in importlib.metadata.entry_points(group=PLUGIN_GROUP)}
     if found.get(PLUGIN) != REGISTER:
-        is_there = f"is {found[PLUGIN]}, of another version" if PLUGIN in found else "is missing"
-        return f"its entry point {PLUGIN} {is_there}: install leval-harness again with pip"
+        return f"its entry point {PLUGIN} is {found.get(PLUGIN)}: install leval-harness again"
     allowed = os.environ.get("VLLM_PLUGINS")
     if allowed is not None and PLUGIN not in allowed.split(","):
         return f"excluded by VLLM_PLUGINS={allowed!r}; add {PLUGIN} to it"

@@ -4,7 +4,6 @@ The only place that makes the forms in which libraries and lm-eval read settings
 """
 
 import dataclasses
-import logging
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -20,8 +19,6 @@ from resonance_vllm.positions import (
 )
 
 __all__ = ["ModelPositions", "hf_overrides", "length_limit", "model_args", "vllm_hf_overrides"]
-
-logger = logging.getLogger(__name__)
 
 ROPE_PRECISIONS = ("float32", "model")
 COMPARED = "rope_compared"
@@ -190,10 +187,7 @@ def model_args(
     context_length: int | None = None,
     rope_precision: str = "float32",
 ) -> dict[str, Any]:
-    """`model_args` for lm-eval; a type that vLLM fixes at one length is logged.
-
-    On transformers `rope_parameters` are the complete settings, `resonance_vllm.hf.load` reads
-    them; on vLLM `hf_overrides` are.
+    """`model_args` for lm-eval: settings in the form that the library's backend reads.
 
     Args:
         rope: complete settings; None runs the checkpoint as it is.
@@ -215,30 +209,11 @@ def model_args(
             "larger factor"
         )
     length, model = context_length or limit, model.with_length(limit)
-    extrapolates = model.plain if rope is None else rope.method.extrapolates
-    if extrapolates and length > (promised := length_limit(model, rope)):
-        logger.warning(
-            "%s runs on %d tokens, beyond the %d of its config: bare extrapolation",
-            "default" if rope is None else rope.rope_type,
-            length,
-            promised,
-        )
     args: dict[str, Any] = {"pretrained": model_path}
     if library == "transformers":
-        if rope is not None:
-            args["rope_parameters"] = rope.to_dict()
-        return {**args, "max_length": length, "rope_precision": precision}
+        written = {} if rope is None else {"rope_parameters": rope.to_dict()}
+        return {**args, **written, "max_length": length, "rope_precision": precision}
     if rope is not None:
-        fixed = fixed_for_vllm(rope, model, length)
-        if fixed is not rope:
-            logger.warning(
-                "vLLM fixes RoPE frequencies at start-up: %s runs as %s with factor %g, the base "
-                "of %d tokens",
-                rope.rope_type,
-                fixed.rope_type,
-                fixed.method.extension,
-                length,
-            )
         args["hf_overrides"] = vllm_hf_overrides(rope, model, length)
     elif length > model.max_positions:
         args["hf_overrides"] = model.in_place({"max_position_embeddings": length})

@@ -43,8 +43,6 @@ from resonance_vllm.verify import NoRope, RotaryReport
 
 logger = logging.getLogger(__name__)
 
-_OF_LOADING = ("dtype", "torch_dtype", "quantization_config")
-"""Attributes of a config that `from_pretrained` takes itself."""
 _LOADED = "_rope_loaded"
 """Attribute of a model: its configs, and what they held of `WRITTEN` when it was loaded."""
 
@@ -74,7 +72,7 @@ def load(
         precision: as for `apply_rope`.
         limit: longest sequence in tokens, written into the config beside the settings.
         auto_class: of transformers.
-        arguments: of its `from_pretrained`, and attributes of the config.
+        arguments: of its `from_pretrained`; `config` is changed.
 
     Raises:
         RopeConfigError: the model does not turn as asked.
@@ -84,8 +82,6 @@ def load(
     config = arguments.pop("config", None) or AutoConfig.from_pretrained(
         path, **{key: arguments[key] for key in hub if key in arguments}
     )
-    for key in [key for key in arguments if key in vars(config) and key not in _OF_LOADING]:
-        setattr(config, key, arguments.pop(key))
     spec = _to_apply(rope, config)
     if spec is not None:
         with_rope(config, spec.to_dict(), limit)

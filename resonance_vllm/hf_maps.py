@@ -346,11 +346,7 @@ class Moved(RopeHook):
 
 
 def install(model: Any, rotary: Any, hook: Turning) -> None:
-    """Let a rotary module, and the attention layers that it is for, follow a position map.
-
-    Raises:
-        RopeConfigError: the family is not supported.
-    """
+    """Let a rotary module, and the attention layers that it is for, follow a position map."""
     config = rotary.config
     if config.model_type not in SUPPORTED or not hasattr(model, "set_attn_implementation"):
         raise RopeConfigError(

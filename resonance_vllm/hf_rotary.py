@@ -134,11 +134,7 @@ def _float32() -> Iterator[None]:
 
 
 def built_anew(cls: Any, config: Any) -> Any:
-    """A rotary module of a class made anew, on the CPU and in float32.
-
-    Raises:
-        RopeConfigError: the family's code does not take the settings.
-    """
+    """A rotary module of a class made anew, on the CPU and in float32."""
     try:
         with torch.device("cpu"), _float32(), torch.no_grad():
             return cls(config)
@@ -163,14 +159,9 @@ def turning(
 
     Without a hook it turns by its own frequencies, float32 products of position and frequency.
 
-    Args:
-        name: of the module in its model.
-        module: it is not changed.
-        kind: layer type.
-        asked: whether these settings were asked for. Else they may be of the model's own.
-
     Raises:
-        RopeConfigError: settings that were asked for are not what it turns by.
+        RopeConfigError: it turns by something else than `asked` for; not asked for, settings may be
+            of the model's own.
     """
     built = built_anew(type(module), module.config)
     held = held_turns(built, kind)
@@ -221,11 +212,7 @@ def _rotation_at(config: Any, kind: str | None, length: int) -> Rotation:
 
 
 def ask(module: Any, kind: str | None, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Angles and amplitudes `[places]` that a module on the CPU answers for one token.
-
-    Raises:
-        ValueError: the answer has more axes than batch, length and features.
-    """
+    """Angles and amplitudes `[places]` that a module on the CPU answers for one token."""
     given = {} if kind is None else {"layer_type": kind}
     with torch.no_grad(), torch.device("cpu"):
         answer = module(torch.zeros(1), positions, **given)
@@ -236,12 +223,7 @@ def ask(module: Any, kind: str | None, positions: Tensor) -> tuple[Tensor, Tenso
 
 
 def places_of(module: Any, kind: str | None, count: int) -> tuple[Tensor, Tensor]:
-    """The feature at each place of a family's answer, and the axis of each feature.
-
-    Args:
-        module: a rotary module on the CPU; it is not changed.
-        kind: layer type.
-        count: number of features.
+    """The feature at each place of a family's answer, and the axis of each of `count` features.
 
     Raises:
         RopeConfigError: the answer is not one angle a token and feature.

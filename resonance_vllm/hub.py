@@ -38,9 +38,9 @@ def read_config(path: str, revision: str | None = None) -> Any:
             version = transformers.__version__
             logger.warning("%s: transformers %s does not know model type %r", path, version, kind)
             return dict(content)
-        # transformers warns of types and keys that it does not know, which may be ours
-        with _errors_only("transformers.modeling_rope_utils"):
-            return transformers.AutoConfig.from_pretrained(name, revision=revision)
+        # it warns of types and keys that it does not know, which may be ours
+        logging.getLogger("transformers.modeling_rope_utils").setLevel(logging.ERROR)
+        return transformers.AutoConfig.from_pretrained(name, revision=revision)
     except Exception as error:
         if folder.is_dir():
             raise RopeConfigError(
@@ -50,18 +50,6 @@ def read_config(path: str, revision: str | None = None) -> Any:
             f"model: there is no folder {shown(path)}, and the hub gives no such model: "
             f"{reason_of(error)}"
         ) from error
-
-
-@contextmanager
-def _errors_only(name: str) -> Iterator[None]:
-    """Let a library's logger write errors alone."""
-    quiet = logging.getLogger(name)
-    level = quiet.level
-    quiet.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        quiet.setLevel(level)
 
 
 @contextmanager
@@ -89,12 +77,8 @@ def reason_of(error: Exception) -> str:
 def refuse_missing_folder(name: str | Path, field: str) -> None:
     """Refuse a name that can only be a folder's, such as `./model`, where there is none.
 
-    Args:
-        name: of a folder or file, or a model on the hub.
-        field: the setting that has it.
-
     Raises:
-        SettingError: there is no such folder.
+        SettingError: names the `field`.
     """
     name = str(name)
     is_path = name.startswith((".", "/", "~")) or name.count("/") > 1

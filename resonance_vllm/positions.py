@@ -279,7 +279,9 @@ class ModelPositions:
         if self.plain:
             return None
         shipped = self.known
-        kept = shipped and (shipped.method.name == "default" or rope.method == shipped.method)
+        if shipped is None:
+            return self.rope
+        kept = shipped.method.name == "default" or rope.method == shipped.method
         return None if kept and rope.resonance >= shipped.resonance else self.rope
 
     def complete(self, rope: RopeRequest | Mapping[str, Any]) -> RopeSpec:
@@ -302,7 +304,7 @@ class ModelPositions:
         spec = self._spec(kind, request.given)
         if self.replaced(spec):
             spec = self._spec(kind, request.given, replaced=True)
-            _log_replaced(spec.rope_type, short(self.rope))
+            _log_replaced(spec.rope_type, shown(self.rope))
         return spec
 
     def _resonant(self) -> RopeType:
@@ -361,21 +363,13 @@ class ModelPositions:
         if replaced:
             raise RopeConfigError(
                 f"{LENGTH}: not in the config of this {self.model_type!r} model, which ships "
-                f"{short(self.rope)} and has {self.max_positions} positions; give the length that "
+                f"{shown(self.rope)} and has {self.max_positions} positions; give the length that "
                 "it was trained on before that scaling"
             )
         factor = given.get("factor")
         if method.positions_multiplied and isinstance(factor, int | float) and factor >= 1:
             return max(int(self.max_positions / factor), 1)
         return self.max_positions
-
-
-def short(rope: Mapping[str, Any]) -> str:
-    """A dictionary for a message: `'yarn' (factor 4.0, ...)`, lists left out."""
-    scalars = {k: v for k, v in rope.items() if not isinstance(v, list | Mapping)}
-    keys = [key for key in scalars if key not in ("rope_type", "type")][:8]
-    text = ", ".join(f"{key} {shown(rope[key])}" for key in keys)
-    return f"{shown(rope.get('rope_type'))} ({text})"
 
 
 @functools.cache

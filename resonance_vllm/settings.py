@@ -55,13 +55,10 @@ def field_names(model: type[BaseModel]) -> list[str]:
 def read(
     model: type[Model], content: object, where: str = "", error: type[ValueError] = SettingError
 ) -> Model:
-    """A typed model from plain data.
+    """A typed model from plain data; `where` is its place as the user calls it.
 
-    Args:
-        model: the class.
-        content: what was written.
-        where: how the user calls the place of it, for instance `config.models.llama`.
-        error: raised with one line for each thing that is wrong.
+    Raises:
+        ValueError: as `error`, one line for each thing that is wrong.
     """
     try:
         return model.model_validate(content)

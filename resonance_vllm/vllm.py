@@ -265,10 +265,6 @@ def _wrap_get_rope(original: Wrapped) -> Wrapped:
             if rope.get("rope_type", "default") in ("default", "proportional", "llama3"):
                 given["max_position"] = min(given["max_position"], apart.rows)
         with apart.device if apart else contextlib.nullcontext():
-            if is_ours(rope):  # of a model file that made the dictionary itself
-                spec, _ = asked_of(rope, model_keys(rope), _served() or given["max_position"])
-                rope = tagged(rope, spec, given["max_position"], "default")
-                given["rope_parameters"] = rope
             if isinstance(rope.get("rope_theta"), TaggedBase):
                 return _own_rope(original, given)
             return original(*call.args, **call.kwargs)
@@ -353,11 +349,9 @@ def _wrap_initialize_model(original: Wrapped) -> Wrapped:
         if not asked:
             return original(*args, **kwargs)
         first = next(iter(asked.values())).spec
-        shown: Any = contextlib.nullcontext()
         of_transformers = config.using_transformers_backend()
-        if of_transformers:
-            transformers_report(config, asked)
-        elif first.rope_type in OWN_TYPES:
+        shown: Any = contextlib.nullcontext()
+        if first.rope_type in OWN_TYPES and not of_transformers:
             shown = _shown_as_stock(text, asked, int(config.max_model_len))
         try:
             with shown:
@@ -370,7 +364,7 @@ def _wrap_initialize_model(original: Wrapped) -> Wrapped:
         if of_transformers:
             from resonance_vllm import hf
 
-            hf.apply_rope(model.model)
+            hf.apply_rope(model.model)  # compares, and puts exact phase behind modules
         else:
             _verify(model, text, asked)
         return model
