@@ -395,6 +395,7 @@ def _verify(model: nn.Module, config: Any, asked: Mapping[str | None, Asked]) ->
             if wanted is None and kind is not None:
                 wrong.append(f"layers of type {kind} were to keep theirs")
         else:
+            assert wanted is not None
             wrong = _stock_differs(module, held, wanted, unscaled_type(config, kind), close)
         if wrong:
             spec = wanted.spec if wanted else given.spec  # type: ignore[union-attr]
