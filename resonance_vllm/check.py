@@ -153,7 +153,7 @@ def vllm_report(
     from vllm.config import set_current_vllm_config
     from vllm.engine.arg_utils import EngineArgs
 
-    from resonance_vllm.vllm import Apart, asked_by, register, transformers_report
+    from resonance_vllm.vllm import Apart, asked_by, register
     from resonance_vllm.vllm_exchange import built_apart
     from resonance_vllm.vllm_held import rotary_report
 
@@ -171,7 +171,8 @@ def vllm_report(
     ).create_engine_config()
     config = engine.model_config
     if config.using_transformers_backend():  # for whose models vLLM changes transformers' classes
-        return transformers_report(config, asked_by(config))
+        spec = next((each.spec for each in asked_by(config).values()), None)
+        return _hf_report(path, spec, int(config.max_model_len))
     with set_current_vllm_config(engine):
         _one_process()
         where = Apart(torch.device("cpu"), _LOOK)

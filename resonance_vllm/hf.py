@@ -113,6 +113,7 @@ def apply_rope(
     """
     register()
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    as_built = _LOADED not in vars(inner) and spec is None
     loaded: list[tuple[Any, dict[str, Any]]] = vars(inner).setdefault(_LOADED, _kept(inner))
     for config, values in loaded:
         for key, value in values.items():
@@ -123,7 +124,8 @@ def apply_rope(
             for config, _ in loaded:
                 with_rope(config, settings.to_dict())
         _build_rotary_modules_again(inner)
-        _scale_scores_again(inner)
+        if not as_built:
+            _scale_scores_again(inner)
         return _applied(inner, settings, precision)
     except RopeConfigError:
         if settings is not None:

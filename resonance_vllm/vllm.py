@@ -35,7 +35,7 @@ from resonance_vllm.positions import (
     unscaled_type,
     windowed,
 )
-from resonance_vllm.verify import CLOSE, NoRope, RotaryReport, Turns, differences, refusal
+from resonance_vllm.verify import CLOSE, NoRope, Turns, differences, refusal
 from resonance_vllm.vllm_held import Given, frequencies_of, held_turns, rotary_modules, table_of
 
 # Named after the package, below vLLM's own logger: that one has a handler in every process.
@@ -370,14 +370,6 @@ def _wrap_initialize_model(original: Wrapped) -> Wrapped:
         return model
 
     return initialize_model
-
-
-def transformers_report(model: Any, asked: Mapping[str | None, Asked]) -> list[RotaryReport]:
-    """What modules turn by, of a `ModelConfig` that vLLM runs through transformers' classes."""
-    from resonance_vllm import hf
-
-    spec = next((each.spec for each in asked.values()), None)
-    return hf.report_of_checkpoint(model.model, spec, int(model.max_model_len))
 
 
 def _verify(model: nn.Module, config: Any, asked: Mapping[str | None, Asked]) -> None:
