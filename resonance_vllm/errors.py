@@ -25,9 +25,9 @@ def shown(value: object) -> str:
     return text if len(text) <= 120 else text[:117] + "..."
 
 
-def said_by_parser(error: Exception) -> str:
-    """A parser's message in one line."""
-    return " ".join(str(error).split())
+def reason_of(error: Exception) -> str:
+    """The reason that a library gives, in one line."""
+    return (" ".join(str(error).split()) or type(error).__name__)[:300]
 
 
 def printable(text: str) -> str:

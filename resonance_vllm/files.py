@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from resonance_vllm.errors import SettingError, said_by_parser
+from resonance_vllm.errors import SettingError, reason_of
 
 
 def user_path(text: str | os.PathLike[str]) -> Path:
@@ -85,4 +85,4 @@ def parse_json(text: str | bytes, where: str, error: type[ValueError] = SettingE
     try:
         return json.loads(text)
     except ValueError as wrong:
-        raise error(f"{where}: not JSON ({said_by_parser(wrong)})") from None
+        raise error(f"{where}: not JSON ({reason_of(wrong)})") from None

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from resonance_vllm.errors import RopeConfigError, SettingError, UserError, shown
+from resonance_vllm.errors import RopeConfigError, SettingError, UserError, reason_of, shown
 from resonance_vllm.files import user_path
 
 logger = logging.getLogger(__name__)
@@ -67,11 +67,6 @@ def loading(path: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise UserError(f"{path}: transformers cannot load it: {reason_of(error)}") from error
-
-
-def reason_of(error: Exception) -> str:
-    """The reason that a library gives for refusing a checkpoint, in one line."""
-    return (" ".join(str(error).split()) or type(error).__name__)[:300]
 
 
 def refuse_missing_folder(name: str | Path, field: str) -> None:
