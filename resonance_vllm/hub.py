@@ -30,7 +30,10 @@ def read_config(path: str, revision: str | None = None) -> Any:
     import transformers
 
     folder = user_path(path)
-    name = str(folder) if folder.is_dir() else path
+    local = folder.is_dir()
+    name = str(folder) if local else path
+    if local and not (folder / "config.json").is_file():
+        raise RopeConfigError(f"model: {folder} holds no config.json; give a checkpoint")
     try:
         content, _ = transformers.PreTrainedConfig.get_config_dict(name, revision=revision)
         kind = content.get("model_type")
@@ -42,7 +45,7 @@ def read_config(path: str, revision: str | None = None) -> Any:
         logging.getLogger("transformers.modeling_rope_utils").setLevel(logging.ERROR)
         return transformers.AutoConfig.from_pretrained(name, revision=revision)
     except Exception as error:
-        if folder.is_dir():
+        if local:
             raise RopeConfigError(
                 f"config.json of {path}: transformers cannot read it: {reason_of(error)}"
             ) from error
