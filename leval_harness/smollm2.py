@@ -35,7 +35,7 @@ POSITIONS = {
 def cache_dir() -> Path:
     """Folder for what is made once: `LEVAL_CACHE_DIR`, else the platform's cache folder."""
     if configured := os.environ.get("LEVAL_CACHE_DIR"):
-        return user_path(configured, "LEVAL_CACHE_DIR")
+        return user_path(configured)
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "leval-harness"
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "leval-harness"
