@@ -56,7 +56,7 @@ def verify(folder: str | None, as_json: bool) -> None:
     DATA is as for `data list`. Exit code 1 where a file is unreadable or not the published one.
     """
     source = files.resolve_source({"data_dir": folder})
-    tasks = files.available(source)
+    tasks = [task for task in ENTRIES if source.has(task)]
     corpora = [each for each in CORPORA if source.folder and corpus_file(each, Path(source.path))]
     if not tasks and not corpora:
         raise files.missing_file(source, ENTRIES[0])

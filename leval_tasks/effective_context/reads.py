@@ -51,13 +51,7 @@ def windows_of(n: int, start: int, window: int, reads: str, bos: bool) -> list[t
 def joined(
     parts: Sequence[tuple[str, Window, Logprobs]], start: int, n: int
 ) -> dict[str, Logprobs]:
-    """Losses of each read from the log-probabilities of its windows.
-
-    Args:
-        parts: read, window, and log-probability of each token that it scores.
-        start: first scored token.
-        n: tokens of the text.
-    """
+    """Losses of tokens `start..n-1` by read, from the log-probabilities of its windows."""
     losses: dict[str, Logprobs] = {}
     for read, window, logprobs in parts:
         of_read = losses.setdefault(read, np.full(n - start, np.nan, np.float32))
@@ -68,21 +62,14 @@ def joined(
 def block_rows(losses: Losses, start: int) -> list[list[float | None]]:
     """Sums over blocks of tokens, a row of `COLUMNS` each; None where a read is missing.
 
-    Args:
-        losses: of a text.
-        start: position of the first token that they hold, BOS counted.
+    `start` is the position of the first token of the losses, BOS counted.
     """
-    _, tokens = block_sums(np.zeros(next(iter(losses.values())).size))
-    columns: list[list[float | None]] = [
-        (start + np.cumsum(tokens) - tokens).tolist(),
-        tokens.tolist(),
-    ]
-    for values in (losses.get(FULL), losses.get(WINDOWS), gains(losses)):
-        if values is None:
-            columns.append([None] * tokens.size)
-        else:
-            columns.append(block_sums(np.asarray(values, np.float64))[0].tolist())
-    return [list(row) for row in zip(*columns, strict=True)]
+    reads = [losses.get(FULL), losses.get(WINDOWS), gains(losses)]
+    found = [None if each is None else block_sums(np.asarray(each, np.float64)) for each in reads]
+    tokens = next(each[1] for each in found if each is not None)
+    starts = start + np.cumsum(tokens) - tokens
+    sums = [[None] * tokens.size if each is None else each[0].tolist() for each in found]
+    return [list(row) for row in zip(starts.tolist(), tokens.tolist(), *sums, strict=True)]
 
 
 def gains(losses: Losses) -> Floats | None:

@@ -49,7 +49,6 @@ class EffectiveContextTask(PerplexityTask):
     settings_type = EffectiveContextSettings
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """Keep the settings; see `PerplexityTask`."""
         super().__init__(config)
         self._filters = [FilterEnsemble("none", [lambda: QuestionFilter(self._describe)])]
         self.token_losses: dict[str, Losses] = {}
@@ -62,24 +61,20 @@ class EffectiveContextTask(PerplexityTask):
         self._moving = moving_window(settings.window or 0, limit)
         return settings
 
-    def _cut(
-        self, documents: Sequence[TokenizedText], settings: TextSettings
-    ) -> Sequence[TokenizedText]:
+    def _cut(self, drawn: Sequence[TokenizedText], settings: Any) -> Sequence[TokenizedText]:
         """Texts take turns with the lengths; one that is shorter is read as far as it goes."""
-        lengths = settings.context_length or ()
-        sizes = [document_tokens(each, bool(settings.bos)) for each in lengths]
+        sizes = [document_tokens(each, settings.bos) for each in settings.context_length]
         return [
             replace(text, tokens=text.tokens[:size], ends=text.ends[:size])
-            for text, size in zip(documents, itertools.cycle(sizes), strict=False)
+            for text, size in zip(drawn, itertools.cycle(sizes), strict=False)
         ]
 
     def test_docs(self) -> list[dict[str, Any]]:
         """What is logged of each text: its name, its size, and the digest of its tokens."""
-        return [doc | {"tokens_sha256": self._digest(doc)} for doc in super().test_docs()]
-
-    def _digest(self, doc: Mapping[str, Any]) -> str:
-        tokens = self._documents[doc["document_id"]].tokens
-        return hashlib.sha256(repr(tokens).encode()).hexdigest()[:16]
+        texts = [repr(each.tokens).encode() for each in self._documents.values()]
+        digests = [hashlib.sha256(text).hexdigest()[:16] for text in texts]
+        pairs = zip(super().test_docs(), digests, strict=True)
+        return [doc | {"tokens_sha256": digest} for doc, digest in pairs]
 
     def build_all_requests(self, **kwargs: Any) -> None:
         """As lm-eval, for a model that reports the log-probability of each token."""
@@ -92,23 +87,21 @@ class EffectiveContextTask(PerplexityTask):
         return [window for _, window in self._reads(doc)]
 
     def _reads(self, doc: Mapping[str, Any]) -> list[tuple[str, Window]]:
-        given: EffectiveContextSettings = self.settings
-        n, bos = len(self._documents[doc["document_id"]].tokens), bool(given.bos)
-        reads = FULL if given.reads == "all" and n + bos <= (given.window or 0) else given.reads
-        return windows_of(n, self._start, self._moving, reads, bos)
+        given, n = self.settings, len(self._documents[doc["document_id"]].tokens)
+        reads = FULL if given.reads == "all" and n + given.bos <= given.window else given.reads
+        return windows_of(n, self._start, self._moving, reads, given.bos)
 
     def _losses(self, doc: Mapping[str, Any], totals: Sequence[SumOfLogprobs]) -> Losses:
         """The losses of a text from the answers to its windows."""
-        answers = [total.logprobs for total in totals]
-        parts = [(*read, each) for read, each in zip(self._reads(doc), answers, strict=True)]
+        pairs = zip(self._reads(doc), totals, strict=True)
+        parts = [(*read, total.logprobs) for read, total in pairs]
         return joined(parts, self._start, len(self._documents[doc["document_id"]].tokens))
 
     @property
     def _start(self) -> int:
         """Tokens of a text before the first that is scored, BOS not counted."""
-        given: EffectiveContextSettings = self.settings
-        start = scored_from(given.window or 0, (given.context_length or (0,))[-1])
-        return document_tokens(start, bool(given.bos))
+        given = self.settings
+        return document_tokens(scored_from(given.window, given.context_length[-1]), given.bos)
 
     def _describe(self, doc: Mapping[str, Any], totals: list[SumOfLogprobs]) -> list[Described]:
         """The blocks of a text beside the answer to its first window."""

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from lm_eval.utils import warning_once
 
 from leval_harness.cli.prompt import prompt as command
 from leval_harness.sweep.cells import plan
 from leval_harness.sweep.config import parse_config
-from leval_tasks.closed import task as module
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.closed.prompts import CHAT_TEMPLATE
 from leval_tasks.closed.task import LEvalClosedTask
@@ -97,7 +97,7 @@ def test_prompt_shows_every_frame(frame: str) -> None:
 def test_a_model_with_a_template_is_not_asked_without_it_in_silence(
     caplog: pytest.LogCaptureFixture, frame: str | None, template: Any, lines: int
 ) -> None:
-    module._warn_once.cache_clear()
+    warning_once.cache_clear()
     with caplog.at_level(logging.WARNING):
         for name in ("leval_closed_toefl", "leval_closed_gsm"):
             made(name, frame, template, num_docs=1)

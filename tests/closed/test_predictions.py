@@ -16,7 +16,7 @@ from leval_tasks.closed import predictions
 from leval_tasks.closed.catalog import ENTRIES, task_named
 from leval_tasks.closed.definition import ClosedTask, marks_in
 from leval_tasks.closed.task import LEvalClosedTask
-from leval_tasks.errors import PredictionError
+from leval_tasks.errors import DataError
 from leval_tasks.lm_task import QuestionFilter
 from resonance_vllm.errors import SettingError
 
@@ -235,7 +235,7 @@ def test_what_the_official_scorer_leaves_out_is_left_out_and_counted(tmp_path):
     row = scored("toefl", path)
     assert (row["n"], row["dropped_lines"], row["skipped_records"]) == (3, 1, 3)
     assert row["exact_match"] == 33.3333
-    with pytest.raises(PredictionError, match="of 2 records is none of f1, rouge, exam"):
+    with pytest.raises(DataError, match="of 2 records is none of f1, rouge, exam"):
         predictions.read(write(path, *rows[1:3]))
 
 
@@ -263,5 +263,5 @@ def test_positions_go_by_the_place_in_the_file_as_officially(tmp_path):
     ],
 )
 def test_bad_files_are_named(tmp_path, lines, message):
-    with pytest.raises(PredictionError, match=message):
+    with pytest.raises(DataError, match=message):
         predictions.read(write(tmp_path / "p.jsonl", *lines))

@@ -16,7 +16,7 @@ from leval_tasks import data
 from leval_tasks.closed.catalog import task_named
 from leval_tasks.closed.definition import SCORES
 from leval_tasks.closed.task import LEvalClosedTask
-from leval_tasks.errors import ContextLengthError, DataError, TokenizerError
+from leval_tasks.errors import ContextLengthError, DataError, TaskError
 from resonance_vllm.errors import SettingError
 
 SIX = [
@@ -405,7 +405,7 @@ def test_boolean_truncation_of_the_hf_backend_is_not_ours():
 
 
 def test_no_tokenizer_and_too_small_a_context(smollm2):
-    with pytest.raises(TokenizerError, match="none is known to the task"):
+    with pytest.raises(TaskError, match="none is known to the task"):
         task().build_all_requests(limit=None)
     with pytest.raises(ContextLengthError, match="instructions and question alone take"):
         task(pretrained=str(smollm2), context_length=600).build_all_requests(limit=None)

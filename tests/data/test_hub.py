@@ -90,7 +90,7 @@ def test_fetch_keeps_what_is_published_and_names_the_rest(hub, real_data, tmp_pa
     assert "Traceback" not in done.stderr
     assert rows["tpo.jsonl"]["verified"]
     assert (tmp_path / "out/tpo.jsonl").read_bytes() == (folder / "tpo.jsonl").read_bytes()
-    assert "has no LEval/Exam/codeU.jsonl" in rows["codeU.jsonl"]["problem"]
+    assert "There is no LEval/Exam/codeU.jsonl" in rows["codeU.jsonl"]["problem"]
     assert "quality.jsonl, line" in rows["quality.jsonl"]["problem"]
     assert not (tmp_path / "out/quality.jsonl").exists()
     assert rows["sci_fi.jsonl"]["problem"] == "not the published file"

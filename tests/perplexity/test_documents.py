@@ -41,7 +41,7 @@ def test_what_cannot_be_used_is_counted_and_said(caplog):
         documents, left_out = drawn(["abcd", "", " abcd\n", "ab", "efgh"])
     assert [document.document_id for document in documents] == ["0", "4"]
     assert left_out == {"empty": 1, "duplicate": 1, "too_short": 1}
-    assert "1 shorter than 3 tokens; 2 documents remain of num_docs=50" in caplog.text
+    assert "1 too short (below 3 tokens); 2 documents remain of num_docs=50" in caplog.text
     with pytest.raises(DataError, match=r"none of 2 documents has the 3 tokens.*longest has 2"):
         drawn(["a", "ab"])
 
@@ -155,7 +155,10 @@ def completed(metadata, has_bos=True, tokens=None, **about):
         ({"stride": 64}, "stride: 64 is not allowed; allowed: 1 to 63"),
         ({"max_tokens": 62}, "max_tokens: 62 is not allowed; allowed: at least 63"),
         ({"stride": 0}, "stride: 0 is not allowed; allowed: a number of at least 1"),
-        ({"context_length": 1}, "context_length: 1 is not allowed; allowed: at least 2"),
+        (
+            {"context_length": 1},
+            "context_length: 1 is not allowed; allowed: a whole number of",
+        ),
     ],
 )
 def test_bad_settings(metadata, message):

@@ -6,12 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leval_tasks.metadata import SUBTASKS, PosGenSettings
-from leval_tasks.posgen.sequences import (
-    cycled_seeds,
-    extend,
-    random_seeds,
-    splits,
-)
+from leval_tasks.posgen.sequences import cycled_seeds, extend, random_seeds, rule_labels, splits
 from resonance_vllm.errors import SettingError
 from resonance_vllm.settings import read
 
@@ -32,7 +27,8 @@ VECTORS = [
 @pytest.mark.parametrize(("modulus", "subtask", "text"), VECTORS)
 def test_published_vectors(modulus, subtask, text):
     expected = [int(n) for n in text.split()]
-    got = extend(np.array([expected[:4]]), subtask, len(expected), modulus, 1, 3)
+    rule = PosGenSettings(subtask=subtask, modulus=modulus, train_length=5, length=len(expected))
+    got = extend(np.array([expected[:4]]), rule)
     assert got[0].tolist() == expected
 
 
@@ -65,15 +61,18 @@ def _by_the_rule(seed, subtask, length, modulus, j, k):
     modulus=st.integers(2, 30),
     j=st.integers(1, 4),
     k=st.integers(1, 4),
-    extra=st.integers(0, 40),
+    extra=st.integers(1, 40),
     data=st.data(),
 )
 def test_any_setting_follows_the_definition(subtask, modulus, j, k, extra, data):
     number = st.integers(0, modulus - 1)
     row = st.lists(number, min_size=j + k, max_size=j + k)
     seeds = data.draw(st.lists(row, min_size=1, max_size=4))
-    got = extend(np.array(seeds), subtask, j + k + extra, modulus, j, k)
+    sizes = {"train_length": j + k + 1, "length": j + k + extra}
+    rule = PosGenSettings(subtask=subtask, modulus=modulus, far=j, near=k, **sizes)
+    got = extend(np.array(seeds), rule)
     assert got.tolist() == [_by_the_rule(s, subtask, j + k + extra, modulus, j, k) for s in seeds]
+    assert (rule_labels(got, rule) == got[:, j + k :]).all()
 
 
 def test_paper_splits_have_their_sizes_and_no_common_seed():
@@ -142,7 +141,8 @@ def test_half_of_a_semi_recursive_sequence_follows_without_the_far_token(modulus
 
     A model that never finds the far token can still be right in `(1 + 1/m) / 2` of all places.
     """
-    rows = extend(random_seeds(50, 4, modulus, 0), "semi_recursive", 64, modulus, 1, 3)
+    settings = PosGenSettings(subtask="semi_recursive", modulus=modulus, length=64)
+    rows = extend(random_seeds(50, 4, modulus, 0), settings)
     second = np.arange(5, 64, 2)
     local = (2 * rows[:, second - 1] - rows[:, second - 4]) % modulus
     assert (local == rows[:, second]).all()
