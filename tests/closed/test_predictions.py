@@ -62,17 +62,6 @@ def test_published_scores(real_data, key):
         assert (row["first"], row["second"], row["third"]) == (96.0, 98.0, 44.0)
 
 
-def test_gold_answers_score_full_marks(real_data, tmp_path):
-    for key in OFFICIAL:
-        golds = [gold for _, gold in predictions.read(published(real_data, key)).pairs]
-        path = write(tmp_path / "g.jsonl", *({"gt": gold, "g_pred": gold} for gold in golds))
-        assert scored(key, path)["exact_match"] == (97.7778 if key == "codeu" else 100.0), key
-    lines = (real_data / "leval/closed/sci_fi.jsonl").read_text("utf-8").split("\n")
-    golds = [gold for line in lines if line for gold in json.loads(line)["outputs"]]
-    row = scored("sfiction", write(path, *({"gt": gold, "g_pred": gold} for gold in golds)))
-    assert (row["n"], row["loyalty"], row["factuality"]) == (64, 100.0, 100.0)
-
-
 THINKING = (
     "",
     "<think>A? True. The answer is 4.</think>\n",
@@ -208,6 +197,14 @@ def test_predictions_of_own_documents_are_refused_by_the_form_of_their_reference
         assert f"the file is not of {task}" in refused(task_named(task), path)
 
 
+def test_a_few_odd_references_are_no_other_task(tmp_path):
+    golds = ["B"] * 19 + ["none of them"]
+    path = write(tmp_path / "p.jsonl", *({"gt": gold, "x_pred": ""} for gold in golds))
+    assert scored("toefl", path)["n"] == 20
+    write(path, *({"gt": gold, "x_pred": ""} for gold in golds[10:]))  # one of ten
+    assert "1 of its 10 references have another form" in refused(task_named("toefl"), path)
+
+
 def test_a_wrong_task_ends_with_two_and_one_line(tmp_path):
     path = write(tmp_path / "gsm.jsonl", {"gt": "AC", "x_pred": "A"})
     command = [sys.executable, "-m", "leval_harness", "score", str(path), "--task"]
@@ -260,6 +257,7 @@ def test_positions_go_by_the_place_in_the_file_as_officially(tmp_path):
         (({"m_pred": "A"},), r"line 1: .*it is \{'m_pred': 'A'\}"),
         (({"gt": "A", "m_pred": None},), "line 1: a record needs text under 'm_pred' and 'gt'"),
         (("[1]",), r"line 1: a record needs .*it is \[1\]"),
+        (({"gt": "A", "m_pred": "A"}, "[1]"), "line 2: a record needs text under 'm_pred'"),
     ],
 )
 def test_bad_files_are_named(tmp_path, lines, message):

@@ -66,8 +66,3 @@ def test_a_model_that_does_not_read_whole_sequences_is_refused(tmp_path, while_r
     assert len(task.instances[0].token_ids) == 257
     with pytest.raises(SettingError, match=r"gives no result for each position.*hf-long"):
         while_running(build, "lm_eval.models.huggingface", max_length=256)
-
-
-def test_a_misspelt_setting_is_refused(tmp_path):
-    with pytest.raises(SettingError, match="train_lenght: unknown setting; did you mean 'train_l"):
-        read_settings("cot", {"pretrained": str(tmp_path), "train_lenght": 128}, 17)

@@ -15,7 +15,13 @@ from resonance_vllm.errors import SettingError
 THETA = {"rope_theta": 1e5, "original_max_position_embeddings": 8192}
 YARN = {"rope_type": "yarn", "factor": 4.0, **THETA}
 RESONANCE = {**YARN, "rope_type": "resonance_yarn"}
-LLAMA3 = {**THETA, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LLAMA3 = {
+    **THETA,
+    "rope_type": "resonance_llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+}
 GEMMA = {"model_type": "gemma3_text", "max_position_embeddings": 4096}
 HF, VLLM = "lm_eval.models.huggingface", "lm_eval.models.vllm_causallms"
 SERVER = "lm_eval.models.openai_completions"
@@ -47,14 +53,7 @@ def length(**settings: object) -> int:
         # the checkpoint's RoPE settings
         ({"max_position_embeddings": 32768, "rope_parameters": RESONANCE}, {}, 32768),
         ({"model_type": "gemma3", "text_config": GEMMA}, {}, 4096),
-        *(
-            (
-                {"max_position_embeddings": 131072, "rope_parameters": LLAMA3 | {"rope_type": k}},
-                {},
-                n,
-            )
-            for k, n in (("llama3", 131072), ("resonance_llama3", 131072))
-        ),
+        ({"max_position_embeddings": 131072, "rope_parameters": LLAMA3}, {}, 131072),
         # servers: completions keep a token back, chat completions state no limit
         ({}, {"base_url": "http://h/v1/completions", "max_length": 4096}, 4095),
         ({}, {"base_url": "http://h/v1/completions", "context_length": 1024}, 1024),
@@ -97,11 +96,6 @@ def test_the_running_model_says_what_it_reads(checkpoint, while_running, module)
         while_running(lambda: resolve_context(asked), module, max_length=8192)
 
 
-def test_a_running_model_that_does_not_tell_is_as_none(checkpoint, while_running):
-    asked = {"pretrained": checkpoint()}
-    assert while_running(lambda: resolve_context(asked), "tests") == (8192, "checkpoint")
-
-
 @pytest.mark.parametrize(
     ("tokenized", "given", "expected"), [(True, 2048, 2047), (False, 4096, 4096)]
 )
@@ -116,12 +110,8 @@ def test_running_servers_are_asked_too(while_running, tokenized, given, expected
 @pytest.mark.parametrize(
     ("module", "most", "refused", "message"),
     [
-        (
-            VLLM,
-            255,
-            256,
-            r"255 tokens.*1 of 256 is kept.*max_model_len=257",
-        ),  # a token is generated
+        # vLLM generates a token
+        (VLLM, 255, 256, r"255 tokens.*1 of 256 is kept.*max_model_len=257"),
         ("leval_harness.backends.vllm_long", 255, 256, "max_model_len=257"),
         (SERVER, 256, 257, "max_length=258"),  # lm-eval stores max_length - 1
         (HF, 256, 600, r"max_length=600 .*factor=3.0"),
