@@ -168,7 +168,7 @@ def hub_file(task: ClosedTask) -> Path:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, RemoteEntryNotFoundError
 
-    filename, unreachable = f"{HUB_FOLDER}/{task.file.name}", _why_hub_is_unreachable()
+    filename, unreachable = f"{HUB_FOLDER}/{task.file.name}", why_hub_is_unreachable()
     about = f"{filename} of the hub's data set {HUB_REPOSITORY}"
     try:
         path = hf_hub_download(
@@ -182,7 +182,7 @@ def hub_file(task: ClosedTask) -> Path:
     return Path(path)
 
 
-def _why_hub_is_unreachable() -> str:
+def why_hub_is_unreachable() -> str:
     """Why one short request to the hub fails; empty where it answers.
 
     The hub's client tries five times, for 20 to 90 seconds, before it says so.

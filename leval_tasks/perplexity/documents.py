@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from leval_tasks.data import numbered_rows, read_bytes, resolve_source
+from leval_tasks.data import numbered_rows, read_bytes, resolve_source, why_hub_is_unreachable
 from leval_tasks.errors import DataError
 from leval_tasks.metadata import PerplexitySettings, TextSettings
 from resonance_vllm.errors import one_of
@@ -124,11 +124,14 @@ def corpus_file(corpus: str, folder: Path) -> Path | None:
 
 def _from_hub(corpus: str) -> tuple[list[Text], dict[str, Any]]:
     from datasets import load_dataset
+    from huggingface_hub import constants
 
-    reason, rows = "no data set there loads without a script", None
     path, split, column = HUB.get(corpus, ("", "", ""))
+    reason, rows = "" if path else "no data set there loads without a script", None
+    if path and not constants.HF_HUB_OFFLINE:  # offline, what was fetched before is read
+        reason = why_hub_is_unreachable()
     try:
-        rows = load_dataset(path, split=split)[column] if path else None
+        rows = None if reason else load_dataset(path, split=split)[column]
     except Exception as error:  # noqa: BLE001 - of whatever library it asks
         reason = str(error)
     if rows is None:

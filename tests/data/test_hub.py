@@ -34,7 +34,7 @@ def test_fetch_keeps_what_is_published_and_names_the_rest(real_data, tmp_path, m
             raise RemoteEntryNotFoundError("404", response=answer)
         return str(path)
 
-    monkeypatch.setattr(data, "_why_hub_is_unreachable", lambda: "")
+    monkeypatch.setattr(data, "why_hub_is_unreachable", lambda: "")
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     done = CliRunner().invoke(cli.data, ["fetch", "--out", str(out), "--json"])
     rows = {row["file"]: row for row in json.loads(done.stdout)}

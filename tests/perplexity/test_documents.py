@@ -4,11 +4,14 @@ import logging
 import re
 from pathlib import Path
 
+import datasets
 import pytest
+from huggingface_hub import constants
 
 from leval_tasks.context import LengthLimit
 from leval_tasks.errors import ContextLengthError, DataError
 from leval_tasks.metadata import PerplexitySettings, read_metadata
+from leval_tasks.perplexity import documents
 from leval_tasks.perplexity.documents import (
     Text,
     draw,
@@ -79,11 +82,32 @@ def test_damaged_and_missing_files(tmp_path: Path, content, message):
         read_corpus("pg19", str(tmp_path))
 
 
-@pytest.mark.parametrize("corpus", ["proofpile", "pg19"])
-def test_a_corpus_that_the_hub_does_not_give_is_asked_for_as_a_file(monkeypatch, corpus):
+@pytest.mark.parametrize(
+    ("corpus", "offline", "fails", "reason"),
+    [
+        ("proofpile", False, "", "no data set there"),
+        ("pg19", False, "no route", "no route"),  # the client's attempts would take half a minute
+        ("pg19", True, "no route", "not fetched before"),
+        ("pg19", False, "", ""),
+    ],
+)
+def test_a_corpus_of_the_hub_or_why_a_file_is_needed(monkeypatch, corpus, offline, fails, reason):
+    def load(path: str, split: str) -> dict[str, list[str]]:
+        assert (path, split) == ("emozilla/pg19-test", "test")
+        if offline:
+            raise OSError("not fetched before")
+        return {"text": ["a", "b"]}
+
     monkeypatch.delenv("LEVAL_DATA_DIR", raising=False)
-    with pytest.raises(DataError, match=rf"put {corpus}.jsonl"):
-        read_corpus(corpus, None)
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
+    monkeypatch.setattr(documents, "why_hub_is_unreachable", lambda: fails)
+    if reason:
+        with pytest.raises(DataError, match=rf"{reason}.*put {corpus}.jsonl"):
+            read_corpus(corpus, None)
+    else:
+        texts, about = read_corpus(corpus, None)
+        assert ([each.text for each in texts], about["source"]) == (["a", "b"], "hub")
 
 
 def test_the_real_documents(real_data: Path):
