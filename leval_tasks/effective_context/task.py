@@ -17,23 +17,24 @@ from lm_eval.api.filter import FilterEnsemble
 
 from leval_tasks.aggregation import with_stderr
 from leval_tasks.context import LengthLimit, claimed_lengths, find_limit
-from leval_tasks.effective_context.reads import (
-    FULL,
-    WINDOWS,
-    Losses,
-    block_rows,
-    gains,
-    joined,
-    windows_of,
-)
 from leval_tasks.lm_task import Described, QuestionFilter
 from leval_tasks.metadata import EffectiveContextSettings, TextSettings, scored_from
 from leval_tasks.model import running_model
 from leval_tasks.perplexity.documents import TokenizedText
 from leval_tasks.perplexity.task import PerplexityTask, begins_with_bos
-from leval_tasks.perplexity.windows import Window, document_tokens
-from leval_tasks.token_logprobs import SumOfLogprobs, check_reports_tokens
+from leval_tasks.perplexity.windows import Window, document_tokens, make_windows
+from leval_tasks.statistics.effective_context import Floats, block_sums, clipped_difference
+from leval_tasks.token_logprobs import Logprobs, SumOfLogprobs, check_reports_tokens
 from resonance_vllm.errors import SettingError, not_allowed
+
+FULL, WINDOWS = "full", "windows"
+
+Losses = Mapping[str, Logprobs]
+"""Read -> nats of each scored token, float32 `[tokens]`."""
+
+COLUMNS = ("start", "tokens", "full", "windows", "gain")
+"""What a block holds: its first position, BOS counted, and sums over its tokens. A gain is the loss
+in windows minus the loss of the full read, clipped token by token."""
 
 METRICS = {"loss": FULL, "windows_loss": WINDOWS, "gain": "all"}
 """Metric -> the read that it is of; a gain needs both."""
@@ -167,3 +168,60 @@ def complete_settings(
     limit.check(longest, "context_length", extra=limit.after_window)
     least = max(given.min_tokens or document_tokens(lengths[-1], bos), start + 1)
     return given.changed(context_length=lengths, window=window, bos=bos, min_tokens=least)
+
+
+def windows_of(n: int, start: int, window: int, reads: str, bos: bool) -> list[tuple[str, Window]]:
+    """Every window of a text of `n` tokens, with the read that it belongs to.
+
+    Windows move by half of their size, so that a token past the first one has half a window of
+    context at least. Of the first one, the tokens from `start` on are scored.
+
+    Args:
+        n: tokens of the text, without BOS.
+        start: the first token that is scored.
+        window: positions of a window, BOS included.
+        reads: `all`, `full` or `windows`.
+        bos: whether windows begin with BOS.
+    """
+    found = []
+    if reads != WINDOWS:
+        found.append((FULL, Window(n + bos, 0, start, n, bos)))
+    if reads != FULL:
+        moving = make_windows(n, window, window // 2, "sliding", bos)
+        found += [
+            (WINDOWS, Window(window, each.start, max(each.score_start, start), each.end, bos))
+            for each in moving
+            if each.end > start
+        ]
+    return found
+
+
+def joined(
+    parts: Sequence[tuple[str, Window, Logprobs]], start: int, n: int
+) -> dict[str, Logprobs]:
+    """Losses of tokens `start..n-1` by read, from the log-probabilities of its windows."""
+    losses: dict[str, Logprobs] = {}
+    for read, window, logprobs in parts:
+        of_read = losses.setdefault(read, np.full(n - start, np.nan, np.float32))
+        of_read[window.score_start - start : window.end - start] = -logprobs
+    return losses
+
+
+def block_rows(losses: Losses, start: int) -> list[list[float | None]]:
+    """Sums over blocks of tokens, a row of `COLUMNS` each; None where a read is missing.
+
+    `start` is the position of the first token of the losses, BOS counted.
+    """
+    reads = [losses.get(FULL), losses.get(WINDOWS), gains(losses)]
+    found = [None if each is None else block_sums(np.asarray(each, np.float64)) for each in reads]
+    tokens = next(each[1] for each in found if each is not None)
+    starts = start + np.cumsum(tokens) - tokens
+    sums = [[None] * tokens.size if each is None else each[0].tolist() for each in found]
+    return [list(row) for row in zip(starts.tolist(), tokens.tolist(), *sums, strict=True)]
+
+
+def gains(losses: Losses) -> Floats | None:
+    """Clipped gain of each token of the full read over that in windows; None without both."""
+    if FULL not in losses or WINDOWS not in losses:
+        return None
+    return -clipped_difference(losses[FULL], losses[WINDOWS])

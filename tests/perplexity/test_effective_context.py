@@ -13,11 +13,12 @@ from lm_eval.api.registry import get_model
 
 import leval_harness.backends
 from leval_tasks.context import LengthLimit
-from leval_tasks.effective_context.reads import COLUMNS, windows_of
 from leval_tasks.effective_context.task import (
+    COLUMNS,
     EffectiveContextTask,
     complete_settings,
     moving_window,
+    windows_of,
 )
 from leval_tasks.metadata import EffectiveContextSettings, read_metadata, scored_from
 from leval_tasks.token_logprobs import check_reports_tokens, scored_requests
