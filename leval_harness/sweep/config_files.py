@@ -43,7 +43,7 @@ def find_config(name: str) -> Path:
     Raises:
         ConfigError: neither a file nor a shipped name; near matches are given.
     """
-    path, shipped = user_path(name, "config"), shipped_sweeps()
+    path, shipped = user_path(name), shipped_sweeps()
     if path.is_file():
         return path
     if name in shipped:
@@ -72,7 +72,7 @@ def load_with_includes(path: Path, _open: tuple[Path, ...] = ()) -> dict[str, An
     for each in listed(content.pop("include", [])):
         if not isinstance(each, str):
             raise ConfigError(not_allowed(f"{path}: include", each, "a path or a list of paths"))
-        target = path.parent / user_path(each, f"{path}: include")
+        target = path.parent / user_path(each)
         if not target.is_file():
             raise ConfigError(f"{path}: include: there is no file {target}")
         layers.append(load_with_includes(target, (*_open, path)))

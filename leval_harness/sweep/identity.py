@@ -21,8 +21,8 @@ from leval_harness.layout import CELL, SCHEMA_VERSION, SWEEP
 from leval_harness.secrets import is_credential
 from leval_harness.sweep.config import ROPE_BACKENDS, SweepConfig
 from leval_harness.sweep.task_registry import SETTINGS, documents, is_file, members, own_tasks
-from resonance_vllm.config import hub_commit
 from resonance_vllm.files import read_object, user_path
+from resonance_vllm.hub import hub_commit
 from resonance_vllm.settings import field_names
 
 LIBRARY_PACKAGES = {
@@ -113,7 +113,7 @@ def with_digests(value: Any, key: str = "") -> Any:
         return [with_digests(inside, key) for inside in value]
     if not isinstance(value, str) or "://" in value or len(value) > 1000:
         return value
-    path = user_path(value, key)
+    path = user_path(value)
     if path.is_file():
         return {f"*{path.suffix}": digest(path)}
     if key in FOLDER_ARGS and path.is_dir():

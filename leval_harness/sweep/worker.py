@@ -117,7 +117,6 @@ def _reason(error: Exception, log_file: Path) -> str:
 
 def compute(group: Group, cell: CellRecord, claim: Path, model: Any) -> None:
     """Evaluate a cell in a folder of its own and put that in place."""
-    from leval_harness.sweep.cell_additions import write_features
     from leval_harness.sweep.evaluation import evaluate
     from leval_harness.sweep.identity import environment
 
@@ -126,7 +125,6 @@ def compute(group: Group, cell: CellRecord, claim: Path, model: Any) -> None:
     attempt.mkdir()
     started = time.monotonic()
     telemetry = evaluate(model, cell, attempt, group.place)
-    write_features(cell, attempt)
     about = {
         "host": {
             "name": platform.node(),
