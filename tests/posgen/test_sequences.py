@@ -99,7 +99,7 @@ def test_draws_are_uniform_distinct_and_follow_the_seed():
 def test_too_few_tuples():
     with pytest.raises(SettingError, match="give only 2401"):
         splits(PosGenSettings(subtask="cot", modulus=7))
-    with pytest.raises(SettingError, match="modulus: 3 is too small"):
+    with pytest.raises(SettingError, match="modulus: 3 is not allowed; allowed: at least 4"):
         cycled_seeds(4, 4, 3)
 
 
