@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from leval_harness.verdict import TERMS, main_numbers, verdict
+from leval_harness.verdict import TERMS, main_numbers, said, verdict
 
 BASE = {
     "block": "m", "label": "yarn", "baseline": "rope", "task": "leval_closed_coursera",
@@ -57,6 +57,11 @@ def test_more_methods_take_more_documents():
     """2 / 2**7 is below 0.05 / 2, 2 / 2**6 is not."""
     found = sentences({"mark": "?"}, {"mark": "?", "label": "linear"})
     assert all(each.endswith("it takes 7 documents.") for each in found)
+
+
+def test_a_method_of_any_name_is_what_its_sentence_is_about():
+    found = said(pd.DataFrame([{**BASE, "label": "a: b"}, {**BASE, "block": "n"}]))
+    assert [label for label, _ in found] == ["m, a: b against rope", "n, yarn against rope"]
 
 
 def test_the_bundled_sample_decides_nothing():
