@@ -88,6 +88,8 @@ def test_how_far_a_method_retrieves_is_a_sentence(right, says):
         for at, (length, each) in enumerate(zip((8192, 16384), right, strict=True))
     ]  # fmt: skip
     assert verdict(pd.DataFrame(rows)) == [f"yarn: {says}."]
+    both = [*rows, *({**row, "label": "linear"} for row in rows)]
+    assert verdict(pd.DataFrame(both)) == [f"yarn: {says}.", f"linear: {says}."]
 
 
 def test_terms_are_at_most_eight():
