@@ -118,8 +118,8 @@ def apply_rope(
     for config, values in loaded:
         for key, value in values.items():
             setattr(config, key, copy.deepcopy(value))
-    settings = _to_apply(spec, inner.config)
     try:
+        settings = _to_apply(spec, inner.config)
         if settings is not None:
             for config, _ in loaded:
                 with_rope(config, settings.to_dict())
@@ -128,7 +128,7 @@ def apply_rope(
             _scale_scores_again(inner)
         return _applied(inner, settings, precision)
     except RopeConfigError:
-        if settings is not None:
+        if spec is not None:
             apply_rope(inner, None, precision)
         raise
 

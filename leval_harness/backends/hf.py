@@ -81,9 +81,10 @@ class HF(HFLM):
             hf.apply_rope(self.model, rope, precision)
         except RopeConfigError as error:
             raise CannotExchange(str(error)) from error
+        finally:
+            self._one_at_a_time()
         if context_length is not None:
             self._max_length = context_length
-        self._one_at_a_time()
 
     def _create_model(self, pretrained: str, *args: Any, **arguments: Any) -> None:
         if self._quantization is not None:

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from leval_harness.backends.forward import Head, token_scores
 from leval_harness.backends.registry import backend_class
 from leval_harness.parity.reading import Messages, Reader
 from leval_harness.parity.setups import Setup
-from leval_tasks.token_logprobs import Logprobs, token_logprobs
+from leval_tasks.token_logprobs import Logprobs, scored_requests
 from resonance_vllm.errors import SettingError, UserError
 
 
@@ -97,7 +98,8 @@ class VLLMReader(LocalReader):
 
     def read(self, rows: Sequence[list[int]]) -> Iterator[Logprobs]:
         for batch in self.batches(rows):
-            yield from token_logprobs(self.lm, [(row[:1], row[1:]) for row in batch])
+            asked = [SimpleNamespace(token_parts=(None, row[:1], row[1:])) for row in batch]
+            yield from (found.logprobs for found in scored_requests(self.lm, asked))
 
     def facts(self) -> dict[str, Any]:
         engine = self.lm.model.llm_engine

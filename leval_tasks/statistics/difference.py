@@ -29,6 +29,7 @@ MARGIN = 0.01
 FIRST_BIN = 256
 """Tokens of the first bin, or a quarter of what there is where that is less."""
 
+
 SAME, WORSE, BETTER, OPEN = "same", "worse", "better", "not decided"
 
 

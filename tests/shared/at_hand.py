@@ -28,7 +28,6 @@ def missing() -> dict[str, str]:
     there = {
         "documents": (DOCUMENTS.is_dir(), f"no documents in {DOCUMENTS}; set LEVAL_TEST_DATA"),
         "mount": (may_mount(), "no right to mount a file system"),
-        "compiler": (any(map(shutil.which, ("g++", "clang++"))), "no C++ compiler"),
         "vllm": (importlib.util.find_spec("vllm") is not None, "vLLM is not installed"),
         "browser": (all(map(shutil.which, ("chromium", "chromedriver"))), "no chromium"),
         "latex": (shutil.which("pdflatex") is not None, "no pdflatex"),
