@@ -188,11 +188,11 @@ def documents(names: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, An
 
 
 def _document(task: str, file: str, settings: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
-    from leval_tasks.data import available, missing_file, resolve_source
+    from leval_tasks.data import missing_file, resolve_source
 
     try:
         source = resolve_source(settings)
-        if task in TASKS and TASKS[task] not in available(source):
+        if task in TASKS and not source.has(TASKS[task]):
             raise missing_file(source, TASKS[task])
     except ValueError as error:
         raise ConfigError(str(error)) from error
