@@ -93,9 +93,9 @@ def loading(path: str) -> Iterator[None]:
         raise UserError(f"{path}: transformers cannot load it: {reason_of(error)}") from error
 
 
-def reason_of(error: Exception) -> str:
-    """The reason that a library gives for refusing a checkpoint, in one line."""
-    return (" ".join(str(error).split()) or type(error).__name__)[:300]
+def reason_of(error: BaseException) -> str:
+    """The reason that a library gives, in one line."""
+    return (" ".join(str(error).split()) or type(error).__name__)[:1000]
 
 
 def refuse_missing_folder(name: str | Path, field: str) -> None:

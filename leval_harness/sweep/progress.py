@@ -10,12 +10,13 @@ import click
 
 from leval_harness.sweep.cells import PlannedCell
 from leval_harness.sweep.claims import CellState, Folder
-from leval_harness.sweep.estimate import tokens_of
 
 if TYPE_CHECKING:
     from rich.console import Group
 
 HEARTBEAT_SECONDS = 60.0
+USUAL_LENGTH = 8192
+"""A cell counts as its context length, in tokens; as this where it has none."""
 
 
 def duration(seconds: float) -> str:
@@ -29,7 +30,7 @@ def duration(seconds: float) -> str:
 
 
 class Progress:
-    """Cells done and running, as lines for logs or drawn on a terminal.
+    """Cells done and running, as lines; on a terminal a block below them is drawn anew.
 
     Args:
         cells: of the sweep.
@@ -45,78 +46,66 @@ class Progress:
         write: Callable[[str], None] = click.echo,
         heartbeat: float | None = HEARTBEAT_SECONDS,
     ) -> None:
-        self.cells = {cell.id: cell for cell in cells}
-        tokens = {cell.id: tokens_of(cell.record) for cell in cells}
-        known = [each for each in tokens.values() if each]
-        usual = sum(known) / len(known) if known else 1.0
-        self.tokens = {name: each or usual for name, each in tokens.items()}
+        self.titles = {cell.id: cell.record.title for cell in cells}
+        self.sizes = {cell.id: cell.record.context_length or USUAL_LENGTH for cell in cells}
         self.folder, self.write, self.heartbeat = folder, write, heartbeat
         self.states: Mapping[str, CellState] = {}
-        self.before: dict[str, float] = {}
         self.since: dict[str, float] = {}
         self.started = self.last_line = time.monotonic()
+        self.done_before = 0.0
 
     def update(self, states: Mapping[str, CellState]) -> None:
         """Take what is known of the cells now, and write what has changed."""
-        now, before = time.monotonic(), self.states
-        self.states = states
+        now, before, self.states = time.monotonic(), self.states, states
         if not before:
-            self.before = {name: self._share(name) for name in states}
+            self.done_before = self._done()
         for name, state in states.items():
-            title, was = self.cells[name].record.title, before.get(name)
-            if state.owner and not (was and was.owner):
+            if state.owner and name not in self.since:
                 self.since[name] = now
-                self._say(f"{title}: started")
-            if was and state.is_over and not was.is_over:
+                self._say(f"{self.titles[name]}: started")
+            elif state.is_over and before and not before[name].is_over:
                 took = duration(now - self.since.pop(name, now))
                 how = "done" if state.done else f"failed: {state.failure}"
-                self._say(f"{title}: {how} after {took}", None if state.done else "red")
+                self._say(f"{self.titles[name]}: {how} after {took}")
             elif not state.owner:
                 self.since.pop(name, None)
         if self.heartbeat is not None and now - self.last_line > self.heartbeat:
             for line in self.running():
                 self._say(line)
 
-    def _say(self, line: str, colour: str | None = None) -> None:
+    def _say(self, line: str) -> None:
         self.last_line = time.monotonic()
-        text = f"{self.position()} {line}, {self.eta()}"
-        self.write(click.style(text, fg=colour) if colour else text)
+        self.write(f"{self.position()} {line}, {self.eta()}")
 
-    def _share(self, cell: str) -> float:
+    def _share(self, name: str) -> float:
         """Share of a cell that is computed."""
-        state = self.states[cell]
-        if state.is_over:
-            return 1.0
-        return self.folder.share(cell) if state.owner else 0.0
+        state = self.states[name]
+        return 1.0 if state.is_over else self.folder.share(name) if state.owner else 0.0
+
+    def _done(self) -> float:
+        return sum(self.sizes[name] * self._share(name) for name in self.states)
 
     def running(self) -> list[str]:
         """Title, time and share of every running cell."""
         now = time.monotonic()
         return [
-            f"{self.cells[name].record.title}: {duration(now - since)}, {self._share(name):.0%}"
+            f"{self.titles[name]}: {duration(now - since)}, {self._share(name):.0%}"
             for name, since in list(self.since.items())
         ]
 
     def eta(self) -> str:
-        """Tokens left over the tokens a second that were seen so far, running cells included."""
-        shares = {name: self._share(name) for name in self.states}
-        left = sum(self.tokens[name] * (1 - share) for name, share in shares.items())
-        seen = sum(self.tokens[n] * (s - self.before.get(n, 0)) for n, s in shares.items())
+        """What is left, at the rate of what this start has computed so far."""
+        done, total = self._done(), sum(self.sizes.values())
+        if done <= self.done_before and done < total:
+            return "ETA unknown"
         elapsed = time.monotonic() - self.started
-        if left < 1e-9:
-            return "ETA 0 s"
-        if seen > 0:
-            return f"ETA {duration(left * elapsed / seen)}"
-        speeds = [cell.tokens_per_second for cell in self.cells.values()]
-        if all(speeds) and len(set(speeds)) == 1 and speeds[0]:
-            return f"ETA {duration(left / speeds[0])}"
-        return "ETA unknown"
+        return f"ETA {duration((total - done) * elapsed / max(1.0, done - self.done_before))}"
 
     def position(self) -> str:
         """`[3/12, 1 failed]`."""
         failed = sum(state.failure is not None for state in self.states.values())
         over = sum(state.is_over for state in self.states.values())
-        return f"[{over}/{len(self.cells)}{f', {failed} failed' if failed else ''}]"
+        return f"[{over}/{len(self.sizes)}{f', {failed} failed' if failed else ''}]"
 
     def __rich__(self) -> "Group":
         from rich.console import Group
@@ -124,15 +113,14 @@ class Progress:
         from rich.text import Text
 
         elapsed = duration(time.monotonic() - self.started)
-        done = sum(self.tokens[name] * self._share(name) for name in self.states)
         lines = [Text(f"{self.position()} elapsed {elapsed}, {self.eta()}")]
         lines += [Text(line, no_wrap=True, overflow="ellipsis") for line in self.running()]
-        return Group(*lines, ProgressBar(sum(self.tokens.values()), done, width=40))
+        return Group(*lines, ProgressBar(sum(self.sizes.values()), self._done(), width=40))
 
 
 @contextlib.contextmanager
 def display(cells: Sequence[PlannedCell], folder: Folder) -> Iterator[Progress]:
-    """Lines for logs and pipes; on a terminal a bar with ETA and the running cells."""
+    """Lines for logs and pipes; on a terminal a bar with ETA and the running cells below them."""
     if not sys.stdout.isatty():
         yield Progress(cells, folder)
         return

@@ -25,7 +25,6 @@ PRELOADED = (
     "lm_eval.loggers",
     "lm_eval.models.huggingface",
     "lm_eval.tasks",
-    "sqlitedict",
     "torch.utils.collect_env",
     "transformers.models.llama.modeling_llama",
     "transformers.models.llama.tokenization_llama",
