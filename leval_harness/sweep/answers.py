@@ -8,6 +8,7 @@ at the end.
 import contextlib
 import hashlib
 import json
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -28,6 +29,7 @@ from resonance_vllm.files import json_lines, read_object
 if TYPE_CHECKING:
     from leval_harness.sweep.evaluation import LoadedModel
 
+log = logging.getLogger("leval_harness.sweep.worker")
 TEXTS = ("generate_until", "loglikelihood", "loglikelihood_rolling")
 """Kinds of requests whose answers lm-eval's models pass to their cache hook; not so `REQUEST`."""
 MOST_REQUESTS = 64
@@ -103,6 +105,7 @@ class Answers:
         self.asked += len(requests)
         known = ((at, self._known(kind, request)) for at, request in enumerate(requests))
         answers = {at: answer for at, answer in known if answer is not None}
+        log.info("%d of %d answers are there already", len(answers), len(requests))
         self._count(len(answers))
         for part in portions([each for each in enumerate(requests) if each[0] not in answers]):
             before = self.answered

@@ -45,8 +45,8 @@ class Folder:
 
     Attributes:
         path: of the folder.
-        began: seconds on the clock of the folder's file system at which this start of the sweep
-            began. Cells that failed before it are tried again, those that failed after it are not.
+        began: when this start of the sweep began, on the clock of the folder's file system. Cells
+            that failed before it are tried again, those that failed after it are not.
     """
 
     path: Path
@@ -76,7 +76,7 @@ class Folder:
     def failure(self, cell: str) -> str | None:
         """Why a cell has failed since this start, which does not try it again."""
         failed = self.path / FAILED_CELLS / cell / FAILED
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(FileNotFoundError):
             if failed.stat().st_mtime >= self.began:
                 return str((read_object(failed) or {}).get("reason", ""))
         return None

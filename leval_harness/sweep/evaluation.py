@@ -4,7 +4,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from leval_harness.sweep.task_registry import lm_eval_names, own_tasks, task_fol
 from resonance_vllm import config as overrides
 from resonance_vllm.config import ModelPositions
 from resonance_vllm.errors import UserError
-from resonance_vllm.files import read_object
 
 log = logging.getLogger("leval_harness.sweep.worker")
 
@@ -101,7 +100,7 @@ def evaluate(
     """Run lm-eval, write its files to `folder`, and return what the backend counted meanwhile.
 
     Raises:
-        UserError: lm-eval returned or saved nothing.
+        UserError: lm-eval could not save its results.
     """
     import lm_eval
     from lm_eval.loggers import EvaluationTracker
@@ -129,8 +128,6 @@ def evaluate(
             confirm_run_unsafe_code=cell.confirm_run_unsafe_code,
             metadata={**cell.model_args, **cell.metadata},
         )
-        if results is None:
-            raise UserError("lm-eval returned no results")
         samples = results.pop("samples")
         others = {name: rows for name, rows in samples.items() if name not in own_tasks()}
         mark_truncated(model.lm, others)
@@ -229,8 +226,3 @@ def _flatten(folder: Path) -> None:
         path.replace(folder / path.name)
     for inner in sorted((each for each in folder.rglob("*") if each.is_dir()), reverse=True):
         inner.rmdir()
-    results: Mapping[str, Any] | None = None
-    for path in folder.glob("results_*.json"):
-        results = read_object(path)
-    if results is None:
-        raise UserError("lm-eval's results file is missing or not valid")

@@ -45,9 +45,11 @@ READ_BY_QUESTIONS = ("num_fewshot", "seed", "apply_chat_template", "gen_kwargs")
 RUNNING_TEXT = {"perplexity", "effective_context"}
 LOCATIONS = ("data_dir", "own_data")
 """Settings of our tasks that say where data lies; what was read is hashed."""
-RECORDED = re.compile(
-    r"(CUDA|HIP|ROCR|NVIDIA|NCCL|OMP|MKL|TORCH|PYTORCH|VLLM|HF|CUBLAS|FLASH|TRITON|SLURM_JOB_ID)(_|$)"
-)
+RECORDED = (
+    "CUDA_", "HIP_", "ROCR_", "NVIDIA_", "NCCL_", "OMP_", "MKL_", "TORCH_", "PYTORCH_", "VLLM_",
+    "HF_", "CUBLAS_", "FLASH_", "TRITON_", "SLURM_JOB_ID",
+)  # fmt: skip
+"""What the names of variables begin with that say how libraries ran."""
 
 
 def cell_identity(record: CellRecord, model: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,8 +98,8 @@ def package_versions(backend: str) -> dict[str, str]:
 
 def environment() -> dict[str, str]:
     """Variables that say how libraries ran, for the record; no credentials."""
-    names = (name for name in sorted(os.environ) if RECORDED.match(name))
-    return {name: os.environ[name] for name in names if not is_credential(name)}
+    found = sorted(each for each in os.environ.items() if each[0].startswith(RECORDED))
+    return {name: value for name, value in found if not is_credential(name)}
 
 
 def with_digests(value: Any, key: str = "") -> Any:

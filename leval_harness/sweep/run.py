@@ -12,8 +12,8 @@ import subprocess
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from leval_harness.sweep import ConfigError, SweepError
 from leval_harness.sweep.cells import PlannedCell
 from leval_harness.sweep.claims import CellState, Folder, file_system_time
 from leval_harness.sweep.config import SweepConfig
-from leval_harness.sweep.progress import Progress, display
+from leval_harness.sweep.progress import Progress
 from leval_harness.sweep.workers import Worker, WorkerRequest
 from resonance_vllm.errors import printable
 from resonance_vllm.files import write_json
@@ -43,13 +43,7 @@ SMI = (
 
 @dataclass(frozen=True)
 class Group:
-    """The cells that one loaded model can serve.
-
-    Attributes:
-        key: what the cells have in common.
-        cells: in the order of the config.
-        gpus: how many a worker takes; 0 on a CPU.
-    """
+    """The cells that one loaded model can serve, and how many GPUs a worker takes; 0 on a CPU."""
 
     key: str
     cells: tuple[PlannedCell, ...]
@@ -81,18 +75,18 @@ def visible_gpus() -> list[str]:
 
 
 def grouped(
-    cells: Iterable[PlannedCell], gpus: Sequence[str], apart: Iterable[str] = ()
+    cells: Iterable[PlannedCell], gpus: Sequence[str], apart: Collection[str] = ()
 ) -> list[Group]:
-    """Cells that one loaded model can serve, together; those of `apart` by their own settings.
+    """Cells that one loaded model can serve, together.
 
     Args:
         cells: of the sweep.
         gpus: that are visible. Without any, what takes one runs on the CPU.
-        apart: cells whose rotation could not be exchanged in a loaded model.
+        apart: ids of those whose rotation could not be exchanged in a loaded model.
     """
-    alone, found = set(apart), dict[str, list[PlannedCell]]()
+    found: dict[str, list[PlannedCell]] = {}
     for cell in cells:
-        found.setdefault(cell.alone if cell.id in alone else cell.group, []).append(cell)
+        found.setdefault(cell.alone if cell.id in apart else cell.group, []).append(cell)
     return [
         Group(key, tuple(each), 0 if each[0].gpus == 1 and not gpus else each[0].gpus)
         for key, each in found.items()
@@ -135,12 +129,7 @@ def write_sweep(
 
 @dataclass
 class LocalExecutor:
-    """Workers on this machine: as many as its GPUs allow, and `jobs` of those that take none.
-
-    Attributes:
-        gpus: names of those that may be used.
-        jobs: workers at a time that take no GPU.
-    """
+    """Workers on this machine: as many as its GPUs allow, and `jobs` of those that take none."""
 
     gpus: list[str]
     jobs: int = 1
@@ -200,24 +189,14 @@ def devices(names: Sequence[str]) -> dict[str, str]:
 class Sweep:
     """The loop that starts workers while cells are open.
 
-    Attributes:
-        folder: of the results.
-        cells: of the sweep, in order.
-        executor: where workers run.
-        progress: is told what happens.
-        command: what the user typed, for the record.
-        timeout: seconds after which a cell is ended.
+    Every worker is told the `request`, with the cells of its group.
     """
 
     folder: Folder
     cells: Sequence[PlannedCell]
     executor: "LocalExecutor | RayExecutor"
     progress: Progress
-    command: str
-    timeout: float | None
-
-    def __post_init__(self) -> None:
-        self.token = uuid.uuid4().hex[:12]
+    request: WorkerRequest
 
     def run(self) -> dict[str, CellState]:
         """Compute what nobody else does; what is known of the cells at the end.
@@ -237,12 +216,10 @@ class Sweep:
                     continue
                 if running:
                     idle_since = None
-                elif idle_since is None:
-                    idle_since = file_system_time(self.folder.path)
-                elif not any(_may_be_abandoned(state, idle_since) for state in states.values()):
-                    return states
-                if all(state.is_over for state in states.values()) and not running:
-                    return states
+                else:
+                    idle_since = idle_since or file_system_time(self.folder.path)
+                    if not any(_may_be_abandoned(state, idle_since) for state in states.values()):
+                        return states
                 time.sleep(POLL_SECONDS)
         except OSError as error:
             raise SweepError(f"the sweep cannot go on: {error}") from error
@@ -260,15 +237,7 @@ class Sweep:
         for group in waiting or sorted(wanted, key=lambda each: running[each.key]):
             if self.executor.has_room(group):
                 records = [cell.record.written() for cell in group.cells]
-                request = WorkerRequest(
-                    folder=str(self.folder.path),
-                    began=self.folder.began,
-                    sweep=self.token,
-                    command=self.command,
-                    timeout=self.timeout,
-                    records=records,
-                )
-                self.executor.start(group, request)
+                self.executor.start(group, replace(self.request, records=records))
                 return True
         return False
 
@@ -277,7 +246,7 @@ class Sweep:
     ) -> bool:
         """Whether a group has more cells to compute here than workers."""
         of_group = [states[cell.id] for cell in group.cells]
-        mine = [s for s in of_group if s.owner and s.owner.get("sweep") == self.token]
+        mine = [s for s in of_group if s.owner and s.owner.get("sweep") == self.request.sweep]
         unclaimed = [state for state in of_group if state.is_open]
         return bool(unclaimed) and len(unclaimed) + len(mine) > running.get(group.key, 0)
 
@@ -313,7 +282,7 @@ def run_sweep(
         cells: as planned.
         path: folder of the results.
         command: what the user typed, for the record.
-        executor: `local` or `ray`.
+        executor: `local` or `ray`, at `ray_address`.
         ray_address: of a running cluster.
         say: takes a line for the user.
 
@@ -336,8 +305,14 @@ def run_sweep(
         states = folder.states(cell.id for cell in cells)
         done = sum(state.done for state in states.values())
         say(f"{printable(str(path))}: {len(cells)} cells, {done} done, {len(cells) - done} to do")
-        with display(cells, folder) as progress:
-            states = Sweep(folder, cells, where, progress, command, config.timeout).run()
+        request = WorkerRequest(
+            folder=str(folder.path),
+            began=folder.began,
+            sweep=uuid.uuid4().hex[:12],
+            command=command,
+            timeout=config.timeout,
+        )
+        states = Sweep(folder, cells, where, Progress(cells, folder), request).run()
         if not elsewhere(states):
             # not the folders themselves: another machine may still look at them
             shutil.rmtree(folder.work / "cache", ignore_errors=True)

@@ -67,10 +67,9 @@ class Group:
         """Note why a cell has no results; of an engine, what its log says."""
         output = Path(self.request.log)
         reason = engine_reason(error, output.read_text(errors="replace"))
-        if not isinstance(error, UserError):  # a message for users needs no traceback
+        if not isinstance(error, UserError):  # a message for users needs neither
             log.error("evaluation failed", exc_info=error)
-            if reason == engine_reason(error, ""):
-                reason = f"{type(error).__name__}: {reason}"
+            reason = f"{type(error).__name__}: {reason}"
         log.error("the cell failed: %s", reason)
         printed = log_since(output, read_object(claim) or {})
         self.place.write_failure(cell.cell_id, reason, printed)
@@ -117,12 +116,7 @@ def compute(group: Group, cell: CellRecord, claim: Path, model: Any) -> None:
     started = time.monotonic()
     telemetry = evaluate(model, cell, attempt, group.place, claim.name)
     about = {
-        "host": {
-            "name": platform.node(),
-            "system": platform.platform(),
-            "processor": platform.machine(),
-            "cores": os.cpu_count(),
-        },
+        "host": {"name": platform.node(), "cores": os.cpu_count()},
         "command": group.request.command,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "environment": environment(),

@@ -44,7 +44,7 @@ class WorkerRequest:
     sweep: str
     command: str
     timeout: float | None
-    records: Sequence[Mapping[str, Any]]
+    records: Sequence[Mapping[str, Any]] = ()
     parent: int = 0
     log: str = ""
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from leval_harness.backends import vllm_start
-from leval_harness.backends.vllm_start import last_exception, engine_reason, with_cpu_cache
+from leval_harness.backends.vllm_start import engine_reason, last_exception, with_cpu_cache
 from resonance_vllm.errors import UserError
 
 LOG = """\
