@@ -16,7 +16,7 @@ from resonance_vllm.errors import UserError, one_of
 if TYPE_CHECKING:
     import pandas as pd
 
-    from leval_harness.results import LeftOut, Results
+    from leval_harness.results import Results
 
 PathLike = str | os.PathLike[str]
 Across = Literal["methods", "models"]
@@ -31,6 +31,13 @@ class Comparison:
         across: what is compared on the same questions: the methods of each model, or models.
         margin: effective context length: a smaller loss counts as none, nats a token; None for the
             sweep's, else 0.05.
+
+    Attributes:
+        runs: a row for each run; see `leval_harness.results.RUNS`.
+        scores: a row for each number of a results file; see `leval_harness.results.SCORES`.
+        samples: a row for each question and number; see `leval_harness.results.SAMPLES`.
+        blocks: a row for 64 tokens of a text that was read; see `leval_harness.results.BLOCKS`.
+        left_out: files and numbers that were found and are in no frame, each with its reason.
     """
 
     def __init__(
@@ -40,33 +47,10 @@ class Comparison:
         across: Across = "methods",
         margin: float | None = None,
     ) -> None:
-        self.results = results
+        self.results, self.left_out = results, results.left_out
+        self.runs, self.scores = results.runs, results.scores
+        self.samples, self.blocks = results.samples, results.blocks
         self._how: dict[str, Any] = {"baseline": baseline, "across": across, "margin": margin}
-
-    @property
-    def runs(self) -> "pd.DataFrame":
-        """A row for each run; see `leval_harness.results.RUNS`."""
-        return self.results.runs
-
-    @property
-    def scores(self) -> "pd.DataFrame":
-        """A row for each number of a results file; see `leval_harness.results.SCORES`."""
-        return self.results.scores
-
-    @property
-    def samples(self) -> "pd.DataFrame":
-        """A row for each question and number; see `leval_harness.results.SAMPLES`."""
-        return self.results.samples
-
-    @property
-    def blocks(self) -> "pd.DataFrame":
-        """A row for 64 tokens of a text that was read; see `leval_harness.results.BLOCKS`."""
-        return self.results.blocks
-
-    @property
-    def left_out(self) -> "list[LeftOut]":
-        """Files and numbers that were found and are in no frame, each with its reason."""
-        return self.results.left_out
 
     @cached_property
     def compared(self) -> "pd.DataFrame":
@@ -82,8 +66,12 @@ class Comparison:
         """A copy of `compared`."""
         return self.compared.copy()
 
-    def table(self, form: str = "md") -> str:
+    def table(self, form: str = "md", published: bool = False) -> str:
         """The tables as text: `md`, `tex`, `html`; `csv` and `json` are every number.
+
+        Args:
+            form: the format.
+            published: show the paper's rows beside ours.
 
         Raises:
             SettingError: there is no such form.
@@ -91,7 +79,7 @@ class Comparison:
         from leval_harness.formats import render
         from leval_harness.tables import build_tables
 
-        return render(build_tables(self.compared), self.compared, form)
+        return render(build_tables(self.compared, published), self.compared, form)
 
     def verdict(self) -> str:
         """What the results say of each model, a sentence a line; empty without a number."""

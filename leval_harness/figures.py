@@ -1,6 +1,5 @@
 """Figures from the compared frame, by matplotlib: SVG for the page, PNG and PDF for papers."""
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,9 +24,8 @@ from leval_harness.drawing import (
     sign,
     write_figure,
 )  # fmt: skip
-from leval_harness.layout import FEATURES, YARDSTICK
+from leval_harness.layout import YARDSTICK
 from leval_harness.names import length_label, task_label
-from leval_harness.rope_figures import rope_figure
 from leval_harness.token_blocks import YARDSTICKS
 from leval_harness.verdict import higher, main_numbers
 from leval_tasks.metrics import FAMILY_OF
@@ -63,7 +61,7 @@ def write_figures(compared: pd.DataFrame, folder: Path) -> dict[str, str]:
 
 
 def planned_figures(compared: pd.DataFrame) -> Iterator[Planned]:
-    """What there is to draw: effective context, scores by length, differences, RoPE."""
+    """What there is to draw: effective context, scores by length, differences."""
     compared = compared[~compared["method"].isin(YARDSTICKS)]
     looks = method_looks(compared["label"].dropna())
     for block, rows in compared[compared["task"] == effective.TASK].groupby("block", sort=False):
@@ -77,7 +75,6 @@ def planned_figures(compared: pd.DataFrame) -> Iterator[Planned]:
         if rows["label"].nunique() <= MOST_METHODS:
             title = f"{block}: difference to {rows['baseline'].iloc[0]} at {length_label(length)}"
             yield Planned("forest", title, partial(forest_figure, rows, looks))
-    yield from _rope(compared, looks)
 
 
 def _by_length(main: pd.DataFrame, looks: Looks) -> Iterator[Planned]:
@@ -88,23 +85,6 @@ def _by_length(main: pd.DataFrame, looks: Looks) -> Iterator[Planned]:
         if rows["length"].nunique() > 1 and rows["label"].nunique() <= MOST_METHODS:
             title = f"{block}: {task_label(task)}, {str(metric).replace('_', ' ')} by length"
             yield Planned("length", title, partial(length_figure, rows, looks))
-
-
-def _rope(compared: pd.DataFrame, looks: Looks) -> Iterator[Planned]:
-    """Wavelengths and feature gaps of a model's methods; the longest context of each counts."""
-    runs = compared[compared["status"] == "done"].drop_duplicates("run")
-    runs = runs[runs["folder"].notna()]
-    for model, part in runs.sort_values("context_length").groupby("model", sort=False):
-        found = {}
-        for row in part.itertuples():
-            file = Path(row.folder) / FEATURES
-            if file.is_file():
-                found[row.label] = json.loads(file.read_bytes())
-        if 0 < len(found) <= MOST_METHODS:
-            title = f"{model}: wavelengths and feature gaps of the methods"
-            about = str(part["model"].iloc[0]), part["command"].iloc[0] or ""
-            draw = partial(rope_figure, found, *about, looks)
-            yield Planned("rope", title, draw)
 
 
 def effective_figure(rows: pd.DataFrame, looks: Looks) -> "Figure":

@@ -23,23 +23,16 @@ if TYPE_CHECKING:
 TEXT_WIDTH = 345.0
 """Points of a line of LaTeX's `article`."""
 
-GAP = 12.0
-"""Points between two columns."""
+LETTER, GAP = 5.0, 12.0
+"""Points of a letter, and between two columns."""
 
 PARAGRAPH = 140.0
 """Points of a column of long texts."""
 
 LATEX_LETTERS = str.maketrans(
-    {
-        "−": "-",
-        "–": "--",
-        "×": r"$\times$",
-        "…": "...",
-        "·": r"$\cdot$",
-        "±": r"$\pm$",
-        "↓": r"$\downarrow$",
-    }
-)
+    {"−": "-", "–": "--", "×": r"$\times$", "…": "...", "·": r"$\cdot$", "±": r"$\pm$",
+     "↓": r"$\downarrow$"}
+)  # fmt: skip
 
 SPECIAL = str.maketrans(
     {**{each: f"\\{each}" for each in "&%$#_{}"}, "\\": r"\textbackslash{}", "^": r"\^{}",
@@ -146,14 +139,9 @@ def _pieces(table: Table) -> Iterator[Table]:
 
 
 def _width(column: pd.Series) -> float:
-    """Points of a column in `footnotesize`, with the gap beside it."""
-    return min(max(map(_points, [column.name, *column])), PARAGRAPH) + GAP
-
-
-def _points(text: object) -> float:
-    """Points of a text in `footnotesize`, rather too many than too few."""
-    widths = dict.fromkeys("+mwMW%−–×±↓", 7.0) | dict.fromkeys(" .,()ijlt:;'", 3.0)
-    return sum(widths.get(c, 6.0 if c.isupper() else 4.4) for c in str(text))
+    """Points of a column in `footnotesize`, with the gap beside it; rather too many."""
+    longest = max(len(str(text)) for text in [column.name, *column])
+    return min(LETTER * longest, PARAGRAPH) + GAP
 
 
 def _columns(texts: pd.DataFrame, kind: str) -> str:

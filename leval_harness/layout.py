@@ -5,7 +5,6 @@ cells/<id>/          a finished cell; appears by one rename and never changes
     cell.json            the request, with the identity whose hash is the id, and how it was run
     results_*.json, samples_<task>_*.jsonl   lm-eval's own
     losses_<task>_<text>_<read>.npy   nats of each token of a text, float32
-    rope_features.json   wavelengths and feature gaps, for the figures
     log.txt              output of the cell
 failed/<id>/         failed.json and log.txt of the last attempt at a cell that failed
 .work/               claims, unfinished cells, caches
@@ -22,7 +21,6 @@ SCHEMA_VERSION = 2
 
 SWEEP, CELLS, FAILED_CELLS, WORK = "sweep.json", "cells", "failed", ".work"
 CELL, DONE, FAILED, LOG = "cell.json", "done.json", "failed.json", "log.txt"
-FEATURES = "rope_features.json"
 LOSSES = "losses_"
 """Prefix of the files with the losses of tokens."""
 LOSSES_OF = LOSSES + "{task}_{document}_{read}.npy"
@@ -31,9 +29,5 @@ YARDSTICK = "yardstick"
 """Method of the cell that reads windows with the model as shipped, for all methods of it."""
 SHORT_WINDOWS = "short windows"
 """What that method was called in schema 1."""
-PARTIAL = "partial"
-"""Prefix of the folders in which an attempt wrote in schema 1."""
-SUPERSEDED = ".superseded"
-"""Folder of a sweep that held the cells of an earlier config in schema 1."""
 DIFF_KIND, DIFF_SCHEMA = "leval-harness diff", 2
 """What begins the `diff.json` that `leval-harness diff --out` writes."""

@@ -6,12 +6,12 @@ Any field may be missing, or of another type. Tried with files of lm-eval 0.3 to
 import hashlib
 import json
 import math
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from leval_harness.lm_eval_samples import (
-    STAMP,
     TaskRead,
     finite,
     number,
@@ -57,14 +57,8 @@ def parsed_arguments(given: Any) -> dict[str, Any]:
         return {name: _parsed(value) for name, value in given.items()}
     if not isinstance(given, str):
         return {}
-    parts, depth, start = [], 0, 0
-    for at, letter in enumerate(given):
-        depth += (letter in "{[") - (letter in "}]")
-        if letter == "," and not depth:
-            parts.append(given[start:at])
-            start = at + 1
-    pairs = (part.partition("=") for part in (*parts, given[start:]))
-    return {name.strip(): _parsed(text) if sign else True for name, sign, text in pairs if name}
+    pairs = (part.partition("=") for part in re.split(r",(?=\s*\w+=)", given))
+    return {name.strip(): _parsed(text) for name, _, text in pairs if name}
 
 
 def _parsed(value: Any) -> Any:
@@ -97,16 +91,15 @@ class Plain:
         """A mapping of the file; empty where it has none."""
         return object_of(self.content.get(name))
 
-    def run(self, path: Path) -> dict[str, Any]:
+    def run(self) -> dict[str, Any]:
         """What the file says of the whole evaluation, as columns of `runs`."""
         named = [self.arguments.get(name) for name in NAMING]
         names = (self.content.get("model_name"), *named, self.config.get("model"), "model")
         rope, served = self.rope, self.arguments.get("base_url")
+        dtype = str(self.config.get("model_dtype") or self.arguments.get("dtype") or "")
         lengths = (*map(self.arguments.get, LENGTHS), self.content.get("max_length"))
-        limit, length = (
-            number(_parsed(self.config.get("limit"))),
-            next(filter(None, map(_whole, lengths)), None),
-        )
+        length = next(filter(None, map(_whole, lengths)), None)
+        limit = number(_parsed(self.config.get("limit")))
         return {
             "model": str(next(filter(None, names))),
             "checkpoint": str(served or next(filter(None, named), "")) or None,
@@ -115,13 +108,13 @@ class Plain:
             "context_length": length if length and length > 0 else None,
             "tasks": tuple(name for name in self.names if name not in self.groups),
             "backend": _text(self.config.get("model")),
-            "dtype": self._dtype(),
+            "dtype": dtype.removeprefix("torch.") or None,
             "limit": limit if limit and limit > 0 else None,
             "gen_kwargs": _parsed(self.config.get("gen_kwargs")),
             "chat_template": _text(self.content.get("chat_template_sha"))
             or _digest(self.content.get("chat_template")),
             "seed": _whole(self.config.get("random_seed")),
-            "created": _created(self.content.get("date"), path),
+            "created": _created(self.content.get("date")),
             "seconds": number(self.content.get("total_evaluation_time_seconds")),
             "versions": {
                 name: self.content[key]
@@ -141,13 +134,6 @@ class Plain:
         overrides = object_of(self.arguments.get("hf_overrides"))
         given = (self.arguments.get("rope_parameters"), _parsed(overrides.get("rope_parameters")))
         return next(filter(None, map(object_of, given)), {})
-
-    def _dtype(self) -> str | None:
-        """As loaded; with the requested one where that differs."""
-        requested = str(self.arguments.get("dtype") or "").removeprefix("torch.")
-        loaded = str(self.config.get("model_dtype") or requested).removeprefix("torch.")
-        same = requested in ("", "auto", loaded)
-        return (loaded if same else f"{loaded}, requested {requested}") or None
 
     def config_of(self, task: str) -> dict[str, Any]:
         """A task's configuration; empty where none was written."""
@@ -194,22 +180,10 @@ def _digest(value: Any) -> str | None:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
-def _created(date: Any, path: Path) -> str | None:
-    """lm-eval's date, seconds since 1970, in ISO 8601 (UTC); else the stamp in the file's name."""
+def _created(date: Any) -> str | None:
+    """lm-eval's date, seconds since 1970, in ISO 8601 (UTC)."""
     seconds = number(date)
-    try:
-        return (
-            datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
-            if seconds
-            else _stamped(path)
-        )
-    except (OverflowError, OSError, ValueError):  # no year that a date can have
-        return _stamped(path)
-
-
-def _stamped(path: Path) -> str | None:
-    stamp = STAMP.search(path.stem)
-    return f"{stamp[0][:13]}:{stamp[0][14:16]}:{stamp[0][17:19]}" if stamp else None
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if seconds else None
 
 
 def read_task(run: int, known: dict[str, Any], task: str, file: Plain, path: Path) -> TaskRead:

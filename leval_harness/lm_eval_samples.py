@@ -77,29 +77,26 @@ def samples_file(results: Path, task: str) -> Path | None:
     return path if path.is_file() else None
 
 
-def sample_lines(path: Path, *, prompts: bool = True) -> Iterator[dict[str, Any]]:
-    """The samples of a file, in its order.
-
-    Without `prompts` they have none: a line is mostly its prompt, and numbers do not need it.
+def sample_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The samples of a file, in its order, without their prompts.
 
     Raises:
         OSError, ValueError: the file cannot be read, or a line is no JSON object.
     """
     with path.open("rb") as lines:
         for at, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
             try:
-                row = json.loads(line) if prompts else _without_prompt(line)
+                row = _without_prompt(line) if line.strip() else {}
             except ValueError as error:
                 raise ValueError(f"{path}: line {at} is no JSON ({error})") from None
             if not isinstance(row, dict):
                 raise ValueError(f"{path}: line {at} is no JSON object")
-            yield row
+            if row:
+                yield row
 
 
 def _without_prompt(line: bytes) -> Any:
-    """A line of a samples file without its requests, where it has a hash in their place.
+    """A line of a samples file without its requests: it is mostly its prompt, which has a hash.
 
     In JSON a quote inside of a text is escaped, so that both marks are keys. Where the first one is
     a key of the document, the rest is no JSON.
@@ -121,11 +118,9 @@ def read_samples(path: Path, run: int, task: str, known: dict[str, Any], read: T
     seen: Counter[tuple[str, str]] = Counter()
     unnamed = 0
     try:
-        for line in sample_lines(path, prompts=False):
-            chosen = line.get("filter")
-            if not isinstance(chosen, str):
-                unnamed += 1
-                chosen = filters[0] if len(filters) == 1 else ""
+        for line in sample_lines(path):
+            chosen = line.get("filter", filters[0] if len(filters) == 1 else None)
+            unnamed += chosen is None
             if chosen and (names := _metrics(line)):
                 question, prompt, document = _asked(line)
                 asked[chosen] += 1
@@ -146,7 +141,7 @@ def read_samples(path: Path, run: int, task: str, known: dict[str, Any], read: T
         if row["asked"] not in (None, logged):
             said = f"{row['asked']} samples were scored, {logged} are logged"
             row |= {"status": "malformed", "note": said}
-    if unnamed and len(filters) != 1:
+    if unnamed:
         reason = "the samples do not say which filter they are of"
         read.left_out.append((path.name, None, reason))
     for of_filter in invalid.values():  # of others it is not known what they do not find

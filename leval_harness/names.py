@@ -31,19 +31,6 @@ _LABELS = {
     **POSGEN,
 }
 
-METHOD_NAMES = {
-    "default": "RoPE",
-    "linear": "Linear scaling",
-    "ntk_aware": "NTK-aware",
-    "dynamic": "Dynamic NTK",
-    "yarn": "YaRN",
-    "llama3": "Llama 3 scaling",
-    "longrope": "LongRoPE",
-    "proportional": "Proportional RoPE",
-    "self_extend": "SelfExtend",
-    "dual_chunk": "Dual chunk attention",
-}
-"""RoPE methods as readers write them."""
 
 SHIPPED, SERVED = "as shipped", "as served"
 """A method that a results file does not name: of a checkpoint, of a server's model."""
@@ -64,45 +51,6 @@ LONGEST = 60
 def task_label(task: str) -> str:
     """Short name of a task for a column head."""
     return _LABELS.get(task, task)
-
-
-def method_title(rope: str | None, label: str = "") -> str:
-    """A name for readers, such as `Resonance YaRN ×2`, made from the RoPE settings (JSON).
-
-    Empty where they do not give one. A method without settings is the checkpoint as shipped.
-    """
-    settings = json.loads(rope) if isinstance(rope, str) else None
-    if not settings and label == "rope":
-        return "RoPE (as shipped)"
-    kind = settings.get("rope_type") if isinstance(settings, dict) else None
-    if not isinstance(settings, dict) or not isinstance(kind, str):
-        return ""
-    base = kind.removeprefix("resonance").removeprefix("_")
-    name = METHOD_NAMES.get(base, "" if base else "RoPE")
-    if not name:
-        return ""
-    if kind != base:
-        name = f"Resonance {name}"
-    elif base == "default":
-        name += " (no scaling)"
-    factor = settings.get("factor")
-    # Dynamic NTK of factor 1 follows the length of a text.
-    scales = isinstance(factor, int | float) and factor != 1
-    return f"{name} ×{factor:g}" if scales else name
-
-
-def method_titles(compared: pd.DataFrame) -> dict[str, str]:
-    """Label of each method -> its name for readers; a label whose name is not its own stays."""
-    names: dict[str, str] = {}
-    pairs = compared[["label", "rope"]].drop_duplicates()
-    for label, rope in zip(pairs["label"], pairs["rope"], strict=True):
-        name = method_title(rope, label)
-        if names.setdefault(label, name) != name:  # two models, two factors
-            names[label] = name.partition(" ×")[0]
-    taken = [*names.values(), *names]
-    return {
-        label: name if name and taken.count(name) == 1 else label for label, name in names.items()
-    }
 
 
 def method_of(rope: Mapping[str, Any]) -> str:

@@ -27,18 +27,13 @@ from resonance_vllm.files import write_text
 TEMPLATES = Path(__file__).parent / "templates"
 MARKER = "leval-harness-page.txt"
 TITLE = "Long-context leaderboard"
-LONGEST, MOST_ANSWERS = 1_200, 12
-"""Letters of a text, and columns of answers on a page of questions."""
+LONGEST = 1_200
+"""Letters of a text on a page of questions."""
 
 NOTES = {"unparsed": "no answer found", "truncated": "document cut", "reached_limit": "hit limit"}
 
 
-def write_page(
-    results: Results,
-    compared: pd.DataFrame,
-    out: Path,
-    title: str = TITLE,
-) -> Path:
+def write_page(results: Results, compared: pd.DataFrame, out: Path, title: str = TITLE) -> Path:
     """Write a folder that opens from disk and from any web server; the path of its `index.html`.
 
     The page is made beside `out` and then put in its place: a reader finds a whole page.
@@ -68,12 +63,7 @@ def write_page(
     return out / "index.html"
 
 
-def _make(
-    results: Results,
-    compared: pd.DataFrame,
-    out: Path,
-    title: str,
-) -> None:
+def _make(results: Results, compared: pd.DataFrame, out: Path, title: str) -> None:
     """Write all files of the page into an empty folder."""
     from jinja2 import Environment, FileSystemLoader
 
@@ -128,18 +118,16 @@ def _questions(results: Results, compared: pd.DataFrame) -> Iterator[tuple[str, 
     shown = shown[shown["kind"].eq("score")].drop_duplicates(["run", "task"])
     files = dict(zip(results.runs["run"], results.runs["files"], strict=True))
     for (block, task), part in shown.groupby(["block", "task"], sort=False):
-        for start in range(0, len(part), MOST_ANSWERS):
-            columns = part.iloc[start : start + MOST_ANSWERS]
-            rows: dict[str, dict[str, Any]] = {}
-            names = []
-            for number in columns.itertuples():
-                names.append(f"{number.label} at {length_label(number.context_length)}")
-                for line in _lines(files[number.run], str(task), number.filter):
-                    row = _asked(line)
-                    kept = rows.setdefault(json.dumps(list(row.values())), {**row, "answers": {}})
-                    kept["answers"][names[-1]] = _answer(line, number.name)
-            if rows:
-                yield f"{task_label(str(task))}, {block}", {"names": names, "rows": rows.values()}
+        rows: dict[str, dict[str, Any]] = {}
+        names = []
+        for number in part.itertuples():
+            names.append(f"{number.label} at {length_label(number.context_length)}")
+            for line in _lines(files[number.run], str(task), number.filter):
+                row = _asked(line)
+                kept = rows.setdefault(json.dumps(list(row.values())), {**row, "answers": {}})
+                kept["answers"][names[-1]] = _answer(line, number.name)
+        if rows:
+            yield f"{task_label(str(task))}, {block}", {"names": names, "rows": rows.values()}
 
 
 def _lines(files: Sequence[Path], task: str, chosen: str) -> Iterator[dict[str, Any]]:
@@ -167,13 +155,12 @@ def _asked(line: Mapping[str, Any]) -> dict[str, str]:
 def _answer(line: Mapping[str, Any], metric: str) -> dict[str, str]:
     """What a model answered, its score, and whether it was right."""
     score = line.get(metric)
-    notes = [text for name, text in NOTES.items() if line.get(name)]
-    number = float(score) if isinstance(score, int | float) else None
+    shown = f"{score:g}" if isinstance(score, int | float) else ""
     return {
         "text": _cut(_response(line)),
-        "score": "" if number is None else f"{number:g}",
-        "grade": {1.0: "right", 0.0: "wrong"}.get(number, "") if number is not None else "",
-        "notes": ", ".join(notes),
+        "score": shown,
+        "grade": {"1": "right", "0": "wrong"}.get(shown, ""),
+        "notes": ", ".join(text for name, text in NOTES.items() if line.get(name)),
     }
 
 

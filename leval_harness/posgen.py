@@ -12,7 +12,6 @@ from scipy import stats
 from leval_harness.results import ResultsError, column
 from leval_harness.yaml_files import read_yaml
 from leval_tasks.posgen.encodings import ENCODINGS, PUBLISHED, Pair, Reading, published_pairs
-from leval_tasks.statistics.by_document import holm, linearised_ratio, sign_flip_p
 from resonance_vllm.errors import SettingError
 
 PRINTED = Path(__file__).with_name("published.yaml")
@@ -28,7 +27,6 @@ TESTS = {
     **dict.fromkeys(("experiment", "subtask", "trained", "tested"), "text"),
     "seed": "int64",
     **dict.fromkeys(("inside", "past"), "float64"),
-    "by_position": "object",
     "learned": "bool",
     "command": "text",
     "seconds": "float64",
@@ -38,13 +36,13 @@ TESTS = {
 """Columns of the frame of tests and their types.
 
 experiment: name of the output folder. trained, tested: encodings. inside, past: accuracy on tokens
-within and past the training length, %; by_position: of each number after the seed, %. learned:
-whether the model learned the rule, under the encoding of training. folder: of the model.
+within and past the training length, %. learned: whether the model learned the rule, under the
+encoding of training. folder: of the model.
 """
 
 PLACE = ["experiment", "subtask", "trained", "tested"]
-COMPARED = ["Sub-task", "Method", "Baseline", "Seeds", "Method %", "Baseline %", "Difference",
-            "95% low", "95% high", "p", "p (Holm)", "Wins", "Losses"]  # fmt: skip
+COMPARED = ["Experiment", "Sub-task", "Method", "Baseline", "Seeds", "Method %", "Baseline %",
+            "Difference", "95% low", "95% high"]  # fmt: skip
 PUBLISHED_MODULUS = 17
 
 
@@ -83,13 +81,13 @@ def load_posgen(*folders: Path) -> PosGen:
     able = own[["folder"]].drop_duplicates().assign(learned=True)
     tests = tests.merge(able, on="folder", how="left", validate="many_to_one")
     tests["learned"] = tests["learned"].eq(True)
-    order = {"subtask": list(SUBTASKS), "trained": list(ENCODINGS), "tested": list(ENCODINGS)}
-    keys = tests.assign(own=tests["trained"] != tests["tested"])
-    for name, names in order.items():
-        keys[name] = keys[name].map(lambda each, names=names: (names.index(each), each)
-                                    if each in names else (len(names), each))  # fmt: skip
-    ordered = keys.sort_values(["experiment", "trained", "own", "tested", "subtask", "seed"])
-    return PosGen(tests.loc[ordered.index, list(TESTS)].reset_index(drop=True), settings)
+    order = {name: at for at, name in enumerate((*SUBTASKS, *ENCODINGS))}
+    keys = tests.assign(crossed=tests["trained"] != tests["tested"])
+    for name in ("subtask", "trained", "tested"):
+        keys[name] = keys[name].map(order).fillna(len(order))
+    by = ["experiment", "trained", "crossed", "tested", "subtask", "seed"]
+    tests = tests.loc[keys.sort_values(by).index, list(TESTS)].reset_index(drop=True)
+    return PosGen(tests, settings)
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -113,7 +111,6 @@ def _test(found: dict[str, Any], file: Path, experiment: str) -> dict[str, Any]:
             "seed": int(found.get("seed", 0)),
             "inside": 100 * float(test["id_accuracy"]),
             "past": 100 * float(test["ood_accuracy"]),
-            "by_position": tuple(100 * float(each) for each in test.get("by_position") or ()),
             "command": found.get("command"),
             "seconds": found.get("seconds"),
             "versions": found.get("versions") or {},
@@ -189,29 +186,21 @@ def by_seed(read: PosGen, pairs: Sequence[tuple[Pair, Pair]]) -> pd.DataFrame:
         had = ", ".join(sorted(":".join(each) for each in there))
         raise SettingError(f"no test of {':'.join(pair)}; there are: {had}")
     able = read.tests[read.tests["learned"]]
-    wide = able.set_index([*PLACE, "seed"])["past"].unstack(["trained", "tested"])
+    wide = able.set_index([*PLACE[:2], "seed", "trained", "tested"])["past"]
+    wide = wide.unstack(["trained", "tested"]).reindex(columns=pd.MultiIndex.from_tuples(there))
     rows = []
     for method, baseline in pairs:
-        if not {method, baseline} <= {*wide}:
-            continue
         both = wide[[method, baseline]].dropna()
         for (experiment, subtask), part in both.groupby(["experiment", "subtask"], sort=False):
-            if len(part) < 2:
-                continue
-            change = (part[method] - part[baseline]).to_numpy()
-            mean, error, df = linearised_ratio(change, [1.0] * len(change))
-            alike = error <= 1e-12 + 1e-9 * abs(mean)
-            half = float("nan") if alike else stats.t.ppf(0.975, df) * error
-            means = [part[each].mean() for each in (method, baseline)]
-            numbers = [len(part), *means, mean, mean - half, mean + half, sign_flip_p(change)]
-            names = [SUBTASKS[subtask], title(*method), title(*baseline)]
-            counts = [(change > 0).sum(), (change < 0).sum()]
-            rows.append([experiment, *names, *map(float, numbers), None, *map(int, counts)])
+            change = part[method] - part[baseline]
+            if len(change) > 1:
+                names = [experiment, SUBTASKS[subtask], title(*method), title(*baseline)]
+                mean, half = change.mean(), stats.t.ppf(0.975, len(change) - 1) * change.sem()
+                means = part[method].mean(), part[baseline].mean()
+                rows.append([*names, len(change), *means, mean, mean - half, mean + half])
     if not rows:
-        raise ResultsError("no two seeds in common of what is compared")
-    found = pd.DataFrame(rows, columns=["Experiment", *COMPARED])
-    found["p (Holm)"] = found.groupby(["Experiment", "Sub-task"])["p"].transform(holm)
-    return found.astype({"Seeds": "int64"})
+        raise ResultsError("no two seeds in common; train each --seed of both")
+    return pd.DataFrame(rows, columns=COMPARED)
 
 
 def details(read: PosGen) -> pd.DataFrame:

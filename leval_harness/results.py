@@ -12,8 +12,7 @@ results file holds and no frame has is in `Results.left_out`, with the reason.
 import hashlib
 import json
 import os
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +24,7 @@ from leval_harness.lm_eval_files import Plain, read_task
 from leval_harness.lm_eval_samples import TaskRead
 from leval_harness.token_blocks import blocks_of
 from resonance_vllm.errors import UserError
+from resonance_vllm.files import read_object
 
 TEXT, WHOLE, NUMBER, ANY = "text", "Int64", "float64", "object"
 
@@ -221,8 +221,8 @@ def _samples(read: Iterable[TaskRead]) -> pd.DataFrame:
 Run = dict[str, Any]
 """A row of `runs` without its number; `content` tells copies of a file from other runs."""
 
-RESULTS = re.compile(r"(results|out|eval)_.*\.json|results\.json")
-"""Names that lm-eval gives to its results: a file with one of them is a run or a problem."""
+UNREADABLE = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
+"""What reading a file of another origin may end with."""
 
 
 def _below(root: Path, left_out: list[LeftOut]) -> Iterator[Run]:
@@ -230,33 +230,48 @@ def _below(root: Path, left_out: list[LeftOut]) -> Iterator[Run]:
     if not root.is_dir():
         what = "is a file" if root.is_file() else "no such folder"
         raise ResultsError(f"{root}: {what}; give a folder with results")
-    cells: list[Run] = []
+    runs: list[Run] = []
     sweeps: list[Path] = []
     for name, below, files in os.walk(root):
         folder = Path(name)
         below[:] = sorted(each for each in below if not each.startswith("."))
+        paths = [folder / each for each in sorted(files) if each.endswith(".json")]
+        read: Callable[[Path], Run | None] = _plain
         if CELL in files:
             below.clear()
-            cells.append(_cell(folder))
-            continue
-        if SWEEP in files:
-            sweeps.append(folder)
-        for file in sorted(files):
-            if file.endswith(".json") and file not in (SWEEP, FAILED):
-                cells += _plain(folder / file, left_out)
+            paths, read = [folder / CELL], _cell
+        for path in paths:
+            if path.name == SWEEP:
+                sweeps.append(folder)
+            elif path.name != FAILED:
+                try:
+                    runs += filter(None, [read(path)])
+                except ResultsError:
+                    raise
+                except UNREADABLE as error:
+                    left_out.append(_unreadable(path, error))
     for folder in sweeps:
-        cells = _in_sweep(folder, cells, left_out)
-    order = {sweep: at for at, sweep in enumerate(dict.fromkeys(run["sweep"] for run in cells))}
-    yield from sorted(cells, key=lambda run: (order[run["sweep"]], run["place"]))
+        runs = _in_sweep(folder, runs, left_out)
+    order = {sweep: at for at, sweep in enumerate(dict.fromkeys(run["sweep"] for run in runs))}
+    yield from sorted(runs, key=lambda run: (order[run["sweep"]], run["place"]))
+
+
+def _unreadable(path: Path, error: Exception) -> LeftOut:
+    said = f"{error!r}" if isinstance(error, KeyError) else f"{error}"
+    return LeftOut(path, "", "", None, f"cannot be read ({said})")
 
 
 def _object(path: Path) -> dict[str, Any]:
-    """The object that a JSON file holds; errors are those of json and of the file."""
-    content = json.loads(path.read_bytes())
+    """The object that a JSON file of ours holds; empty where there is no file.
+
+    Raises:
+        ValueError: it holds something else.
+        ResultsError: it was written by a newer version.
+    """
+    content = json.loads(path.read_bytes()) if path.is_file() else {}
     if not isinstance(content, dict):
         raise ValueError(f"holds {type(content).__name__} and no object")
-    version = content.get("schema_version")
-    if isinstance(version, int) and version > SCHEMA_VERSION:
+    if (version := content.get("schema_version", 0)) > SCHEMA_VERSION:
         raise ResultsError(
             f"{path}: schema_version {version} is newer than {SCHEMA_VERSION}, the newest that "
             "this version of leval-harness reads; upgrade leval-harness"
@@ -264,34 +279,11 @@ def _object(path: Path) -> dict[str, Any]:
     return content
 
 
-def _stopped(folder: Path, status: str, note: str, **known: Any) -> Run:
-    """A run without numbers, and why."""
-    unknown = {"id": folder.name, "sweep": str(folder.parent), "place": 0, "folder": folder,
-               "files": (), "model": "unreadable", "method": folder.name, "tasks": (),
-               "content": str(folder)}  # fmt: skip
-    return {**unknown, "status": status, "note": note, **known}
-
-
-def _cell(folder: Path) -> Run:
-    """A cell of a sweep; what cannot be read is malformed."""
-    try:
-        cell = _object(folder / CELL)
-        in_sweep = folder.parent.name == CELLS
-        done = cell if in_sweep else _if_there(folder / DONE)
-        failed = _if_there(folder / FAILED)
-        return _of_cell(folder, cell, done, failed)
-    except ResultsError:
-        raise
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        return _stopped(folder, "malformed", f"{folder / CELL}: cannot be read ({_said(error)})")
-
-
-def _if_there(path: Path) -> dict[str, Any]:
-    return _object(path) if path.is_file() else {}
-
-
-def _said(error: Exception) -> str:
-    return f"{error!r}" if isinstance(error, KeyError) else f"{error}"
+def _cell(path: Path) -> Run:
+    """A cell of a sweep."""
+    folder, cell = path.parent, _object(path)
+    done = cell if folder.parent.name == CELLS else _object(folder / DONE)
+    return _of_cell(folder, cell, done, _object(folder / FAILED))
 
 
 def _of_cell(
@@ -354,63 +346,58 @@ def as_json(settings: Any) -> str | None:
     return json.dumps(plain(settings), sort_keys=True) if settings else None
 
 
-def _in_sweep(folder: Path, cells: list[Run], left_out: list[LeftOut]) -> list[Run]:
+def _in_sweep(folder: Path, runs: list[Run], left_out: list[LeftOut]) -> list[Run]:
     """The cells that `sweep.json` lists, with its order and names; those that are missing too."""
     try:
         sweep = _object(folder / SWEEP)
-        listed = {each["id"]: (place, each) for place, each in enumerate(sweep["cells"])}
+        cells = {each["id"]: each for each in sweep["cells"]}
     except (OSError, ValueError, TypeError, KeyError) as error:
-        left_out.append(LeftOut(folder / SWEEP, "", "", None, f"cannot be read ({_said(error)})"))
-        return cells
-    own = {run["id"]: run for run in cells if run["sweep"] == str(folder)}
-    kept = [run for run in cells if run["sweep"] != str(folder)]
+        left_out.append(_unreadable(folder / SWEEP, error))
+        return runs
+    own = {run["id"]: run for run in runs if run["sweep"] == str(folder)}
+    kept = [run for run in runs if run["sweep"] != str(folder)]
     left_out += [
         LeftOut(run["folder"], "", "", None, "of an earlier config: sweep.json does not list it")
         for name, run in own.items()
-        if name not in listed
+        if name not in cells
     ]
-    for name, (place, cell) in listed.items():
+    of_sweep = {name: sweep.get(name) for name in ("baseline", "margin", "command")}
+    for place, (name, cell) in enumerate(cells.items()):
         known = {"place": place, "model": cell.get("label") or cell["model"],
-                 "method": cell["method"], "baseline": sweep.get("baseline"),
-                 "margin": sweep.get("margin"), "command": sweep.get("command")}  # fmt: skip
-        if name in own:
-            kept.append({**own[name], **known})
-            continue
-        try:
-            failed = _if_there(folder / FAILED_CELLS / name / FAILED)
-        except ValueError as error:
-            failed = {"reason": f"failed.json cannot be read ({error})"}
-        status, note = (
-            ("failed", failed.get("reason")) if failed else ("unfinished", "not finished")
-        )
-        known |= {"context_length": cell.get("context_length"), "tasks": tuple(cell["tasks"]),
-                  "sweep": str(folder), "content": name}  # fmt: skip
-        kept.append(_stopped(folder / CELLS / name, status, note or "", **known))
+                 "method": cell["method"], **of_sweep}  # fmt: skip
+        kept.append({**(own.get(name) or _missing(folder, name, cell)), **known})
     return kept
 
 
-def _plain(path: Path, left_out: list[LeftOut]) -> Iterator[Run]:
-    """The run of a results file that no sweep wrote; nothing where a file is something else."""
-    is_named = RESULTS.fullmatch(path.name) is not None
-    try:
-        content = path.read_bytes()
-        if not is_named and b'"results"' not in content:
-            return
-        file = json.loads(content)
-        tasks = file.get("results") if isinstance(file, dict) else None
-        if not isinstance(tasks, dict) or not any(isinstance(t, dict) for t in tasks.values()):
-            if is_named:
-                raise ValueError("no 'results' with tasks; this is no results file of lm-eval")
-            return
-        known = Plain(file).run(path)
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        reason = f"cannot be read ({_said(error)})"
-        left_out.append(LeftOut(path, "", "", None, reason))
-        if is_named:
-            yield _stopped(path.parent, "malformed", f"{path}: {reason}", id=path.stem,
-                           content=str(path))  # fmt: skip
-        return
-    yield {
+def _missing(folder: Path, name: str, cell: dict[str, Any]) -> Run:
+    """A cell that a sweep lists and that has no results: it failed, or is not finished."""
+    failed = read_object(folder / FAILED_CELLS / name / FAILED)
+    return {
+        "id": name,
+        "sweep": str(folder),
+        "folder": folder / CELLS / name,
+        "files": (),
+        "status": "unfinished" if failed is None else "failed",
+        "note": "not finished" if failed is None else failed.get("reason", ""),
+        "context_length": cell.get("context_length"),
+        "tasks": tuple(cell["tasks"]),
+        "content": name,
+    }
+
+
+def _plain(path: Path) -> Run | None:
+    """The run of a results file that no sweep wrote; None of a file that is something else."""
+    content = path.read_bytes()
+    if b'"results"' not in content and not path.name.startswith("results_"):
+        return None
+    file = json.loads(content)
+    tasks = file.get("results") if isinstance(file, dict) else None
+    if not isinstance(tasks, dict) or not any(isinstance(each, dict) for each in tasks.values()):
+        if not path.name.startswith("results_"):
+            return None
+        raise ValueError("no 'results' with tasks; this is no results file of lm-eval")
+    known = Plain(file).run()
+    return {
         "id": path.stem,
         "sweep": str(path.parent),
         "place": 0,
@@ -429,14 +416,13 @@ def _once(found: list[Run], left_out: list[LeftOut]) -> list[Run]:
     """Every run once: of two with one id or content a finished one, then the one created last."""
     runs: dict[str, Run] = {}
     for run in found:
-        other = runs.get(run["content"])
-        if other is None:
-            runs[run["content"]] = run
-            continue
-        kept = max(other, run, key=lambda r: (r["status"] == "done", r.get("created") or ""))
-        copy = run if kept is other else other
-        left_out.append(LeftOut(copy["folder"], "", "", None, f"found twice: {kept['folder']}"))
-        runs[run["content"]] = kept
+        other = runs.setdefault(run["content"], run)
+        if other is not run:
+            both = (other, run)
+            kept = max(both, key=lambda r: (r["status"] == "done", r.get("created") or ""))
+            copy = both[kept is other]
+            left_out.append(LeftOut(copy["folder"], "", "", None, f"found twice: {kept['folder']}"))
+            runs[run["content"]] = kept
     return list(runs.values())
 
 
@@ -446,23 +432,18 @@ def _renamed(runs: list[Run], names: Mapping[str, str]) -> list[Run]:
     Raises:
         ResultsError: nothing has what is to be renamed.
     """
-
-    def known(run: Run) -> set[str]:
-        return {run["method"], run["id"], str(run["folder"]), *map(str, run["files"])}
-
-    for name in names:
-        plain = str(Path(name))
-        if not any({name, plain} & known(run) for run in runs):
-            there = ", ".join(sorted({run["method"] for run in runs}))
-            raise ResultsError(f"method-name: no method, run or folder {name!r}; methods: {there}")
     given = {str(Path(name)): each for name, each in names.items()} | dict(names)
-    return [
-        {
-            **run,
-            "method": next((given[each] for each in given if each in known(run)), run["method"]),
-        }
-        for run in runs
-    ]
+    unknown, renamed = set(names), []
+    for run in runs:
+        known = {run["method"], run["id"], str(run["folder"]), *map(str, run["files"])}
+        unknown = {name for name in unknown if not {name, str(Path(name))} & known}
+        method = next((each for name, each in given.items() if name in known), run["method"])
+        renamed.append({**run, "method": method})
+    if unknown:
+        there = ", ".join(sorted({run["method"] for run in runs}))
+        missing = ", ".join(map(repr, sorted(unknown)))
+        raise ResultsError(f"method-name: no method, run or folder {missing}; methods: {there}")
+    return renamed
 
 
 def _tasks(at: int, run: Run, left_out: list[LeftOut]) -> Iterator[TaskRead]:
@@ -475,9 +456,9 @@ def _tasks(at: int, run: Run, left_out: list[LeftOut]) -> Iterator[TaskRead]:
         try:
             file = Plain(json.loads(path.read_bytes()))
             parts = {task: read_task(at, run, task, file, path) for task in file.names}
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            run |= {"status": "malformed", "note": f"{path}: cannot be read ({_said(error)})"}
-            left_out.append(LeftOut(path, "", "", None, run["note"]))
+        except UNREADABLE as error:
+            left_out.append(_unreadable(path, error))
+            run |= {"status": "malformed", "note": f"{path}: {left_out[-1].reason}"}
             continue
         for task, part in parts.items():
             left_out += [LeftOut(path, task, *each) for each in part.left_out]

@@ -1,17 +1,11 @@
 """How far does it retrieve? RULER's scores at several lengths, as rows of a frame."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
 from leval_harness.names import length_label
-from leval_tasks.statistics.retrieval import (
-    RetrievalLength,
-    Retrieved,
-    length_above,
-    length_kept,
-)
+from leval_tasks.statistics.retrieval import RetrievalLength, Retrieved, length_above
 
 RULER = r"niah_.*|ruler_.*"
 """Tasks of lm-eval's RULER; their numbers are named after lengths."""
@@ -25,49 +19,29 @@ def retrievals(compared: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         a row for each `block` and `label`: `tasks` that all `lengths` have, `questions` of all
-        lengths together; `above` is the largest length that reaches RULER's threshold, `kept` the
-        largest that keeps the score at the shortest (a dash for one length), as texts.
+        lengths together, and as a text `above`, the largest length that reaches RULER's threshold.
     """
-    rows = compared[compared["task"].str.fullmatch(RULER).fillna(False).astype(bool)]
-    if len(rows):
-        by_length = rows["name"].fillna("").str.fullmatch(r"\d+")
-        rows = rows[by_length & rows["value"].notna() & rows["n"].notna()]
+    is_one = compared["task"].str.fullmatch(RULER) & compared["name"].str.fullmatch(r"\d+")
+    rows = compared[is_one.eq(True)].dropna(subset=["value", "n"])
     found: list[dict[str, Any]] = []
     for (block, label), part in rows.groupby(["block", "label"], sort=False):
-        by_length = part.groupby("length")
-        common = set.intersection(*(set(each["task"]) for _, each in by_length))
-        part = part[part["task"].isin(common)]
-        counts = [
-            Retrieved(int(length), float((each["value"] * each["n"]).sum()), int(each["n"].sum()))
-            for length, each in part.groupby("length")
-        ]
+        tasks = set.intersection(*(set(each["task"]) for _, each in part.groupby("length")))
+        sums = part[part["task"].isin(tasks)].assign(right=part["value"] * part["n"])
+        sums = sums.groupby("length")[["right", "n"]].sum()
+        counts = [Retrieved(int(each.Index), each.right, int(each.n)) for each in sums.itertuples()]
         if counts:
-            found.append({"block": block, "label": label, **_said(counts, sorted(common))})
-    return pd.DataFrame(
-        found, columns=["block", "label", "tasks", "lengths", "questions", "above", "kept"]
-    )
+            names = {"block": block, "label": label, "tasks": tuple(sorted(tasks))}
+            numbers = {"lengths": tuple(map(int, sums.index)), "questions": int(sums["n"].sum())}
+            found.append({**names, **numbers, "above": length_text(length_above(counts))})
+    return pd.DataFrame(found, columns=["block", "label", "tasks", "lengths", "questions", "above"])
 
 
-def _said(counts: Sequence[Retrieved], tasks: Sequence[str]) -> dict[str, Any]:
-    """The columns of a row; `counts` are by length, ascending."""
-    return {
-        "tasks": tuple(tasks),
-        "lengths": tuple(each.length for each in counts),
-        "questions": sum(each.asked for each in counts),
-        "above": length_text(length_above(counts)),
-        "kept": length_text(length_kept(counts) if len(counts) > 1 else None),
-    }
-
-
-def length_text(length: RetrievalLength | None) -> str:
-    """`8K, not 16K`, `at least 8K`, `nowhere` or `cannot tell`; a dash for None."""
-    if length is None:
-        return "–"
+def length_text(length: RetrievalLength) -> str:
+    """`8K, not 16K`, `at least 8K`, `nowhere` or `cannot tell`."""
     if length.low is None:
         return "cannot tell"
     if length.low == 0:
         return "nowhere"
     shown = length_label(length.low)
-    if length.known is None:
-        return f"at least {shown}"
-    return shown if length.refused is None else f"{shown}, not {length_label(length.refused)}"
+    known = length.low == length.high and length.refused is not None
+    return f"{shown}, not {length_label(length.refused)}" if known else f"at least {shown}"

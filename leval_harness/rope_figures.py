@@ -1,11 +1,11 @@
-"""Wavelengths and feature gaps of the methods of a model, and of two RoPE methods their angles."""
+"""Two RoPE methods: rotation angles by position (the paper's Figure 1), wavelengths and gaps."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from leval_harness.drawing import DOTTED, ON_LEVEL, Looks, legend, literal, picture, sign
+from leval_harness.drawing import DOTTED, ON_LEVEL, literal, picture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,9 +16,6 @@ PAIR_MARKS = (("#666666", "o"), ("#228833", "x"))
 Curve = tuple[Sequence[float], Mapping[str, Any]]
 """A value a feature, and keywords of matplotlib's `plot`."""
 
-Features = Mapping[str, Any]
-"""A cell's `rope_features.json`: wavelengths in tokens, gaps by multiple of the trained length."""
-
 
 @dataclass(frozen=True)
 class DrawnMethod:
@@ -28,43 +25,6 @@ class DrawnMethod:
     wavelengths: Sequence[float]
     gaps: Sequence[float]
     angles: Sequence[float]
-
-
-def rope_figure(
-    features: Mapping[str, Features], model: str, command: str, looks: Looks
-) -> "Figure":
-    """Two panels over the features: wavelengths, and gaps to what was seen in training.
-
-    Args:
-        features: of each method, with the same trained length.
-        model: named below.
-        command: of one of the runs.
-        looks: of each method.
-    """
-    figure, (left, right) = picture(10.5, 4.2, columns=2)
-    original = int(next(iter(features.values()))["original_max_position_embeddings"])
-    lengths = [each.get("context_length") or 0 for each in features.values()]
-    gaps = {
-        method: {int(s): gap for s, gap in (each.get("feature_gap") or {}).items() if gap}
-        for method, each in features.items()
-    }
-    common = set.intersection(*map(set, gaps.values()))
-    wanted = max(lengths) / original
-    multiple = next((s for s in sorted(common) if s >= wanted), max(common, default=None))
-    # methods often agree: each marks every so many features, so that all of them are seen
-    styles = {
-        method: {**looks[method], "markersize": 4, "linewidth": 0.8, "markevery": (at % 4, 4)}
-        for at, method in enumerate(features)
-    }
-    _wavelengths(left, [(features[m]["wavelengths"], styles[m]) for m in features], original)
-    if multiple is None:
-        right.set_axis_off()
-    else:
-        curves = [(gaps[method][multiple], styles[method]) for method in features]
-        _gaps(right, curves, original, original * multiple)
-    legend(figure, [left], "lower center", 4)
-    sign(figure, f"{model} · at {max(lengths):,} tokens" if max(lengths) else model, command)
-    return figure
 
 
 def _wavelengths(axes: Any, lengths: Sequence[Curve], original: int) -> None:

@@ -43,12 +43,12 @@ class Table:
         return cls(title, texts, pd.DataFrame("", texts.index, texts.columns), notes)
 
 
-def build_tables(compared: pd.DataFrame, published: bool | None = None) -> list[Table]:
+def build_tables(compared: pd.DataFrame, published: bool = False) -> list[Table]:
     """Every table that the results have rows for, the one to look at first first.
 
     Args:
         compared: the compared frame.
-        published: show the paper's rows; None shows them where one of its models was run.
+        published: show the paper's rows beside ours.
     """
     main = compared[main_numbers(compared)]
     curves = main["task"].isin(list(FAMILY_OF)) & main["kind"].eq("loss")
@@ -57,7 +57,8 @@ def build_tables(compared: pd.DataFrame, published: bool | None = None) -> list[
     is_posgen = scores["task"].isin(list(POSGEN))
     tables = [*_effective_tables(compared), *_retrieval(scores)]
     if is_closed.any() or published:
-        tables.append(_closed(scores[is_closed], published))
+        title, rows = "L-Eval closed-ended, %", _published() if published else None
+        tables.append(score_table(title, scores[is_closed], [*CLOSED, *BESIDE], rows))
     if is_posgen.any():
         title = "PosGen, out-of-distribution accuracy, %"
         tables.append(score_table(title, scores[is_posgen], list(POSGEN)))
@@ -143,7 +144,7 @@ def _retrieval(scores: pd.DataFrame) -> Iterator[Table]:
     found = retrievals(scores)
     if len(found):
         heads = {"block": "Model", "label": "Method", "above": "Above 85.6%",
-                 "kept": "Within 5 points of the shortest", "questions": "Questions"}  # fmt: skip
+                 "questions": "Questions"}  # fmt: skip
         texts = found[list(heads)].rename(columns=heads).set_index(ROWS[:2]).astype(str)
         tasks = ", ".join(sorted({task for each in found["tasks"] for task in each}))
         yield Table.plain("Retrieval length", texts, f"Over {tasks}; at 95%. {READ_MORE}")
@@ -155,23 +156,14 @@ def _is_length(scores: pd.DataFrame) -> pd.Series:
     return scores["name"].str.fullmatch(r"\d+").fillna(False).astype(bool)
 
 
-def _closed(scores: pd.DataFrame, published: bool | None) -> Table:
-    """L-Eval's closed-ended tasks, their average where there are all six, the paper's rows."""
-    rows = published_rows(scores["model"], published)
-    return score_table("L-Eval closed-ended, %", scores, [*CLOSED, *BESIDE], rows)
-
-
-def published_rows(models: Iterable[str], wanted: bool | None) -> pd.DataFrame:
-    """The paper's Table 2 as texts, of its models that are among some, however these are spelt."""
+def _published() -> pd.DataFrame:
+    """The paper's Table 2 as texts."""
     from leval_harness.yaml_files import read_yaml
 
-    names = ["".join(filter(str.isalnum, model.lower())) for model in models]
     rows = [
         (f"{model} (published)", method, f"{length}K", *(f"{each:.2f}" for each in values))
         for model, methods in read_yaml(PUBLISHED)["table_2"].items()
         for method, (length, *values) in methods.items()
-        if wanted is not False
-        and (wanted or any("llama2" in n and model[-3:].strip().lower() in n for n in names))
     ]
     return pd.DataFrame(rows, columns=[*ROWS, *CLOSED.values(), "Avg."])
 
@@ -211,7 +203,7 @@ def score_table(
             texts.loc[at, :] = row.reindex(texts.columns).fillna("").str.replace("<NA>", NONE)
             css.loc[at, :] = QUIET
     notes = _notes(scores, texts)
-    if published is not None and len(published):
+    if published is not None:
         rows = published.set_index(ROWS).reindex(columns=texts.columns).astype(object).fillna(NONE)
         texts = pd.concat([texts, rows])
         css = pd.concat([css, rows.map(lambda _: QUIET)])

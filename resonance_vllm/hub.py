@@ -33,7 +33,7 @@ def read_config(path: str, revision: str | None = None) -> Any:
     local = folder.is_dir()
     name = str(folder) if local else path
     if local and not (folder / "config.json").is_file():
-        raise RopeConfigError(f"model: {folder} holds no config.json")
+        raise RopeConfigError(f"model: {folder} holds no config.json; give a checkpoint")
     try:
         content, _ = transformers.PreTrainedConfig.get_config_dict(name, revision=revision)
         kind = content.get("model_type")

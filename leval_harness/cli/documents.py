@@ -12,7 +12,6 @@ from leval_tasks.closed.catalog import ENTRIES, task_named
 from leval_tasks.closed.definition import PREFIX, SCORES, ClosedTask
 from leval_tasks.errors import DataError, HubUnreachableError
 from leval_tasks.metadata import ClosedSettings
-from leval_tasks.perplexity.documents import CORPORA, corpus_file, read_corpus
 
 
 @click.group(epilog="Example: leval-harness data fetch --out DATA; leval-harness data verify DATA")
@@ -42,9 +41,8 @@ def list_files(folder: str | None, as_json: bool) -> None:
     click.echo(f"Source: {source.kind} ({source.path})")
     there = "to be fetched" if source.kind == "hub" else "there"
     for row in rows:
-        click.echo(
-            f"  {row['file']:32s} {row['task']:30s} {there if row['present'] else 'missing'}"
-        )
+        state = there if row["present"] else "missing"
+        click.echo(f"  {row['file']:32s} {row['task']:30s} {state}")
 
 
 @data.command(epilog="Example: leval-harness data verify DATA")
@@ -57,12 +55,9 @@ def verify(folder: str | None, as_json: bool) -> None:
     """
     source = files.resolve_source({"data_dir": folder})
     tasks = files.available(source)
-    corpora = [each for each in CORPORA if source.folder and corpus_file(each, Path(source.path))]
-    if not tasks and not corpora:
+    if not tasks:
         raise files.missing_file(source, ENTRIES[0])
-    rows = [_check(source, task) for task in tasks]
-    rows += [_check_texts(each, source.path) for each in corpora]
-    _report(rows, as_json)
+    _report([_check(source, task) for task in tasks], as_json)
 
 
 @data.command(epilog="Example: leval-harness data fetch --out DATA")
@@ -96,25 +91,16 @@ def _check(source: files.Source, task: ClosedTask) -> dict[str, Any]:
         raise
     except DataError as error:
         return {"file": task.file.name, "ok": False, "problem": str(error)}
-    row = {
+    ok = file.verified or not task.file.sha256 or source.kind == "sample"
+    return {
         "file": file.name,
-        "ok": file.verified or not task.file.sha256 or source.kind == "sample",
+        "ok": ok,
         "verified": file.verified,
         "documents": len(file.records),
         "questions": sum(len(record.instructions) for record in file.records),
         "sha256": file.sha256,
+        **({} if ok else {"problem": "not the published file"}),
     }
-    return row if row["ok"] else row | {"problem": "not the published file"}
-
-
-def _check_texts(corpus: str, folder: str) -> dict[str, Any]:
-    """Read a file of texts; how many they are, or why it could not be used."""
-    file = f"{corpus}.jsonl"
-    try:
-        texts, _ = read_corpus(corpus, folder)
-    except DataError as error:
-        return {"file": file, "ok": False, "problem": str(error)}
-    return {"file": file, "ok": True, "documents": len(texts)}
 
 
 def _report(rows: list[dict[str, Any]], as_json: bool) -> None:
@@ -128,8 +114,6 @@ def _report(rows: list[dict[str, Any]], as_json: bool) -> None:
 def _state(row: dict[str, Any]) -> str:
     if not row["ok"]:
         return f"FAILED: {row['problem']}"
-    if "verified" not in row:
-        return f"{row['documents']} texts"
     state = "as published" if row["verified"] else "not known"
     counts = f"{row['documents']} documents, {row['questions']} questions"
     return f"{state}: {counts}, SHA-256 {row['sha256'][:16]}"

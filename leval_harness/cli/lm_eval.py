@@ -1,7 +1,6 @@
 """`leval-harness lm-eval`: lm-eval's own command line with everything of ours registered."""
 
 import argparse
-import contextlib
 import logging
 from typing import NoReturn
 from unittest.mock import patch
@@ -9,7 +8,8 @@ from unittest.mock import patch
 import click
 
 from leval_harness.backends import take_over
-from leval_harness.cli.lm_eval_run import RopeOptions, complete, requests_cache, stated
+from leval_harness.cli.lm_eval_run import RopeOptions, complete, requests_cache
+from resonance_vllm.config import ROPE_PRECISIONS
 from resonance_vllm.errors import SettingError, UserError, needs_extra
 
 _ROPE_HELP = """\
@@ -57,14 +57,15 @@ def _run(ours: RopeOptions, rest: list[str]) -> None:
     from lm_eval.utils import setup_logging
 
     setup_logging()
-    with contextlib.ExitStack() as running:
-        settings = parsed(rest)
-        if settings.command == "run":
-            complete(settings, ours)
-            take_over(str(stated(settings, "model") or "hf"))
-            running.enter_context(requests_cache(settings))
-        elif ours.rope is not None:
+    settings = parsed(rest)
+    if settings.command != "run":
+        if ours.rope is not None:
             raise SettingError("--rope goes with `run --model_args pretrained=MODEL --tasks …`")
+        settings.func(settings)
+        return
+    values = complete(settings, ours)
+    take_over(values["model"])
+    with requests_cache(values):
         settings.func(settings)
 
 
@@ -85,11 +86,12 @@ def own_options(arguments: list[str]) -> tuple[RopeOptions, list[str]]:
     """Our options, and the arguments that are left to lm-eval.
 
     Raises:
-        SettingError: an option of ours without a value, or without `--rope`.
+        SettingError: an option of ours with a value that it does not take, or without `--rope`.
     """
     parser = _Parser(add_help=False, allow_abbrev=False)
-    for option in ("--rope", "--rope-precision", "--context-length"):
-        parser.add_argument(option)
+    parser.add_argument("--rope")
+    parser.add_argument("--rope-precision", choices=ROPE_PRECISIONS)
+    parser.add_argument("--context-length", type=int)
     found, rest = parser.parse_known_args(arguments)
     ours = RopeOptions(found.rope, found.rope_precision, found.context_length)
     if ours.rope is None and ours != RopeOptions():

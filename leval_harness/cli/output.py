@@ -12,19 +12,10 @@ from leval_harness.format_names import FORMATS
 Command = Callable[..., Any]
 
 
-class _Named(click.Path):
-    """A path that is not empty: `--out "$UNSET"` would mean the current folder."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value == "":
-            self.fail("it is empty; allowed: a path", param, ctx)
-        return super().convert(value, param, ctx)
-
-
-FOLDER = _Named(file_okay=False, path_type=Path)
-FILE = _Named(dir_okay=False, path_type=Path)
-EXISTING_FOLDER = _Named(exists=True, file_okay=False, path_type=Path)
-EXISTING_FILE = _Named(exists=True, dir_okay=False, path_type=Path)
+FOLDER = click.Path(file_okay=False, path_type=Path)
+FILE = click.Path(dir_okay=False, path_type=Path)
+EXISTING_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON alone on standard output.")
 results_argument = click.argument(
     "results", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path)

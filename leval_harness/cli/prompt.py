@@ -9,7 +9,6 @@ import click
 from leval_harness.cli.output import json_option, prepared_model
 from leval_tasks.metadata import FRAMES
 from resonance_vllm.config import refuse_missing_folder
-from resonance_vllm.errors import UserError
 
 if TYPE_CHECKING:
     from leval_tasks.closed.prompts import QuestionPrompts
@@ -47,13 +46,14 @@ def prompt(
     metadata["pretrained"] = model
     named = task_named(task, "TASK").name
     refuse_missing_folder(model, "model")
-    find_tokenizer(metadata)  # a model that does not exist is said before documents are fetched
+    tokenizer = find_tokenizer(metadata)  # a model that is not there is said before data is fetched
     if context_length:
         # nothing runs here, so there is no backend whose limit could be passed
         metadata |= {"context_length": context_length, "max_length": context_length}
     answer = {"max_gen_toks": options["max_gen_toks"]}
     closed = LEvalClosedTask({"task": named, "metadata": metadata, "generation_kwargs": answer})
-    template = partial(_rendered, find_tokenizer(metadata)) if options["chat"] else None
+    rendered = partial(tokenizer.apply_chat_template, tokenize=False, add_generation_prompt=True)
+    template = rendered if options["chat"] else None
     closed.prepare(template)
     about = closed.config.metadata["prompt"]
     docs = closed.test_docs()[: options["count"]]
@@ -76,20 +76,6 @@ def prompt(
         click.echo(_first_prompt(prompts, cut))
         for text in prompts.arguments(template)[1:]:
             click.echo(f"--- second prompt, without the document\n{text}")
-
-
-def _rendered(tokenizer: Any, messages: list[dict[str, str]]) -> str:
-    """Messages through the chat template of a tokenizer, which is code of the model's authors.
-
-    Raises:
-        UserError: the template refuses the messages, or fails.
-    """
-    try:
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    except Exception as error:
-        reason = str(error) or type(error).__name__
-        raise UserError(f"chat template of {tokenizer.name_or_path}: {reason}") from error
-    return str(text)
 
 
 def _first_prompt(prompts: "QuestionPrompts", cut: dict[str, Any]) -> str:

@@ -13,9 +13,7 @@ from resonance_vllm.errors import SettingError
 from resonance_vllm.files import write_text
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from leval_harness.results import Results
+    from leval_harness.api import Comparison
     from leval_harness.tables import Table
 
 MOST_NOTES = 5
@@ -50,31 +48,26 @@ def comparing(command: Callable[..., Any]) -> Callable[..., Any]:
     help="What is compared on the same questions.",
 )  # fmt: skip
 @comparing
-@click.option(
-    "--published/--no-published", default=None,
-    help="Show the paper's rows; default: where one of its models was run.",
-)  # fmt: skip
+@click.option("--published", is_flag=True, help="Show the paper's rows beside ours.")
 def table(
     results: tuple[Path, ...],
     output: str | None,
     out: Path | None,
     as_json: bool,
-    published: bool | None,
+    published: bool,
     names: tuple[str, ...],
     **how: Any,
 ) -> None:
     """Compare methods from one or more RESULTS folders, also plain lm-eval output."""
-    from leval_harness.effective import compared_frame
-    from leval_harness.formats import render
-    from leval_harness.tables import build_tables
-
-    compared = compared_frame(read_results(results, names), **how)
-    form = "json" if as_json else output or "md"
-    tables = [] if form in ("csv", "json") else build_tables(compared, published)
+    loaded = read_results(results, names, **how)
+    if how["across"] == "methods" and loaded.compared["model"].nunique() > 1:
+        click.echo("Several models: --across models compares them on the same questions.", err=True)
     if output is None and out is None and not as_json and sys.stdout.isatty():
-        show(compared, tables)
+        from leval_harness.tables import build_tables
+
+        show(loaded, build_tables(loaded.compared, published))
     else:
-        write_or_print(render(tables, compared, form), out)
+        write_or_print(loaded.table("json" if as_json else output or "md", published), out)
 
 
 @click.command(epilog="Example: leval-harness page results/all-methods --out public/leaderboard")
@@ -86,47 +79,42 @@ def page(
     results: tuple[Path, ...], out: Path, names: tuple[str, ...], title: str, **how: Any
 ) -> None:
     """Write a page that opens from disk, from one or more RESULTS folders."""
-    from leval_harness.effective import compared_frame
-    from leval_harness.page import write_page
-
-    read = read_results(results, names)
-    index = write_page(read, compared_frame(read, **how), out, title)
+    index = read_results(results, names, **how).page(out, title)
     click.echo(f"Page: {index.resolve()}")
 
 
-def read_results(folders: Sequence[Path], names: Sequence[str] = ()) -> "Results":
+def read_results(folders: Sequence[Path], names: Sequence[str] = (), **how: Any) -> "Comparison":
     """Read results and print what was left out of them; `names` are `METHOD=NAME`.
 
     Raises:
         ResultsError: nothing readable, or no such method.
     """
-    from leval_harness.results import load_results
+    from leval_harness.api import load
 
     pairs = [each.partition("=") for each in names]
     for method, sign, name in pairs:
         if not (method and sign and name):
             raise SettingError(f"--method-name: {method}{sign}{name} is not METHOD=NAME")
-    results = load_results(*folders, method_names={method: name for method, _, name in pairs})
-    files = [each for each in results.left_out if each.value is None]  # numbers: in Python
+    loaded = load(*folders, method_names={method: name for method, _, name in pairs}, **how)
+    files = [each for each in loaded.left_out if each.value is None]  # numbers: in Python
     for each in files[:MOST_NOTES]:
         click.echo(f"Left out: {each}", err=True)
     if len(files) > MOST_NOTES:
         click.echo(f"Left out: {len(files) - MOST_NOTES} more", err=True)
-    return results
+    return loaded
 
 
-def show(compared: "pd.DataFrame", tables: Sequence["Table"]) -> None:
+def show(loaded: "Comparison", tables: Sequence["Table"]) -> None:
     """The verdict and some tables; drawn on a terminal, Markdown elsewhere."""
     from leval_harness.formats import draw, render
-    from leval_harness.verdict import lines, verdict
 
     if not sys.stdout.isatty():
-        click.echo(render(tables, compared, "md"), nl=False)
+        click.echo(render(tables, loaded.compared, "md"), nl=False)
         return
     from rich.console import Console
 
     console = Console(highlight=False)
-    console.print(lines(verdict(compared)), markup=False)
+    console.print(loaded.verdict(), markup=False)
     for each in tables:
         draw(each, console)
 
@@ -138,18 +126,14 @@ def write_report(results_dir: Path) -> None:
         ResultsError: nothing readable in the folder.
         OSError: the folder cannot be written.
     """
-    from leval_harness.effective import compared_frame
-    from leval_harness.formats import render
-    from leval_harness.page import write_page
     from leval_harness.tables import build_tables
 
-    results = read_results([results_dir])
-    compared = compared_frame(results)
-    tables = build_tables(compared)
+    loaded = read_results([results_dir])
+    tables = build_tables(loaded.compared)
     for form in WRITTEN:
-        write_text(results_dir / f"table.{form}", render(tables, compared, form))
-    show(compared, tables[:1])
-    index = write_page(results, compared, results_dir / "page")
+        write_text(results_dir / f"table.{form}", loaded.table(form))
+    show(loaded, tables[:1])
+    index = loaded.page(results_dir / "page")
     others = ", ".join(f".{form}" for form in WRITTEN[1:])
     more = f"{len(tables)} tables" if len(tables) > 1 else "the table"
     click.echo(f"\nTables: {results_dir / 'table.md'} ({more}; also {others})")

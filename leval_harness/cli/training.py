@@ -155,7 +155,6 @@ def evaluate(folder: Path, encodings: tuple[str, ...], device: str, as_json: boo
 @click.argument("folders", nargs=-1, required=True, type=EXISTING_FOLDER)
 @table_options
 @click.option("--figure", type=FILE, help="Also draw Figure 3 of the (one) folder: svg, pdf, png.")
-@click.option("--position-figure", type=FILE, help="Also draw accuracy against position.")
 @click.option(
     "--pair", "compared", multiple=True, nargs=2, metavar="METHOD BASELINE",
     help="Compare two TRAINED:TESTED by seed; repeatable.",
@@ -166,24 +165,24 @@ def table(
     as_json: bool,
     out: Path | None,
     compared: tuple[tuple[str, str], ...],
-    **pictures: Path | None,
+    figure: Path | None,
 ) -> None:
     """The paper's Table 1, from finished runs and as published.
 
-    Several FOLDERS are blocks of one table; it says how far each is from the published numbers.
+    Several FOLDERS are blocks of one table.
     `--pair METHOD BASELINE` (for example `resonance:resonance_yarn_code rope:yarn_code`) adds a
     table; as JSON or CSV it is that table alone.
 
     Example: leval-harness posgen table runs/posgen --figure runs/posgen/figure3.svg
     """
-    from leval_harness import posgen_figures as figures
     from leval_harness.drawing import write_figure
     from leval_harness.formats import html, latex, markdown, records
     from leval_harness.posgen import by_seed, details, load_posgen
+    from leval_harness.posgen_figures import loss_figure
     from leval_harness.posgen_tables import seed_table, table_1
     from leval_tasks.posgen.encodings import parse_pair
 
-    if any(pictures.values()) and len(folders) > 1:
+    if figure and len(folders) > 1:
         raise click.UsageError("a figure shows one folder; give one")
     pairs = [(parse_pair(method), parse_pair(baseline)) for method, baseline in compared]
     read = load_posgen(*folders)
@@ -195,11 +194,9 @@ def table(
         made = [table_1(read), *([seed_table(read, pairs)] if pairs else [])]
         write = {"tex": latex, "html": html}.get(output or "", markdown)
         write_or_print("\n".join(map(write, made)), out)
-    drawings = {"figure": figures.loss_figure, "position_figure": figures.position_figure}
-    for name, draw in drawings.items():
-        if target := pictures[name]:
-            write_figure(partial(draw, read), target)
-            click.echo(f"Written: {target}", err=True)
+    if figure:
+        write_figure(partial(loss_figure, read), figure)
+        click.echo(f"Written: {figure}", err=True)
 
 
 @click.command()

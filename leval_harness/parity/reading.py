@@ -103,7 +103,8 @@ def of_entries(entries: Sequence[dict[int, float]], row: Sequence[int]) -> Readi
     """
     if len(entries) != len(row) - 1:
         raise UserError(
-            f"{len(entries)} of {len(row) - 1} positions were scored: the prompt was cut"
+            f"{len(entries)} of {len(row) - 1} positions were scored: the prompt was cut; allowed: "
+            "shorter --lengths, or a setup that reads more"
         )
     logprob = np.empty(len(entries), np.float32)
     k = min(TOP, min(map(len, entries)))

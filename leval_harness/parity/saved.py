@@ -100,7 +100,9 @@ class SavedReader(Reader):
         for row in rows:
             found = next((reading for each, reading in known if each[: len(row)] == row), None)
             if found is None:
-                raise UserError(f"the reference has no reading of these {len(row)} tokens")
+                raise UserError(
+                    f"the reference has no reading of these {len(row)} tokens; save it again"
+                )
             yield found.first(len(row))
 
     def facts(self) -> dict[str, Any]:

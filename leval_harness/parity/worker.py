@@ -116,7 +116,9 @@ def in_process(function: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return pool.submit(_answer, function, arguments).result()
         except BrokenProcessPool:
-            raise UserError("its process ended: out of memory, or a crash of the engine") from None
+            raise UserError(
+                "its process ended: it crashed, or ran out of memory (take shorter --lengths)"
+            ) from None
         except KeyboardInterrupt:
             for child in multiprocessing.active_children():
                 child.terminate()

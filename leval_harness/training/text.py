@@ -44,7 +44,7 @@ def prepare_text(
     known = np.concatenate([np.empty(0, dtype=np.int64), *hashes])
     pieces = [piece for document in training for piece in without_shared(ids(document), known)]
     if tokenizer.eos_token_id is None:
-        raise UserError("tokenizer: it has no end-of-text token to put between documents")
+        raise UserError("tokenizer: eos_token is missing, which stands between documents")
     return pack(pieces, settings.sequence_length, tokenizer.eos_token_id, settings.seed), held_out
 
 

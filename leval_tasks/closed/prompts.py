@@ -169,7 +169,10 @@ class PromptWriter:
         try:
             text = self._text(messages)
         except TemplateError as error:
-            raise SettingError(f"frame: the model's chat template refuses ({error})") from error
+            raise SettingError(
+                f"frame: the model's chat template refuses ({error}); allowed: plain or llama2, "
+                "without --apply_chat_template"
+            ) from error
         before, mark, after = (text + ANSWER * (prefix == "assistant")).partition(MARK)
         sent = tuple((m["role"], m["content"]) for m in messages) if self.server else ()
         role = "system" if self.system_role else "user"

@@ -125,7 +125,7 @@ def random_seeds(n: int, width: int, modulus: int, seed: int) -> Tokens:
 def cycled_seeds(n: int, width: int, modulus: int) -> Tokens:
     """All strictly increasing tuples in lexicographic order, repeated until there are `n`."""
     if width > modulus:
-        raise SettingError(f"modulus: {modulus} is too small for {width} different seed tokens")
+        raise SettingError(f"modulus: {modulus} is not allowed; allowed: at least {width}")
     tuples = np.array(list(combinations(range(modulus), width)), dtype=np.int64)
     return tuples[np.arange(n) % len(tuples)]
 

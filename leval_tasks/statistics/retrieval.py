@@ -1,8 +1,7 @@
 """How far a model retrieves: a length with an interval, from questions at growing lengths.
 
-The largest length up to which every score is at least a threshold, or is less than `DROP` below
-that at the shortest length. It is a fact about the model: fewer questions widen what is known of
-it and never lengthen it.
+The largest length up to which every score is at least a threshold. It is a fact about the model:
+fewer questions widen what is known of it and never lengthen it.
 
 Its ends by one-sided tests. Low: lengths are shown in order, up to the first that is not; only the
 first one that truly is not can be shown wrongly, so that no correction is due. High: the hypothesis
@@ -25,9 +24,6 @@ LEVEL = 0.025
 THRESHOLD = 0.856
 """Of RULER (Hsieh et al. 2024): the score of Llama-2-7B at 4,096 tokens."""
 
-DROP = 0.05
-"""A smaller loss against the shortest length is none."""
-
 
 @dataclass(frozen=True, slots=True)
 class RetrievalLength:
@@ -36,19 +32,12 @@ class RetrievalLength:
     Attributes:
         low: the largest length that is shown; None where nothing is, beyond the shortest asked.
         high: the largest length that is not refused.
-        longest: the longest that was asked.
         refused: the shortest length that is refused, the one after `high`; None where none is.
     """
 
     low: int | None
     high: int
-    longest: int
     refused: int | None = None
-
-    @property
-    def known(self) -> int | None:
-        """The length, where the interval is one length short of the longest; else None."""
-        return self.high if self.low == self.high < self.longest else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,21 +62,6 @@ def length_above(counts: Sequence[Retrieved]) -> RetrievalLength:
     return length_by(shown, refused, (0, *(each.length for each in counts)))
 
 
-def length_kept(counts: Sequence[Retrieved]) -> RetrievalLength:
-    """The largest length up to which no true score is `DROP` or more below that of the shortest.
-
-    Agresti and Caffo's interval of a difference of proportions (2000), one-sided. `counts` are by
-    length, ascending.
-    """
-    first, shown, refused = counts[0], [], []
-    for each in counts[1:]:
-        lost, spread = _share(first) - _share(each), math.hypot(_error(first), _error(each))
-        z = (lost - DROP) / spread
-        shown.append(float(stats.norm.cdf(z)))
-        refused.append(float(stats.norm.sf(z)))
-    return length_by(shown, refused, [each.length for each in counts])
-
-
 def length_by(
     shown: Sequence[float], refused: Sequence[float], lengths: Sequence[int]
 ) -> RetrievalLength:
@@ -107,12 +81,4 @@ def length_by(
             high = count
     nothing = low == 0 and high > 0
     after = lengths[high + 1] if high + 1 < len(lengths) else None
-    return RetrievalLength(None if nothing else lengths[low], lengths[high], lengths[-1], after)
-
-
-def _share(each: Retrieved) -> float:
-    return (each.right + 1) / (each.asked + 2)
-
-
-def _error(each: Retrieved) -> float:
-    return math.sqrt(_share(each) * (1 - _share(each)) / (each.asked + 2))
+    return RetrievalLength(None if nothing else lengths[low], lengths[high], after)

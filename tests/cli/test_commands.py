@@ -7,20 +7,22 @@ import re
 
 import click
 import pytest
-from every_command import leaves
 
 from leval_harness.cli.main import COMMANDS, GROUPS, app, main
 from resonance_vllm.errors import SettingError, UserError
 
-NOWHERE = "no-such-thing/anywhere"
-OWN_PARSER = ("lm-eval",)
-"""Their arguments are another program's, which tells what is wrong with them."""
+
+def leaves(command, path=()):
+    """Path of everything that can be run."""
+    if not isinstance(command, click.Group):
+        yield path
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        yield from leaves(command.get_command(context, name), (*path, name))
 
 
-LEAVES = dict(leaves(app))
-OURS = {path: command for path, command in LEAVES.items() if path != OWN_PARSER}
-by_path = pytest.mark.parametrize("path", LEAVES, ids=" ".join)
-by_our_path = pytest.mark.parametrize("path", OURS, ids=" ".join)
+by_path = pytest.mark.parametrize("path", list(leaves(app)), ids=" ".join)
 
 
 @pytest.fixture
@@ -36,15 +38,6 @@ def run(capsys, monkeypatch):
         return ended.value.code, out, err
 
     return run
-
-
-def _with_nothing_there(command):
-    """Arguments for all that a command needs, names of nothing where words are free."""
-    for parameter in command.params:
-        if parameter.required:
-            choice = isinstance(parameter.type, click.Choice)
-            yield from [parameter.opts[0]] if isinstance(parameter, click.Option) else []
-            yield parameter.type.choices[0] if choice else NOWHERE
 
 
 def test_the_help_names_each_command_on_one_whole_line(run):
@@ -88,54 +81,6 @@ def test_an_unknown_option_is_wrong_usage(run, path):
     assert code == 2
     assert "no-such-option" in err
     assert out == ""
-
-
-def _reads(command):
-    """The arguments that a command needs and that are files or names of models."""
-    arguments = [p for p in command.params if isinstance(p, click.Argument) and p.required]
-    return [each for each in arguments if not isinstance(each.type, click.Choice)]
-
-
-READING = {path: reads for path, command in OURS.items() if (reads := _reads(command))}
-
-
-@pytest.mark.parametrize("path", READING, ids=" ".join)
-def test_a_file_that_is_not_there_is_wrong_usage(run, path, tmp_path, monkeypatch):
-    """A model that is not there may be one that the hub did not give: that has failed."""
-    monkeypatch.chdir(tmp_path)
-    code, out, err = run(*path, *_with_nothing_there(OURS[path]))
-    if isinstance(READING[path][0].type, click.Path) or path == ("sweep",):
-        assert code == 2
-        assert NOWHERE in err
-    else:
-        assert code in (1, 2)
-        assert err.startswith(("Error: ", "Usage: "))
-    assert out == ""
-    assert not list(tmp_path.iterdir()), "nothing is left behind"
-
-
-WRONG = {
-    ("sweep", "quickstrt"): "quickstart",
-    ("sweep", "quickstart", "--dry-run", "--set", "method.yarn.factor=2"): "methods",
-    ("finetune", NOWHERE, "--out", "x", "--preset", "cpuu"): "cpu",
-    ("score", "--task", "tofl", __file__): "toefl",
-    ("posgen", "train", "--out", "x", "--preset", "papr"): "paper",
-    ("posgen", "train", "--out", "x", "--encoding", "jarn"): "yarn",
-    ("posgen", "train", "--out", "x", "--subtask", "coot"): "cot",
-    ("swep", "quickstart"): "sweep",
-}
-
-
-@pytest.mark.parametrize("arguments", WRONG, ids=" ".join)
-def test_a_name_that_is_unknown_is_wrong_usage_and_the_near_one_is_named(
-    run, arguments, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    code, out, err = run(*arguments)
-    assert code == 2
-    assert re.search(rf"did you mean.*'{WRONG[arguments]}'", err, re.IGNORECASE)
-    assert out == ""
-    assert not list(tmp_path.iterdir()), "nothing is left behind"
 
 
 @pytest.mark.parametrize(

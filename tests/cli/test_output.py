@@ -7,12 +7,10 @@ import stat
 import threading
 from pathlib import Path
 
-import click
 import pytest
-from every_command import leaves
 from tqdm import tqdm
 
-from leval_harness.cli.main import app, main
+from leval_harness.cli.main import main
 from leval_harness.cli.output import write_or_print
 
 
@@ -58,18 +56,3 @@ def test_a_training_says_its_steps_beside_its_json(monkeypatch, capsys):
     assert not end.value.code, said.err
     assert json.loads(said.out)["steps"] == 1
     assert "7.31" in said.err
-
-
-PATHS = [
-    (name, option)
-    for name, command in leaves(app)
-    for option in command.params
-    if isinstance(option.type, click.Path)
-]
-
-
-@pytest.mark.parametrize(("name", "option"), PATHS, ids=[" ".join((*n, o.name)) for n, o in PATHS])
-def test_an_empty_path_is_not_the_folder_one_is_in(name, option):
-    """`--out "$UNSET"` of a shell."""
-    with pytest.raises(click.BadParameter, match=r"is empty|does not exist"):
-        option.type.convert("", option, None)

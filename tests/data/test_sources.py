@@ -143,16 +143,3 @@ def test_verify_of_the_published_files(real_data):
     assert code == 0
     assert all(row["verified"] for row in rows.values())
     assert (rows["sci_fi.jsonl"]["documents"], rows["sci_fi.jsonl"]["questions"]) == (7, 64)
-
-
-def test_verify_reads_texts_too(tmp_path):
-    (tmp_path / "pg19.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')
-    (tmp_path / "corpora").mkdir()
-    (tmp_path / "corpora" / "govreport.jsonl").write_text('{"text": "a"}\n')
-    code, found, _ = data_command("verify", tmp_path)
-    assert (code, {name: row["documents"] for name, row in found.items()}) == (
-        0,
-        {"pg19.jsonl": 2, "govreport.jsonl": 1},
-    )
-    (tmp_path / "pg19.jsonl").write_text("{")
-    assert data_command("verify", tmp_path)[0] == 1

@@ -14,7 +14,7 @@ from docs_shell_blocks import ROOT
 
 import leval_harness as lh
 from leval_harness.formats import markdown
-from leval_harness.tables import build_tables
+from leval_harness.tables import _effective_tables, build_tables
 from leval_harness.verdict import lines, verdict
 
 RUN = Path(__file__).with_name("quickstart.csv")
@@ -52,16 +52,10 @@ def test_the_tutorial_prints_that_of_two_methods_and_a_column_of_the_table(frame
     two = frame[~frame["label"].str.startswith("resonance")]
     text = page("docs/tutorial.md")
     assert said(text) == lines(verdict(two))
-    (table,) = [each for each in _tables(two) if each.startswith("### Same tokens")]
+    (table,) = [each for each in map(markdown, _effective_tables(two)) if "### Same tokens" in each]
     rows = [line.replace("\\", "") for line in table.splitlines() if re.match(r"\| \d", line)]
     assert len(rows) == 6
     assert all(row in text for row in rows)
-
-
-def _tables(frame: pd.DataFrame) -> list[str]:
-    from leval_harness.tables import _effective_tables
-
-    return [markdown(each) for each in _effective_tables(frame)]
 
 
 def test_the_notebook_prints_the_same(frame):
@@ -85,14 +79,6 @@ def assert_alike(here: str, there: str) -> None:
         assert abs(values[0] - values[1]) <= allowed + 1e-9, (here, there)
 
 
-def test_a_number_that_moved_is_found():
-    text = "- yarn: it costs 0.024 nats a token; it breaks near 9,856."
-    assert_alike(text, text.replace("0.024", "0.028").replace("9,856", "9,984"))
-    for other in ("0.030", "−0.024"):
-        with pytest.raises(AssertionError):
-            assert_alike(text, text.replace("0.024", other))
-
-
 @pytest.mark.long
 @pytest.mark.hf
 @pytest.mark.parametrize(("threads", "dtype"), [("1", "bfloat16"), ("2", "float32")])
@@ -100,14 +86,8 @@ def test_another_run_of_the_tutorial_gives_its_numbers_again(tmp_path, threads, 
     text = page("docs/tutorial.md")
     config = re.search(r"<<'YAML'\n(.*?)YAML\n", text, re.S)[1]
     (tmp_path / "yarn.yaml").write_text(config)
-    command = [
-        "-m",
-        "leval_harness",
-        "sweep",
-        "yarn.yaml",
-        "--set",
-        f"models.SmolLM2-135M.dtype={dtype}",
-    ]
+    command = ["-m", "leval_harness", "sweep", "yarn.yaml"]
+    command += ["--set", f"models.SmolLM2-135M.dtype={dtype}"]
     done = subprocess.run(
         [sys.executable, *command], cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": threads},
         capture_output=True, text=True, check=False,

@@ -1,4 +1,4 @@
-"""The README is short, and its links and pictures work where only the README is shown."""
+"""Documents are short, and the README's links and pictures work where it is shown alone."""
 
 import re
 from pathlib import Path
@@ -9,12 +9,22 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
 REPOSITORY = "https://github.com/OWNER/leval-harness/blob/main/"
 RAW = "https://raw.githubusercontent.com/OWNER/leval-harness/main/"
-MOST_WORDS = 700
 LARGEST_PICTURE = 150_000
 
 
-def test_it_has_few_words():
-    assert len(README.split()) <= MOST_WORDS
+@pytest.mark.parametrize(
+    ("pages", "most"),
+    [
+        ("README.md", 700),
+        ("CONTRIBUTING.md", 700),
+        ("docs/measured.md", 2_000),
+        ("docs/reference/*.md", 15_000),
+        ("docs/**/*.md", 22_000),
+    ],
+)
+def test_documents_have_few_words(pages: str, most: int):
+    found = list(ROOT.glob(pages))
+    assert 0 < sum(len(page.read_text("utf-8").split()) for page in found) <= most
 
 
 def test_every_link_is_an_address():

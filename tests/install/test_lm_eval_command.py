@@ -9,7 +9,8 @@ import pytest
 from forked_programs import Forks
 from lm_eval_asked import asked
 
-from leval_harness.cli.lm_eval import own_options
+from leval_harness.cli.lm_eval import own_options, parsed
+from leval_harness.cli.lm_eval_run import complete, requests_cache
 from resonance_vllm.errors import SettingError
 
 
@@ -31,7 +32,7 @@ def test_options_of_ours_are_taken_out_and_the_rest_kept_in_order(model: Path) -
     rope = ["--rope", "yarn:factor=2"]
     ours, rest = own_options(["run", *rope, *theirs[:2], "--context-length=99", *theirs[2:]])
     assert rest == ["run", *theirs]
-    assert ours == ("yarn:factor=2", None, "99")
+    assert ours == ("yarn:factor=2", None, 99)
     config = asked(*rope, *theirs, "--context-length=99")
     assert config.model_args["max_length"] == config.metadata["max_length"] == 99
     assert (config.model, config.tasks, config.limit) == ("hf", ["mmlu", "arc"], 1)
@@ -77,8 +78,11 @@ LINES: dict[str, tuple[list[str], str]] = {
     "precision alone": (["--rope-precision", "model"], "go with --rope"),
     "no model": (ROPE, "pretrained"),
     "precision": ([*ROPE, "--rope-precision", "half"], "half"),
-    "a length in words": ([*ROPE, "--context-length", "long"], "--context-length: 'long'"),
-    "no length": ([*ROPE, "--context-length", "0"], "--context-length: '0'"),
+    "a length in words": (
+        [*ROPE, "--context-length", "long"],
+        "--context-length: invalid int value: 'long'",
+    ),
+    "no length": ([*ROPE, OF_MODEL, "--context-length", "0"], "--context-length: 0 is not"),
     "two lengths": (
         [*ROPE, "--context-length=8", f"{OF_MODEL},max_length=9"],
         "--rope sets max_length: leave that out",
@@ -184,12 +188,11 @@ def test_kept_answers_and_requests_are_those_of_one_model_and_method(model: Path
     """lm-eval's own keys know neither: the second method would get the answers of the first."""
     from lm_eval.caching import cache
 
-    from leval_harness.cli.lm_eval_run import requests_cache
-
     def kept(*arguments: str) -> tuple[str, str]:
-        config = asked("--use_cache", "X", "--cache_requests", "true", *arguments)
-        with requests_cache(config):
-            return config.use_cache, cache.PATH
+        ours, rest = own_options(["run", "--use_cache=X", "--cache_requests=true", *arguments])
+        settings = parsed(rest)
+        with requests_cache(complete(settings, ours)):
+            return settings.use_cache, cache.PATH
 
     at = f"pretrained={model}"
     runs = [
@@ -205,3 +208,5 @@ def test_kept_answers_and_requests_are_those_of_one_model_and_method(model: Path
     assert len({answers for answers, _ in found}) == len(runs)
     assert len({requests for _, requests in found}) == 4, "the backend makes no other texts"
     assert asked("--model_args", at).use_cache is None
+    (model / "model.safetensors").write_bytes(b"trained on")
+    assert kept(*runs[0])[0] != found[0][0], "weights of the same folder"

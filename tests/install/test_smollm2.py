@@ -1,5 +1,6 @@
 """The small real model and the command that prepares it."""
 
+import argparse
 import hashlib
 import json
 import stat
@@ -9,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from lm_eval.config.evaluate_config import EvaluatorConfig
 
 from leval_harness import smollm2
 from leval_harness.cli import sweep
@@ -117,8 +117,6 @@ def test_commands_take_its_name_for_its_folder(cache: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")
     assert Setup.parse("hf-long:smollm2,dtype=float32").target == str(folder)
-    config = EvaluatorConfig(
-        model="hf", model_args={"pretrained": "smollm2"}, tasks=["leval_closed_gsm"]
-    )
-    complete(config, RopeOptions())
-    assert config.model_args["pretrained"] == str(folder)
+    settings = argparse.Namespace(model_args={"pretrained": "smollm2"}, tasks=["leval_closed_gsm"])
+    complete(settings, RopeOptions())
+    assert settings.model_args["pretrained"] == str(folder)

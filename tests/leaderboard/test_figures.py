@@ -63,7 +63,7 @@ def test_the_collapse_is_to_be_seen(effective):
 
 def test_there_is_a_figure_for_each_kind_of_result(compared):
     kinds = [each.kind for each in planned_figures(compared)]
-    assert set(kinds) == {"length", "forest", "rope"}
+    assert set(kinds) == {"length", "forest"}
     titles = [each.title for each in planned_figures(compared)]
     assert "SmolLM2-135M: difference to rope at 512" in titles
 

@@ -204,9 +204,6 @@ def cut_short(folder):
 
 
 DAMAGE = {
-    "cell.json is cut": (lambda f: (f / "cell.json").write_text('{"cell'), "cannot be read"),
-    "cell.json is a list": (lambda f: (f / "cell.json").write_text("[]"), "list and no object"),
-    "no method": (lambda f: edit(f / "cell.json", lambda c: c.pop("method")), "'method'"),
     "no results": (lambda f: next(f.glob("results_*")).unlink(), "no results_*.json"),
     "results are cut": (lambda f: next(f.glob("results_*")).write_text('{"re'), "cannot be read"),
     "results of nothing": (lambda f: next(f.glob("results_*")).write_text("{}"), "no task"),
@@ -228,15 +225,22 @@ def test_what_is_damaged_has_no_number_and_says_why(tmp_path, what):
     assert said in bad["note"]
 
 
-def test_files_that_are_no_results_are_named(tmp_path):
+def test_files_that_cannot_be_read_are_named(tmp_path):
     write(tmp_path, ACC)
-    (tmp_path / "other.json").write_text('{"results": [1]}')
-    (tmp_path / "notes.json").write_text("{}")
-    (tmp_path / "broken.json").write_text('{"results": {')
-    (tmp_path / "results_2.json").write_text("[]")
+    for at, text in enumerate(('{"cell', "[]", '{"cell_id": "x", "model": {"name": "m"}}')):
+        (tmp_path / f"{at}").mkdir()
+        (tmp_path / f"{at}" / "cell.json").write_text(text)
+    for name, text in {"other": '{"results": [1]}', "notes": "{}", "broken": '{"results": {',
+                       "results_2": "[]", "results_3": ""}.items():  # fmt: skip
+        (tmp_path / f"{name}.json").write_text(text)
     results = load_results(tmp_path)
-    assert {each.file.name for each in results.left_out} == {"broken.json", "results_2.json"}
-    assert sorted(results.runs["status"]) == ["done", "malformed"]
+    assert len(results.runs) == 1
+    said = {each.file.name if each.file.name != "cell.json" else each.file.parent.name: each.reason
+            for each in results.left_out}  # fmt: skip
+    assert set(said) == {"broken.json", "results_2.json", "results_3.json", "0", "1", "2"}
+    assert "list and no object" in said["1"]
+    assert "'method'" in said["2"]
+    assert all(each.startswith("cannot be read (") for each in said.values())
 
 
 def test_errors_name_the_folder_and_what_to_do(tmp_path):

@@ -67,7 +67,10 @@ def test_margin_baseline_and_names_reach_the_frame(real_runs):
 
 
 def test_models_are_ranked_on_the_same_questions(sweep, real_runs):
+    hint = "--across models"
+    assert hint in run(table, sweep, real_runs).stderr
     done = run(table, sweep, real_runs, "--across", "models", "--json")
+    assert hint not in done.stderr
     rows = json.loads(done.stdout)
     assert {row["label"] for row in rows if row["name"]} >= {"SmolLM2-135M, rope"}
 

@@ -9,7 +9,7 @@ from leval_harness.compared import compare
 from leval_harness.results import load_results
 from leval_harness.retrieval import length_text, retrievals
 from leval_harness.tables import build_tables
-from leval_tasks.statistics.retrieval import Retrieved, length_above, length_by, length_kept
+from leval_tasks.statistics.retrieval import Retrieved, length_above, length_by
 
 LENGTHS = (4096, 8192, 12288)
 ASKED = (1024, 2048, 4096, 8192, 12288)
@@ -20,19 +20,17 @@ def counts(*right: float, asked: int = 100) -> list[Retrieved]:
 
 
 @pytest.mark.parametrize(
-    ("right", "asked", "above", "kept"),
+    ("right", "asked", "above"),
     [
-        ((100, 99, 0), 100, "8K, not 12K", "8K, not 12K"),
-        ((100, 99, 98), 100, "at least 12K", "at least 8K"),
-        ((40, 38, 0), 400, "nowhere", "8K, not 12K"),
-        ((1, 1, 0), 1, "cannot tell", "cannot tell"),
-        ((20, 19, 0), 20, "cannot tell", "cannot tell"),
+        ((100, 99, 0), 100, "8K, not 12K"),
+        ((100, 99, 98), 100, "at least 12K"),
+        ((40, 38, 0), 400, "nowhere"),
+        ((1, 1, 0), 1, "cannot tell"),
+        ((20, 19, 0), 20, "cannot tell"),
     ],
 )
-def test_what_is_said_of_counts(right, asked, above, kept):
-    found = counts(*right, asked=asked)
-    assert length_text(length_above(found)) == above
-    assert length_text(length_kept(found)) == kept
+def test_what_is_said_of_counts(right, asked, above):
+    assert length_text(length_above(counts(*right, asked=asked))) == above
 
 
 @pytest.mark.parametrize(
@@ -50,7 +48,7 @@ def test_what_is_said_of_counts(right, asked, above, kept):
 )
 def test_what_is_said_of_p_at_growing_lengths(p, low, high, text):
     found = length_by(p, [1 - each for each in p], ASKED)
-    assert (found.low, found.high, found.longest) == (low, high, 12288)
+    assert (found.low, found.high) == (low, high)
     assert length_text(found) == text
 
 
@@ -65,17 +63,12 @@ def test_a_length_is_shown_by_the_exact_binomial_tail(right):
 @pytest.mark.parametrize("asked", [20, 200])
 def test_the_interval_holds_the_true_length_in_nineteen_of_twenty_samples(rates, asked):
     lengths = (0, *LENGTHS)
-    above = next((at for at, rate in enumerate(rates) if rate < 0.856), 3)
-    kept = next((at for at, rate in enumerate(rates) if rate <= rates[0] - 0.05), 3)
-    right = np.random.default_rng(1).binomial(asked, rates, (2000, 3))
-    missed = np.zeros(2)
-    for each in right:
-        found = counts(*map(float, each), asked=asked)
-        for at, (length, true) in enumerate(
-            ((length_above(found), lengths[above]), (length_kept(found), lengths[kept]))
-        ):
-            missed[at] += not (length.low or 0) <= true <= length.high
-    assert (missed / 2000 <= 0.06).all()
+    true = lengths[next((at for at, rate in enumerate(rates) if rate < 0.856), 3)]
+    missed = 0
+    for each in np.random.default_rng(1).binomial(asked, rates, (2000, 3)):
+        length = length_above(counts(*map(float, each), asked=asked))
+        missed += not (length.low or 0) <= true <= length.high
+    assert missed / 2000 <= 0.06
 
 
 @pytest.fixture(scope="module")
@@ -98,18 +91,17 @@ def test_the_length_is_over_the_tasks_that_all_lengths_have(folder):
     assert found["tasks"] == ("niah_single_1",)
     assert found["lengths"] == LENGTHS
     assert found["questions"] == 300
-    assert (found["above"], found["kept"]) == ("8K, not 12K", "8K, not 12K")
+    assert found["above"] == "8K, not 12K"
 
 
 def test_the_table_of_lengths_stands_before_the_scores(folder):
     tables = build_tables(compare(load_results(folder)))
     titles = [table.title for table in tables]
     assert titles[0] == "Retrieval length"
-    assert tables[0].texts.to_numpy().tolist() == [["8K, not 12K", "8K, not 12K", "300"]]
+    assert tables[0].texts.to_numpy().tolist() == [["8K, not 12K", "300"]]
 
 
 def test_real_runs_have_too_few_questions_to_tell(real_runs):
     found = retrievals(compare(load_results(real_runs)))
     assert found["label"].tolist() == ["rope", "yarn"]
     assert set(found["above"]) == {"cannot tell"}
-    assert set(found["kept"]) == {"–"}

@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -9,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import linalg, stats
-from scripts import script
 
 from leval_tasks.statistics.by_document import (
     FLIPS,
@@ -125,8 +126,9 @@ def test_holm_example():
 
 def test_coverage_and_false_positives_by_simulation():
     """A small version of `reports/statistics/simulation.py`, whose table is in the docs."""
-    simulation = script("reports/statistics/simulation.py")
-    clustered, single = simulation.simulate(1500, groups=(7, 15), correlations=(0.0, 0.2))
+    script = Path(__file__).parents[2] / "reports" / "statistics" / "simulation.py"
+    simulate = runpy.run_path(str(script))["simulate"]
+    clustered, single = simulate(1500, groups=(7, 15), correlations=(0.0, 0.2))
     for row in clustered:
         assert 0.925 < row["coverage"] < 0.975, row
         assert row["false_positives"] < 0.065, row

@@ -18,8 +18,6 @@ SAMPLE = HERE / "sample"
 TOKENIZER = HERE / "tokenizer"
 RESULTS = HERE / "results"
 
-# What lm-eval indexes to find our tasks; read recursively.
-TASK_YAML = REPOSITORY / "leval_tasks"
 # L-Eval's file of each task -> name of the task in lm-eval.
 TASKS = {
     "coursera.jsonl": "leval_closed_coursera",

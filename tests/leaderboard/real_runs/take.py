@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 KEPT = (
-    *("cell.json", "done.json", "failed.json", "rope_features.json"),
+    *("cell.json", "done.json", "failed.json"),
     *("results_*.json", "samples_*.jsonl", "losses_*.npy"),
     *("settings.json", "result.json", "metrics.csv", "tested/*.json"),
 )
