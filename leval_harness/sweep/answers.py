@@ -70,7 +70,9 @@ class Answers:
                 with contextlib.suppress(ValueError):  # of a process that was killed
                     row = json.loads(line)
                     self.kept.setdefault(row["key"], []).append(row)
+        self.file.parent.mkdir(exist_ok=True)
         self.handle = self.file.open("a", encoding="utf-8")
+        self.handle.write("\n")  # after half a line of an attempt of the same name
         if self.ends is not None:
             self.ends.known.clear()
         self._hook(self)

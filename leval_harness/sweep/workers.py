@@ -132,15 +132,14 @@ class Worker:
         log = Path(self.request.log)
         printed = log.read_bytes()
         if code == DISK_FULL:
-            place.release(cell)
+            self.let_go()
             raise SweepError("the disk is full; what is done is kept. Make room first")
-        if code and (self.is_late or -code not in ENDED_POLITELY):  # else its claim is taken over
+        if code and (self.is_late or -code not in ENDED_POLITELY):  # else another worker takes it
             if not cell:
                 raise SweepError(f"a worker ended with code {code}: {last_line(printed)}")
             reason = f"{self._end(code)}; last output: {last_line(printed)}"
             place.write_failure(cell, reason, log_since(log, claim))
-            place.release(cell)
-        log.unlink(missing_ok=True)
+        self.let_go()
 
     def _end(self, code: int) -> str:
         if self.is_late:
@@ -166,7 +165,7 @@ class Worker:
         self.process.wait()
 
     def let_go(self) -> None:
-        """Leave its cell to the next start."""
+        """After its end: leave its cell to others, or to the next start."""
         cell, _ = self.held()
         if cell:
             self.request.place.release(cell)

@@ -170,7 +170,7 @@ gen_kwargs: {{max_gen_toks: 16}}
 def test_a_killed_long_cell_repeats_at_most_64_requests(
     tiny: Path, forks: Forks, tmp_path: Path
 ) -> None:
-    rows = [{"q": f"What is {i} + {i}?", "a": str(2 * i)} for i in range(200)]
+    rows = [{"q": f"What is {i} + {i}?", "a": str(2 * i)} for i in range(70)]
     (tmp_path / "docs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     task = (tiny / "tiny_gen.yaml").read_text().replace(f"{tiny}/docs", f"{tmp_path}/docs")
     (tmp_path / "tiny_gen.yaml").write_text(task)
@@ -184,28 +184,17 @@ def test_a_killed_long_cell_repeats_at_most_64_requests(
         text = [path.read_text() for path in cut.glob("sweep/.work/progress/*")]
         return int(text[0].split()[0]) if text and text[0] else 0
 
-    wait_for(lambda: answered() >= 80)
+    wait_for(lambda: answered() >= 20)
     os.kill(sweep, signal.SIGKILL)
     forks.ended()
     wait_for(lambda: not any(psutil.pid_exists(claim["pid"]) for claim in claims(cut)))
     known = answered()
-    assert known < 200
+    assert known < 70
     assert forks.sweep(tmp_path / "sweep.yaml", cut) == 0, forks.said()
     log = next(cut.glob("sweep/cells/*/log.txt")).read_text()
     cached = int(log.partition(" answers are there already")[0].split()[-3])
     assert cached >= known, "an answer is kept as soon as it is there"
     assert results(cut / "sweep") == results(whole / "sweep")
-
-
-def test_a_disk_without_room_ends_the_sweep_and_costs_nothing(
-    tiny: Path, quiet: dict[str, Any], forks: Forks, tmp_path: Path
-) -> None:
-    """The worker may write 3 kB a file: its log begins, its results do not fit."""
-    assert forks.sweep(tiny / "sweep.yaml", tmp_path, TEST_FILE_LIMIT="3000") == 1
-    assert "the disk is full; what is done is kept. Make room first" in forks.said()
-    assert not list(tmp_path.glob("sweep/cells/*"))
-    assert forks.sweep(tiny / "sweep.yaml", tmp_path) == 0, forks.said()
-    assert results(tmp_path / "sweep") == quiet
 
 
 @pytest.fixture
