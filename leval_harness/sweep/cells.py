@@ -67,13 +67,11 @@ class PlannedCell:
     Attributes:
         record: content of `cell.json`, except for what is known when it runs.
         group: cells of one group can be served by one loaded model.
-        alone: the same of cells whose model is loaded with their own RoPE settings and length.
         gpus: how many GPUs its model takes where there are any.
     """
 
     record: CellRecord
     group: str
-    alone: str
     gpus: int = 0
 
     @property
@@ -244,39 +242,31 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Pla
     }
     return PlannedCell(
         record=record.model_copy(update=found),
-        **group_keys(record, spec, files.positions),
+        group=group_of(record, spec, files.positions),
         gpus=gpus_of(model),
     )
 
 
-def group_keys(
-    record: CellRecord, rope: RopeSpec | None, positions: ModelPositions | None
-) -> dict[str, str]:
-    """`group` and `alone` of a cell: what its loaded model is, with any rotation and with its own.
+def group_of(record: CellRecord, rope: RopeSpec | None, positions: ModelPositions | None) -> str:
+    """What the loaded model of a cell is: with any rotation where that can be exchanged.
 
-    A rotation can be exchanged in a loaded model where it is one table that the length does not
-    change. What turns out not to be, when it runs, is found by its worker.
+    It can where it is one table that the length does not change. What turns out not to be, when it
+    runs, is found by its worker.
     """
-    shared: dict[str, Any] = {"model": record.model.model_dump(exclude={"name"})}
-    shared |= {name: getattr(record, name) for name in ("batch_size", "device")}
-    alone = _hash({**shared, "args": record.model_args})
+    loaded: dict[str, Any] = {"model": record.model.model_dump(exclude={"name"})}
+    loaded |= {name: getattr(record, name) for name in ("batch_size", "device")}
     library = ROPE_BACKENDS.get(record.model.backend)
-    if library is None or positions is None:
-        return {"group": alone, "alone": alone}
-    methods = [rope.method] if rope else []
-    with contextlib.suppress(RopeConfigError):  # a type of the model's own
-        methods.append(positions.shipped().method)
-    fixed = not any(each.follows_length or each.name == "longrope" for each in methods)
-    if library == "vllm":
-        longest = record.model_args["max_model_len"]
-        fixed &= longest <= length_limit(positions, None, longest)
+    fixed = library is not None and positions is not None
+    if fixed and positions:
+        methods = [rope.method] if rope else []
+        with contextlib.suppress(RopeConfigError):  # a type of the model's own
+            methods.append(positions.shipped().method)
+        fixed = not any(each.follows_length or each.name == "longrope" for each in methods)
+        longest = record.model_args.get("max_model_len") if library == "vllm" else None
+        fixed &= longest is None or longest <= length_limit(positions, None, longest)
     precision = record.method.rope_precision
-    return {"group": _hash({**shared, "precision": precision}) if fixed else alone, "alone": alone}
-
-
-def _hash(content: Mapping[str, Any]) -> str:
-    text = json.dumps(content, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    loaded |= {"precision": precision} if fixed else {"args": record.model_args}
+    return hashlib.sha256(json.dumps(loaded, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def gpus_of(model: ModelConfig) -> int:

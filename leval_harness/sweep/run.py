@@ -82,11 +82,11 @@ def grouped(
     Args:
         cells: of the sweep.
         gpus: that are visible. Without any, what takes one runs on the CPU.
-        apart: ids of those whose rotation could not be exchanged in a loaded model.
+        apart: ids of those whose rotation could not be exchanged in a loaded model; each alone.
     """
     found: dict[str, list[PlannedCell]] = {}
     for cell in cells:
-        found.setdefault(cell.alone if cell.id in apart else cell.group, []).append(cell)
+        found.setdefault(cell.id if cell.id in apart else cell.group, []).append(cell)
     return [
         Group(key, tuple(each), 0 if each[0].gpus == 1 and not gpus else each[0].gpus)
         for key, each in found.items()

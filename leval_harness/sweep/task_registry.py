@@ -172,22 +172,22 @@ def documents(names: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, An
 
 
 def _document(task: str, file: str, settings: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
-    from leval_tasks.data import available, missing_file, resolve_source
+    from leval_tasks.data import missing_file, resolve_source
 
     try:
         source = resolve_source(settings)
-        if task in TASKS and TASKS[task] not in available(source):
-            raise missing_file(source, TASKS[task])
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    if source.folder is None or (source.kind == "sample" and task not in TASKS):
+    closed = TASKS.get(task)
+    if source.folder is None or (source.kind == "sample" and closed is None):
         return source.kind, {}
     # texts for perplexity may lie in a subfolder
-    places = [source.folder] + ([] if task in TASKS else [source.folder / "corpora"])
-    path = next((each / file for each in places if (each / file).is_file()), None)
-    if path is None:
-        raise ConfigError(f"data_dir: {source.path} has no {file}")
-    return source.kind, {file: digest(path)}
+    for path in (source.folder / file, source.folder / "corpora" / file):
+        if path.is_file():
+            return source.kind, {file: digest(path)}
+    if closed is not None:
+        raise ConfigError(str(missing_file(source, closed)))
+    raise ConfigError(f"data_dir: {source.path} has no {file}")
 
 
 LENGTH_KEY = "max_seq_lengths"
