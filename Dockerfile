@@ -10,7 +10,7 @@ RUN python -m venv /opt/leval-harness
 ENV PATH=/opt/leval-harness/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN pip install ${INDEX:+--extra-index-url "$INDEX"} "$TORCH"
 COPY . .
-RUN pip install '.[quickstart]' && leval-harness --version
+RUN pip install '.[hf]' && leval-harness --version
 
 RUN useradd --create-home reader && mkdir /results /cache && chown reader /results /cache
 USER reader

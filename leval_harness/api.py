@@ -212,7 +212,7 @@ def rope(
 
     Returns:
         `inv_freq` (radians a token), `wavelengths` (tokens), `attention_factor`,
-        `critical_dimension`, `feature_gap`, `collision`: lists in float64, one number a feature.
+        `critical_dimension`, `feature_gap`: lists in float64, one number a feature.
 
     Raises:
         RopeConfigError: names the setting and what is allowed.

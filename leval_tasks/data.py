@@ -122,7 +122,7 @@ def resolve_source(settings: Mapping[str, Any]) -> Source:
         return Source("hub", HUB_REPOSITORY)
     if str(given) == "sample":
         return Source("sample", "leval_tasks.sample")
-    folder = user_path(str(given), "data_dir")
+    folder = user_path(str(given))
     if not folder.is_dir():
         origin = "data_dir" if settings.get("data_dir") else ENVIRONMENT_VARIABLE
         raise DataError(f"{origin} {str(given)!r} does not exist or is no folder. {HOW_TO_GET}")

@@ -18,12 +18,10 @@ from resonance_vllm.config import (
     hf_overrides,
     length_limit,
     vllm_hf_overrides,
-    vllm_limit,
 )
-from resonance_vllm.core.maps import MappedMethod
-from resonance_vllm.core.spec import LENGTH, RopeSpec
+from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.verify import NoRope, RotaryReport, Turns, differences
+from resonance_vllm.verify import NoRope, RotaryReport, differences
 
 LIBRARIES = ("transformers", "vllm")
 PLUGIN_GROUP, PLUGIN = "vllm.general_plugins", "resonance_rope"
@@ -31,7 +29,7 @@ REGISTER = "resonance_vllm.vllm:register"
 _LOOK = 4096
 """Rows of a table from which frequencies are read."""
 
-Side = dict[str, Any]
+Look = Callable[[], list[RotaryReport]]
 
 
 def report(
@@ -60,24 +58,30 @@ def report(
     Raises:
         RopeConfigError: the settings cannot be written for this model.
     """
-    on_vllm = rope is None or not isinstance(rope.method, MappedMethod)
-    served = vllm_hf_overrides(rope, model, context_length) if rope and on_vllm else {}
-    of_hf, of_vllm = limits(model, rope, context_length)
-    hf = _side("transformers", libraries, lambda: _hf_report(path, rope, context_length))
-    vllm = _side("vllm", libraries, lambda: _vllm_report(path, rope, served, context_length))
-    lines = _disagreements(hf, vllm)
-    if not _absent(hf):
-        written = hf_overrides(rope, model, context_length) if rope else {}
-        hf |= {"limit": of_hf, "overrides": written}
-    if not _absent(vllm):
-        vllm |= {"limit": of_vllm}
-        if on_vllm:
-            command = serve_command(path, served, context_length or of_vllm)
-            vllm |= {"overrides": served, "serve": command}
-        lines += about_vllm(rope, model, context_length) if rope and on_vllm else []
-    if not _absent(hf) and not _absent(vllm) and of_hf != of_vllm:
-        lines.insert(0, f"limit: {of_hf} tokens on transformers, {of_vllm} on vLLM")
-    return {"transformers": hf, "vllm": vllm, "disagreements": lines}
+    limit, remarks = limit_of(model, rope, context_length), list[str]()
+    hf = {"limit": limit, "overrides": hf_overrides(rope, model, context_length) if rope else {}}
+    vllm: dict[str, Any] = {"limit": None}
+    with contextlib.suppress(RopeConfigError):  # vLLM refuses it then
+        served = vllm_hf_overrides(rope, model, context_length) if rope else {}
+        serve = serve_command(path, served, context_length or limit)
+        vllm = {"limit": limit, "overrides": served, "serve": serve}
+        remarks = about_vllm(rope, model, context_length) if rope else []
+    looks: dict[str, tuple[dict[str, Any], Look]] = {
+        "transformers": (hf, lambda: _hf_report(path, rope, context_length)),
+        "vllm": (vllm, lambda: _vllm_report(path, model, rope, context_length)),
+    }
+    held: dict[str, list[RotaryReport] | None] = {}
+    sides: dict[str, Any] = {}
+    for library, (written, look) in looks.items():
+        if library not in libraries:
+            sides[library] = {"not_asked": "by --library"}
+        elif not installed(library):
+            sides[library] = {"not_installed": f"{library} is not installed"}
+        else:
+            held[library], side = _looked(look)
+            sides[library] = {**side, **written}
+    lines = [*_different(**held), *remarks] if len(held) == len(looks) else []
+    return {**sides, "disagreements": lines}
 
 
 def installed(library: str) -> bool:
@@ -85,31 +89,22 @@ def installed(library: str) -> bool:
     return importlib.util.find_spec(library) is not None
 
 
-def _absent(side: Side) -> bool:
-    return "not_installed" in side or "not_asked" in side
-
-
-def limits(
+def limit_of(
     model: ModelPositions, rope: RopeSpec | None, context_length: int | None = None
-) -> tuple[int | None, int | None]:
-    """Longest sequence in tokens on transformers and on vLLM; None where it is unknown."""
-    model = model.with_length(context_length or (rope.method.trained_length if rope else None))
-    on_hf = _known(lambda: length_limit(model, rope, context_length))
-    if rope is None:
-        return on_hf, _known(lambda: vllm_limit(model))
-    return on_hf, None if isinstance(rope.method, MappedMethod) else on_hf
+) -> int | None:
+    """Longest sequence in tokens, on transformers and on vLLM; None where it is unknown."""
+    with contextlib.suppress(RopeConfigError):
+        return length_limit(model, rope, context_length)
+    return None
 
 
-def _side(library: str, asked: Sequence[str], look: Callable[[], list[RotaryReport]]) -> Side:
+def _looked(look: Look) -> tuple[list[RotaryReport] | None, dict[str, Any]]:
     """What a library built; any error that it raises on a config is its reason to refuse."""
-    if library not in asked:
-        return {"not_asked": "by --library"}
-    if not installed(library):
-        return {"not_installed": f"{library} is not installed"}
     try:
-        return {"modules": [_plain(each) for each in look()]}
+        held = look()
     except Exception as error:  # noqa: BLE001 - model code raises anything
-        return {"refused": _reason(error)}
+        return None, {"refused": refusal(error)}
+    return held, {"modules": [_plain(each) for each in held]}
 
 
 def _plain(held: RotaryReport) -> dict[str, Any]:
@@ -118,17 +113,10 @@ def _plain(held: RotaryReport) -> dict[str, Any]:
     return {"name": fields.pop("module"), **fields, "inv_freq": list(held.inv_freq)}
 
 
-def _reason(error: Exception) -> str:
+def refusal(error: Exception) -> str:
     """An error in one line, those of vLLM's config without pydantic's frame."""
     text = " ".join(str(error).rpartition("Value error, ")[2].partition(" [type=")[0].split())[:500]
     return text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"
-
-
-def _known(look: Callable[[], int]) -> int | None:
-    try:
-        return look()
-    except RopeConfigError:
-        return None
 
 
 def _hf_report(path: str, rope: RopeSpec | None, length: int | None) -> list[RotaryReport]:
@@ -138,11 +126,9 @@ def _hf_report(path: str, rope: RopeSpec | None, length: int | None) -> list[Rot
 
 
 def _vllm_report(
-    path: str, rope: RopeSpec | None, overrides: dict[str, Any], length: int | None
+    path: str, model: ModelPositions, rope: RopeSpec | None, length: int | None
 ) -> list[RotaryReport]:
-    if rope is not None:
-        rope.method.for_vllm({"rope_type": rope.rope_type})  # says why, where vLLM cannot
-    return vllm_report(path, overrides, length)
+    return vllm_report(path, vllm_hf_overrides(rope, model, length) if rope else {}, length)
 
 
 def vllm_report(
@@ -167,7 +153,7 @@ def vllm_report(
     from vllm.config import set_current_vllm_config
     from vllm.engine.arg_utils import EngineArgs
 
-    from resonance_vllm.vllm import Apart, asked_by, register, transformers_report
+    from resonance_vllm.vllm import Apart, asked_by, register
     from resonance_vllm.vllm_exchange import built_apart
     from resonance_vllm.vllm_held import rotary_report
 
@@ -185,7 +171,8 @@ def vllm_report(
     ).create_engine_config()
     config = engine.model_config
     if config.using_transformers_backend():  # for whose models vLLM changes transformers' classes
-        return transformers_report(config, asked_by(config))
+        spec = next((each.spec for each in asked_by(config).values()), None)
+        return _hf_report(path, spec, int(config.max_model_len))
     with set_current_vllm_config(engine):
         _one_process()
         where = Apart(torch.device("cpu"), _LOOK)
@@ -228,44 +215,19 @@ def plugin_problem() -> str | None:
     """Why vLLM will not load our plugin; None where it will."""
     found = {each.name: each.value for each in importlib.metadata.entry_points(group=PLUGIN_GROUP)}
     if found.get(PLUGIN) != REGISTER:
-        is_there = f"is {found[PLUGIN]}, of another version" if PLUGIN in found else "is missing"
-        return f"its entry point {PLUGIN} {is_there}: install leval-harness again with pip"
+        return f"its entry point {PLUGIN} is {found.get(PLUGIN)}: install leval-harness again"
     allowed = os.environ.get("VLLM_PLUGINS")
     if allowed is not None and PLUGIN not in allowed.split(","):
         return f"excluded by VLLM_PLUGINS={allowed!r}; add {PLUGIN} to it"
     return None
 
 
-def length_remark(model: ModelPositions) -> str | None:
-    """A remark on a trained length that the config does not state; None without one."""
-    qwen3 = model.model_type in ("qwen3", "qwen3_moe") and model.max_position_embeddings == 40960
-    if not qwen3 or not model.plain:
-        return None
-    return (
-        "max_position_embeddings 40960 is 32768 and room beside it (the model cards on hf.co/Qwen: "
-        f"32,768 for outputs, 8,192 for prompts); a method scales from 40960 unless {LENGTH}=32768 "
-        "is given"
-    )
-
-
 def remedy(model: ModelPositions, rope: RopeSpec | None, length: int) -> str:
     """The setting that allows a context length in tokens above the limit."""
-    spec = rope
-    if rope is None and model.scaled:
-        with contextlib.suppress(RopeConfigError):  # a type of the model's own
-            spec = model.shipped()
+    spec = rope or (model.known if model.scaled else None)
     method = spec.rope_type if spec and spec.method.extension is not None else "yarn"
     original = (spec.method.trained_length if spec else None) or model.original_length
     return f"--rope {method}:factor={-(-length // original)}, or a shorter length"
-
-
-def _disagreements(hf: Side, vllm: Side) -> list[str]:
-    """Where the rotations of the two libraries differ, as sentences."""
-    refusing = [name for name, side in (("transformers", hf), ("vLLM", vllm)) if "refused" in side]
-    if len(refusing) == 1 and not _absent(hf) and not _absent(vllm):
-        return [f"refused: {refusing[0]} alone refuses it"]
-    both = "modules" in hf and "modules" in vllm
-    return _different(hf["modules"], vllm["modules"]) if both else []
 
 
 def about_vllm(
@@ -290,31 +252,26 @@ def about_vllm(
     return lines
 
 
-def _different(ours: list[Side], theirs: list[Side]) -> list[str]:
-    """How the rotations of a layer type differ, as sentences."""
-    kinds = [kind for kind in dict.fromkeys(one["layer_type"] for one in [*ours, *theirs]) if kind]
+def _different(
+    transformers: list[RotaryReport] | None, vllm: list[RotaryReport] | None
+) -> list[str]:
+    """Where the rotations of the two libraries differ, as sentences; None refused the model."""
+    if transformers is None or vllm is None:
+        alone = "vLLM" if vllm is None else "transformers"
+        return [] if transformers is vllm else [f"refused: {alone} alone refuses it"]
+    kinds = dict.fromkeys(one.layer_type for one in [*transformers, *vllm] if one.layer_type)
     lines: list[str] = []
     for kind in kinds or [None]:
         where = f" of {kind}" if kind else ""
         # A library that names no layer types has one rotation for all.
-        on_hf, on_vllm = (
-            [one for one in side if one["layer_type"] in (kind, None)] for side in (ours, theirs)
-        )
-        if not on_hf or not on_vllm:
-            alone = "transformers" if on_hf else "vLLM"
+        sides = [[o for o in side if o.layer_type in (kind, None)] for side in (transformers, vllm)]
+        if not all(sides):
+            alone = "transformers" if sides[0] else "vLLM"
             lines.append(f"layers: a rotation{where} is held on {alone} alone")
-            continue
-        for one, other in itertools.product(on_hf, on_vllm):
-            if wrong := differences(_turns(other), _turns(one)):
+        for one, other in itertools.product(*sides):
+            if wrong := differences(other.turns, one.turns):
                 lines.append(f"rotation{where}: on vLLM {'; '.join(wrong)}")
-            if one["exact_phase"] != other["exact_phase"]:
-                exact = "transformers" if one["exact_phase"] else "vLLM"
+            if one.exact_phase != other.exact_phase:
+                exact = "transformers" if one.exact_phase else "vLLM"
                 lines.append(f"exact phase{where}: on {exact} alone")
     return list(dict.fromkeys(lines))
-
-
-def _turns(module: Side) -> Turns:
-    import torch
-
-    frequencies = torch.tensor(module["inv_freq"], dtype=torch.float64)
-    return Turns(frequencies, module["attention_factor"])

@@ -4,28 +4,12 @@ The only place that makes the forms in which libraries and lm-eval read settings
 """
 
 import dataclasses
-import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from resonance_vllm.core.method import LONGEST_FACTOR
-from resonance_vllm.core.spec import (
-    LENGTH,
-    METHODS,
-    OWN_TYPES,
-    PREFIX,
-    STOCK_TYPES,
-    RopeSpec,
-)
-from resonance_vllm.errors import RopeConfigError, not_allowed, one_of
-from resonance_vllm.hub import (
-    hub_commit,
-    loading,
-    read_config,
-    reason_of,
-    refuse_missing_folder,
-)
+from resonance_vllm.core.spec import LENGTH, METHODS, OWN_TYPES, STOCK_TYPES, RopeSpec
+from resonance_vllm.errors import RopeConfigError, one_of
 from resonance_vllm.positions import (
     ModelPositions,
     Settings,
@@ -34,20 +18,12 @@ from resonance_vllm.positions import (
     text_config,
 )
 
-__all__ = [
-    "ROPE_PRECISIONS", "ModelPositions", "hf_overrides", "hub_commit",
-    "length_limit", "loading", "model_args", "read_config", "reason_of", "refuse_missing_folder",
-    "vllm_hf_overrides", "vllm_limit", "with_rope",
-]  # fmt: skip
-
-logger = logging.getLogger(__name__)
+__all__ = ["ModelPositions", "hf_overrides", "length_limit", "model_args", "vllm_hf_overrides"]
 
 ROPE_PRECISIONS = ("float32", "model")
 COMPARED = "rope_compared"
 """Key of vLLM's `hf_overrides` beside requested settings of a stock type: what vLLM builds is
 compared with them. Overrides without it are not compared."""
-VLLM_UNMULTIPLIED = ("su", "deepseek_yarn", "deepseek_llama_scaling")
-"""Types of vLLM alone whose factor it leaves out of the length as well (vllm/config/model.py)."""
 
 
 def length_limit(
@@ -85,28 +61,9 @@ def length_limit(
 
 def vllm_multiplies(model: ModelPositions, rope_type: str) -> bool:
     """Whether vLLM multiplies `max_position_embeddings` by the factor of a type."""
-    if "gemma3" in str(model.model_type) or rope_type in VLLM_UNMULTIPLIED:
+    if "gemma3" in str(model.model_type):
         return False
     return rope_type not in STOCK_TYPES or METHODS[rope_type].vllm_multiplies
-
-
-def vllm_limit(model: ModelPositions, overrides: Mapping[str, Any] | None = None) -> int:
-    """Longest sequence in tokens that vLLM serves by a config with overrides of its keys.
-
-    Of its own types it is what vLLM derives, of ours `length_limit`: the plugin refuses more.
-
-    Raises:
-        RopeConfigError: the config has no length, or a factor that is none.
-    """
-    seen = model.overridden(overrides or {})
-    kind, factor = str(seen.rope["rope_type"]), seen.rope.get("factor")
-    if kind in OWN_TYPES:
-        return length_limit(model, seen.shipped(), seen.max_position_embeddings)
-    if not factor or not vllm_multiplies(seen, kind):
-        return seen.max_positions
-    if not isinstance(factor, int | float) or not 0 < factor <= LONGEST_FACTOR:
-        raise RopeConfigError(not_allowed("factor", factor, "a number of at least 1"))
-    return int(seen.max_positions * factor)
 
 
 def with_rope(config: Any, rope: Mapping[str, Any], limit: int | None = None) -> Any:
@@ -151,9 +108,8 @@ def _for_transformers(rope: RopeSpec, model: ModelPositions, length: int | None)
     limit = length_limit(model, rope, length)
     original = rope.method.trained_length or model.with_length(limit).max_positions
     positions = original if rope.method.follows_length else limit
-    written = _written(
-        rope, model, lambda each: each.method.for_transformers(each.to_dict()), positions, original
-    )
+    parameters = rope.method.for_transformers(rope.to_dict())
+    written = _written(rope, model, parameters, positions, original)
     if model.original_max_position_embeddings is None:
         written.pop(LENGTH, None)
     return written
@@ -176,63 +132,44 @@ def vllm_hf_overrides(
     if factor is not None and vllm_multiplies(model, fixed.rope_type):
         # llama3 has a limit of its own
         positions = original if int(original * factor) == limit else math.ceil(limit / factor)
-    written = _written(
-        fixed, model, lambda each: each.method.for_vllm(each.to_dict()), positions, original
-    )
+    parameters = fixed.method.for_vllm(fixed.to_dict())
+    written = _written(fixed, model, parameters, positions, original)
     if model.nested:
         # There vLLM updates a dictionary key by key: what is shipped and not written stays.
-        written["rope_parameters"] = _cancelling(written["rope_parameters"], model)
+        rope_parameters = written["rope_parameters"]
+        if model.by_layer_type:
+            kind = global_layers(rope_parameters)
+            cancelled = dict.fromkeys(model.rope_parameters[kind])
+            rope_parameters[kind] = {**cancelled, **rope_parameters[kind]}
+        else:
+            written["rope_parameters"] = {**dict.fromkeys(model.rope), **rope_parameters}
     compared = {COMPARED: True} if fixed.is_stock and not model.ships(fixed) else {}
     return {**model.in_place(written), **compared}
 
 
 def fixed_for_vllm(rope: RopeSpec, model: ModelPositions, max_model_len: int | None) -> RopeSpec:
-    """The settings that vLLM runs: those whose frequencies follow the length are frozen at it.
-
-    Not where the model ships the same beside keys of its own, of which its code may make a fixed
-    type (HunYuan): the plugin sees what it builds.
-    """
-    shipped = str(model.rope["rope_type"]).removeprefix(PREFIX)
-    own = bool(model_keys(model.rope)) and shipped == rope.method.name
-    if own or not rope.method.follows_length:
+    """The settings that vLLM runs: those whose frequencies follow the length are frozen at it."""
+    if not rope.method.follows_length:
         return rope
     length = max_model_len or length_limit(model, rope)
     return dataclasses.replace(rope, method=rope.method.at_length(length))
 
 
 def _written(
-    rope: RopeSpec,
-    model: ModelPositions,
-    form: Callable[[RopeSpec], dict[str, Any]],
-    positions: int,
-    original: int,
+    rope: RopeSpec, model: ModelPositions, parameters: Settings, positions: int, original: int
 ) -> dict[str, Any]:
     """Settings and the lengths that belong to them, under the keys that the model's config has."""
-    result: dict[str, Any] = {"rope_parameters": _parameters(rope, model, form)}
+    parameters = {**model_keys(model.rope), **parameters}
+    if model.by_layer_type:
+        shipped = model.rope_parameters
+        parameters = {**shipped, global_layers(shipped): parameters}
+    result: dict[str, Any] = {"rope_parameters": parameters}
     if model.max_position_embeddings is not None:
         result["max_position_embeddings"] = positions
     # Where a config has this key at the top, both libraries let it win over the dictionary.
     if model.original_max_position_embeddings is not None or rope.method.name == "longrope":
         result[LENGTH] = original
     return result
-
-
-def _parameters(
-    rope: RopeSpec, model: ModelPositions, form: Callable[[RopeSpec], dict[str, Any]]
-) -> Settings:
-    """`rope_parameters` as the language model's config has them, with the keys of the model."""
-    written = {**model_keys(model.rope), **form(rope)}
-    if not model.by_layer_type:
-        return written
-    shipped: Settings = model.rope_parameters or {}
-    return {**shipped, global_layers(shipped): written}
-
-
-def _cancelling(rope: Settings, model: ModelPositions) -> Settings:
-    if not model.by_layer_type:
-        return {**dict.fromkeys(model.rope), **rope}
-    kind = global_layers(rope)
-    return {**rope, kind: {**dict.fromkeys((model.rope_parameters or {})[kind]), **rope[kind]}}
 
 
 def effective_rope_precision(library: str, rope_precision: str) -> str:
@@ -250,10 +187,7 @@ def model_args(
     context_length: int | None = None,
     rope_precision: str = "float32",
 ) -> dict[str, Any]:
-    """`model_args` for lm-eval; a type that vLLM fixes at one length is logged.
-
-    On transformers `rope_parameters` are the complete settings, `resonance_vllm.hf.load` reads
-    them; on vLLM `hf_overrides` are.
+    """`model_args` for lm-eval: settings in the form that the library's backend reads.
 
     Args:
         rope: complete settings; None runs the checkpoint as it is.
@@ -275,30 +209,11 @@ def model_args(
             "larger factor"
         )
     length, model = context_length or limit, model.with_length(limit)
-    extrapolates = model.plain if rope is None else rope.method.extrapolates
-    if extrapolates and length > (promised := length_limit(model, rope)):
-        logger.warning(
-            "%s runs on %d tokens, beyond the %d of its config: bare extrapolation",
-            "default" if rope is None else rope.rope_type,
-            length,
-            promised,
-        )
     args: dict[str, Any] = {"pretrained": model_path}
     if library == "transformers":
-        if rope is not None:
-            args["rope_parameters"] = rope.to_dict()
-        return {**args, "max_length": length, "rope_precision": precision}
+        written = {} if rope is None else {"rope_parameters": rope.to_dict()}
+        return {**args, **written, "max_length": length, "rope_precision": precision}
     if rope is not None:
-        fixed = fixed_for_vllm(rope, model, length)
-        if fixed is not rope:
-            logger.warning(
-                "vLLM fixes RoPE frequencies at start-up: %s runs as %s with factor %g, the base "
-                "of %d tokens",
-                rope.rope_type,
-                fixed.rope_type,
-                fixed.method.extension,
-                length,
-            )
         args["hf_overrides"] = vllm_hf_overrides(rope, model, length)
     elif length > model.max_positions:
         args["hf_overrides"] = model.in_place({"max_position_embeddings": length})

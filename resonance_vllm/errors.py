@@ -19,19 +19,15 @@ class RopeConfigError(SettingError):
     """RoPE settings that cannot be run: the message names field, value and what is allowed."""
 
 
-MOST_SHOWN = 40
-"""With more names than this a message lists only the similar ones."""
-
-
 def shown(value: object) -> str:
     """A short quotation of a value for a message, control characters escaped."""
     text = repr(value)
     return text if len(text) <= 120 else text[:117] + "..."
 
 
-def said_by_parser(error: Exception) -> str:
-    """A parser's message in one line."""
-    return " ".join(str(error).split())
+def reason_of(error: BaseException) -> str:
+    """The reason that a library gives, in one line."""
+    return (" ".join(str(error).split()) or type(error).__name__)[:300]
 
 
 def printable(text: str) -> str:
@@ -39,15 +35,10 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
-def plain(text: str) -> str:
-    """The same in one line."""
-    return printable(" ".join(text.split()))
-
-
 def hint(name: object, known: Iterable[str]) -> str:
-    """`; allowed: a, b; did you mean 'a'?`: the end of a message about an unknown name."""
+    """`; allowed: a, b; did you mean 'a'?`: the end of a message; long lists are left out."""
     names = list(dict.fromkeys(known))
-    listed = f"; allowed: {', '.join(names)}" if 0 < len(names) <= MOST_SHOWN else ""
+    listed = f"; allowed: {', '.join(names)}" if 0 < len(names) <= 40 else ""
     return listed + near(name, names)
 
 

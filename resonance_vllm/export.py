@@ -15,18 +15,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from resonance_vllm.config import (
-    ModelPositions,
-    length_limit,
-    loading,
-    read_config,
-    with_rope,
-)
+from resonance_vllm.config import ModelPositions, length_limit, with_rope
 from resonance_vllm.core.maps import MappedMethod
 from resonance_vllm.core.method import plain_frequencies
 from resonance_vllm.core.spec import LENGTH, RopeRequest, RopeSpec
 from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.files import parse_json, write_text
+from resonance_vllm.hub import loading, read_config
 from resonance_vllm.positions import model_keys
 from resonance_vllm.verify import RotaryReport, differences, other_numbers
 
@@ -49,16 +44,12 @@ def export_checkpoint(checkpoint: Path, request: RopeRequest, out: Path) -> int:
     Raises:
         RopeConfigError: no fixed list of factors has the method's frequencies, or the model's stock
             code would not turn by the config.
-        OSError: the checkpoint has no config.json, or `out` is not empty.
+        OSError: the checkpoint has no config.json, or `out` is there and no empty folder.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        kind = "is not empty" if out.is_dir() else "is a file"
-        raise FileExistsError(f"out: {out} {kind}; give a new folder")
-    if not (checkpoint / "config.json").is_file():
-        raise FileNotFoundError(f"{checkpoint} holds no config.json, so it is no checkpoint")
+    if out.is_file() or (out.exists() and any(out.iterdir())):
+        raise FileExistsError(f"out: {out} is there already; give a new folder")
     model = ModelPositions.of_checkpoint(str(checkpoint))
     rope = model.complete(request)
-    _refuse_changing(rope)
     asked = _asked_rotation(checkpoint, rope)
     content = json.dumps(_config(checkpoint, rope, model, asked), indent=2) + "\n"
     with tempfile.TemporaryDirectory() as scratch:
@@ -72,8 +63,10 @@ def export_checkpoint(checkpoint: Path, request: RopeRequest, out: Path) -> int:
     return length_limit(model, rope)
 
 
-def _refuse_changing(rope: RopeSpec) -> None:
-    """Refuse a method that no fixed list of frequencies can hold."""
+def _asked_rotation(checkpoint: Path, rope: RopeSpec) -> RotaryReport:
+    """The one rotation of a checkpoint with a method; refused where no fixed list can hold it."""
+    from resonance_vllm.hf import report_of_checkpoint
+
     if isinstance(rope.method, MappedMethod):
         raise rope.method.refusal("a portable checkpoint holds frequencies alone")
     if rope.method.follows_length or rope.method.switch_length is not None:
@@ -82,12 +75,6 @@ def _refuse_changing(rope: RopeSpec) -> None:
             "length of the sequence, and a portable checkpoint holds one fixed list; allowed: "
             "fixed methods, for example ntk_aware with the factor of one length"
         )
-
-
-def _asked_rotation(checkpoint: Path, rope: RopeSpec) -> RotaryReport:
-    """The one rotation of a checkpoint with a method."""
-    from resonance_vllm.hf import report_of_checkpoint
-
     with loading(str(checkpoint)):
         one, *others = report_of_checkpoint(str(checkpoint), rope)
     if any(each.layer_type is not None or each.inv_freq != one.inv_freq for each in (one, *others)):
@@ -103,36 +90,14 @@ def _asked_rotation(checkpoint: Path, rope: RopeSpec) -> RotaryReport:
     return one
 
 
-def portable_rope(rope: RopeSpec, model: ModelPositions, asked: RotaryReport) -> dict[str, Any]:
-    """`rope_parameters` of type `longrope` for the rotation that a model holds with a method.
+def _config(
+    checkpoint: Path, rope: RopeSpec, model: ModelPositions, asked: RotaryReport
+) -> dict[str, Any]:
+    """The content of config.json with `longrope` where its language model keeps its settings.
 
     `short_factor` = `long_factor` = `b^(-2j/d) / inv_freq_j`, and the attention factor stands under
     the keys of both libraries. Keys that are the model's own stay.
     """
-    limit = length_limit(model, rope)
-    original = rope.method.trained_length or limit
-    plain = plain_frequencies(rope.method.rope_theta, 2 * len(asked.inv_freq)).tolist()
-    factors = [a / b for a, b in zip(plain, asked.inv_freq, strict=True)]
-    share = rope.method.partial_rotary_factor
-    return {
-        **model_keys(model.rope),
-        "rope_type": "longrope",
-        "rope_theta": rope.method.rope_theta,
-        "factor": limit / original,
-        LENGTH: original,
-        "short_factor": factors,
-        "long_factor": factors,
-        "attention_factor": asked.attention_factor,  # transformers
-        "short_mscale": asked.attention_factor,  # vLLM
-        "long_mscale": asked.attention_factor,
-        **({"partial_rotary_factor": share} if share != 1 else {}),
-    }
-
-
-def _config(
-    checkpoint: Path, rope: RopeSpec, model: ModelPositions, asked: RotaryReport
-) -> dict[str, Any]:
-    """The content of config.json with the settings where its language model keeps them."""
     file = checkpoint / "config.json"
     config: dict[str, Any] = parse_json(file.read_text(encoding="utf-8-sig"), str(file))
     text = config
@@ -140,10 +105,26 @@ def _config(
         text = text.get(name, text)  # an older file of the family is flat
     for key in ("rope_scaling", "rope_theta", "rope_precision"):
         text.pop(key, None)
-    parameters = portable_rope(rope, model, asked)
+    limit, method = length_limit(model, rope), rope.method
+    original = method.trained_length or limit
+    plain = plain_frequencies(method.rope_theta, 2 * len(asked.inv_freq)).tolist()
+    factors = [a / b for a, b in zip(plain, asked.inv_freq, strict=True)]
+    # transformers has one attention factor, vLLM two
+    scales = ("attention_factor", "short_mscale", "long_mscale")
+    share = method.partial_rotary_factor
+    text["rope_parameters"] = {
+        **model_keys(model.rope),
+        "rope_type": "longrope",
+        "rope_theta": method.rope_theta,
+        "factor": limit / original,
+        LENGTH: original,
+        "short_factor": factors,
+        "long_factor": factors,
+        **dict.fromkeys(scales, asked.attention_factor),
+        **({"partial_rotary_factor": share} if share != 1 else {}),
+    }
     # Both libraries look for the trained length at the top first; it is vLLM's default length.
-    text |= {"rope_parameters": parameters, LENGTH: parameters[LENGTH]}
-    text["max_position_embeddings"] = length_limit(model, rope)
+    text |= {LENGTH: original, "max_position_embeddings": limit}
     return config
 
 

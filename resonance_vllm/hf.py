@@ -9,6 +9,7 @@ with what was asked. `load` is the one loader of the product.
 
 import copy
 import functools
+import importlib
 import inspect
 import logging
 import sys
@@ -26,35 +27,22 @@ from resonance_vllm.config import COMPARED, ROPE_PRECISIONS, ModelPositions, wit
 from resonance_vllm.core.maps import MappedMethod
 from resonance_vllm.core.spec import OWN_TYPES, RopeSpec
 from resonance_vllm.errors import RopeConfigError, one_of
-from resonance_vllm.hf_hooks import InFloat32, Turning, remove_hooks
-from resonance_vllm.hf_rotation import (
+from resonance_vllm.hf_rotary import (
     CODE_ERRORS,
     WRITTEN,
-    as_asked,
-    as_shipped,
+    InFloat32,
+    Turning,
     built_anew,
-    held_turns,
+    remove_hooks,
     rope_function,
-    rotation_of,
+    turning,
 )
 from resonance_vllm.hub import read_config
-from resonance_vllm.positions import (
-    by_layer,
-    of_present_layers,
-    text_config,
-    windowed,
-)
+from resonance_vllm.positions import by_layer, of_present_layers, text_config, windowed
 from resonance_vllm.verify import NoRope, RotaryReport
-
-__all__ = [
-    "apply_rope", "held_turns", "layer_types", "load", "on_meta", "register",
-    "report_of_checkpoint", "rotary_modules", "rotation_of",
-]  # fmt: skip
 
 logger = logging.getLogger(__name__)
 
-_OF_LOADING = ("dtype", "torch_dtype", "quantization_config")
-"""Attributes of a config that `from_pretrained` takes itself."""
 _LOADED = "_rope_loaded"
 """Attribute of a model: its configs, and what they held of `WRITTEN` when it was loaded."""
 
@@ -84,7 +72,7 @@ def load(
         precision: as for `apply_rope`.
         limit: longest sequence in tokens, written into the config beside the settings.
         auto_class: of transformers.
-        arguments: of its `from_pretrained`, and attributes of the config.
+        arguments: of its `from_pretrained`; `config` is changed.
 
     Raises:
         RopeConfigError: the model does not turn as asked.
@@ -94,13 +82,11 @@ def load(
     config = arguments.pop("config", None) or AutoConfig.from_pretrained(
         path, **{key: arguments[key] for key in hub if key in arguments}
     )
-    for key in [key for key in arguments if key in vars(config) and key not in _OF_LOADING]:
-        setattr(config, key, arguments.pop(key))
-    shipped, spec = copy.deepcopy(config), _spec(rope)
+    spec = _to_apply(rope, config)
     if spec is not None:
         with_rope(config, spec.to_dict(), limit)
     model = auto_class.from_pretrained(path, config=config, **arguments)
-    _applied(model, spec, shipped, precision)
+    _applied(model, spec, precision)
     return model
 
 
@@ -127,19 +113,20 @@ def apply_rope(
     """
     register()
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    settings, first = _spec(spec), _LOADED not in vars(inner)
+    as_built = _LOADED not in vars(inner) and spec is None
     loaded: list[tuple[Any, dict[str, Any]]] = vars(inner).setdefault(_LOADED, _kept(inner))
     for config, values in loaded:
         for key, value in values.items():
             setattr(config, key, copy.deepcopy(value))
-    shipped = copy.deepcopy(inner.config)
+    settings = _to_apply(spec, inner.config)
     try:
-        for config, _ in loaded if settings is not None else ():
-            with_rope(config, settings.to_dict())  # type: ignore[union-attr]
+        if settings is not None:
+            for config, _ in loaded:
+                with_rope(config, settings.to_dict())
         _build_rotary_modules_again(inner)
-        if settings is not None or not first:
+        if not as_built:
             _scale_scores_again(inner)
-        return _applied(inner, settings, shipped, precision)
+        return _applied(inner, settings, precision)
     except RopeConfigError:
         if settings is not None:
             apply_rope(inner, None, precision)
@@ -162,9 +149,9 @@ def report_of_checkpoint(
     if isinstance(config, Mapping):
         version, kind = transformers.__version__, config.get("model_type")
         raise NoRope(f"transformers {version} does not know model type {kind!r}")
-    shipped = copy.deepcopy(config)
-    if rope is not None:
-        with_rope(config, rope.to_dict(), limit)
+    spec = _to_apply(rope, config)
+    if spec is not None:
+        with_rope(config, spec.to_dict(), limit)
     try:
         built = on_meta(config)
     except CODE_ERRORS as error:
@@ -172,7 +159,7 @@ def report_of_checkpoint(
             f"rope_type: the code of {type(config).__name__} does not build with it: "
             f"{type(error).__name__}: {error}"
         ) from error
-    reports = _applied(built, rope, shipped, "model")
+    reports = _applied(built, spec, "model")
     if not reports:
         raise NoRope(f"{type(config).__name__} builds no rotary module: a model without RoPE")
     return reports
@@ -198,14 +185,13 @@ def _model_class(config: Any) -> Any:
     for name in getattr(config, "architectures", None) or ():
         if hasattr(transformers, str(name)):
             return getattr(transformers, name)
-    for mapping in ("CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "MASKED_LM", None):
-        name = f"MODEL_FOR_{mapping}_MAPPING" if mapping else "MODEL_MAPPING"
-        found = getattr(transformers, name).get(type(config), None)
+    for name in ("_FOR_CAUSAL_LM", "_FOR_IMAGE_TEXT_TO_TEXT", "_FOR_MASKED_LM", ""):
+        found = getattr(transformers, f"MODEL{name}_MAPPING").get(type(config), None)
         # For images on text a list may name the class of the text model, which takes its config.
         if found is not None and isinstance(config, found.config_class or object):
             return found
     module = type(config).__module__.replace("configuration_", "modeling_")
-    for found in vars(__import__(module, fromlist=["_"])).values():
+    for found in vars(importlib.import_module(module)).values():  # of a text part (Step 3.5)
         if isinstance(found, type) and getattr(found, "config_class", None) is type(config):
             return found
     raise NoRope(f"transformers has no model class for {type(config).__name__}")
@@ -234,17 +220,18 @@ def rotary_modules(model: Any) -> list[tuple[str, Any]]:
     return [each for each in found if isinstance(each[1].config, text)] or found
 
 
-def _spec(rope: RopeSpec | Mapping[str, Any] | None) -> RopeSpec | None:
-    return rope if rope is None or isinstance(rope, RopeSpec) else RopeSpec.from_dict(rope)
+def _to_apply(rope: RopeSpec | Mapping[str, Any] | None, shipped: Any) -> RopeSpec | None:
+    """Settings to write into a config; None where it has them already."""
+    spec = RopeSpec.from_dict(rope) if isinstance(rope, Mapping) else rope
+    return None if spec is None or ModelPositions.of_config(shipped).ships(spec) else spec
 
 
 def _kept(model: Any) -> list[tuple[Any, dict[str, Any]]]:
     """Each config of a model that its text part reads, and what settings would change in it."""
     every = [text_config(model.config)[0], *(each.config for _, each in rotary_modules(model))]
-    distinct = {id(config): config for config in every}.values()
     return [
         (config, {key: vars(config)[key] for key in WRITTEN if key in vars(config)})
-        for config in copy.copy(list(distinct))
+        for config in {id(config): config for config in every}.values()
     ]
 
 
@@ -271,40 +258,40 @@ def _scale_scores_again(model: Any) -> None:
             vars(module).update({k: v for k, v in scales.items() if k in vars(module)})
 
 
-def _applied(model: Any, spec: RopeSpec | None, shipped: Any, precision: str) -> list[RotaryReport]:
-    """Put hooks on a model that was built with its settings, and compare.
+def _applied(model: Any, spec: RopeSpec | None, precision: str) -> list[RotaryReport]:
+    """Put hooks on a model whose configs hold its settings, and compare.
 
-    Args:
-        model: its configs hold the settings.
-        spec: those that were asked for. None, or what is shipped, runs what the config says;
-            transformers' own types are not compared then.
-        shipped: the model's config without them.
-        precision: as for `apply_rope`.
+    Types of ours are compared always, transformers' own where they were asked for: a `spec`, or
+    what vLLM is given.
     """
     one_of("rope_precision", precision, ROPE_PRECISIONS, RopeConfigError)
-    if spec is not None and ModelPositions.of_config(shipped).ships(spec):
-        spec = None
-    reports: list[RotaryReport] = []
     hf_maps.remove(model)
-    every = spec is not None or getattr(model.config, COMPARED, False)  # what vLLM is asked for
-    wanted = _asked(text_config(model.config)[0], every=every)
+    every = spec is not None or getattr(model.config, COMPARED, False)
+    ropes = of_present_layers(text_config(model.config)[0])
+    reached = {
+        kind: False
+        for kind, rope in ropes.items()
+        if not windowed(kind)
+        and (every or rope.get("rope_type") in OWN_TYPES or rope.get("ramp") == "wavelength")
+    }
+    reports: list[RotaryReport] = []
     hooks: list[tuple[Any, Turning | None]] = []
     for name, module in rotary_modules(model):
         remove_hooks(module)
-        rope = by_layer(module.config)
         for kind in layer_types(module):
-            if kind in wanted and kind in rope:
-                wanted[kind] = True
-                hook, held = as_asked(name, module, kind, shipped)
-            else:
-                hook, held = as_shipped(module, kind)
+            if asked := kind in reached and kind in by_layer(module.config):
+                reached[kind] = True
+            hook, held = turning(name, module, kind, asked=asked)
             hooks.append((module, hook))
             inv_freq, scale = tuple(held.inv_freq.tolist()), held.attention_factor
             exact = hook is not None and hook.exact
             reports.append(RotaryReport(name, kind, inv_freq, scale, exact))
-    if not all(wanted.values()):
-        raise _reached_none(model, reports)
-    if wanted and getattr(model.config, "is_encoder_decoder", False):
+    if not all(reached.values()):
+        raise NoRope(
+            f"rope_parameters: would be ignored: {type(model).__name__} of model_type "
+            f"{getattr(model.config, 'model_type', None)!r} has no rotary module that reads them"
+        )
+    if reached and getattr(model.config, "is_encoder_decoder", False):
         raise RopeConfigError(
             f"rope_type: the settings would reach the decoder of {type(model).__name__}, not the "
             "encoder that reads its text; allowed: models without such an encoder"
@@ -319,46 +306,18 @@ def _applied(model: Any, spec: RopeSpec | None, shipped: Any, precision: str) ->
     return reports
 
 
-def _asked(text: Any, *, every: bool) -> dict[str | None, bool]:
-    """The layer types whose settings were asked for; False: no module is known to read them."""
-    return {
-        kind: False
-        for kind, rope in of_present_layers(text).items()
-        if not windowed(kind) and (every or _is_ours(rope))
-    }
-
-
-def _is_ours(rope: Mapping[str, Any]) -> bool:
-    """Whether a dictionary has a type of ours, or a ramp that transformers does not know."""
-    return rope.get("rope_type") in OWN_TYPES or rope.get("ramp", "dimension") != "dimension"
-
-
-def _reached_none(model: Any, reports: list[RotaryReport]) -> NoRope:
-    held = ", ".join(f"{each.module} ({each.layer_type or 'all layers'})" for each in reports)
-    return NoRope(
-        f"rope_parameters: would be ignored: {type(model).__name__} of model_type "
-        f"{getattr(model.config, 'model_type', None)!r} has no rotary module that reads them"
-        + (f"; {held} holds its own" if held else "")
-    )
-
-
-# The precision of rotation.
-
-
 def _set_precision(model: Any, precision: str) -> None:
-    used = "model"
-    if precision == "float32":
-        if rotary_modules(model) and _rotations_give_back(model):
-            used = "float32"
-            for _, module in rotary_modules(model):
-                module.register_forward_pre_hook(InFloat32(), with_kwargs=True)
-        else:
-            logger.warning(
-                "rope_precision: %s rotates in its own precision, not in float32: its code has no "
-                "rotation that takes cos and sin",
-                type(model).__name__,
-            )
-    model.rope_precision_used = used
+    rotary = rotary_modules(model)
+    in_float32 = precision == "float32" and bool(rotary) and _rotations_give_back(model)
+    for _, module in rotary if in_float32 else ():
+        module.register_forward_pre_hook(InFloat32(), with_kwargs=True)
+    if precision == "float32" and not in_float32:
+        logger.warning(
+            "rope_precision: %s rotates in its own precision, not in float32: its code has no "
+            "rotation that takes cos and sin",
+            type(model).__name__,
+        )
+    model.rope_precision_used = "float32" if in_float32 else "model"
 
 
 def _rotations_give_back(model: nn.Module) -> bool:
@@ -371,16 +330,12 @@ def _rotations_give_back(model: nn.Module) -> bool:
     for name in {type(module).__module__ for module in model.modules()}:
         source = sys.modules[name]
         for key, value in list(vars(source).items()) if ".modeling_" in name else ():
-            if inspect.isfunction(value) and _is_rotation(value):
+            names = set(inspect.signature(value).parameters) if inspect.isfunction(value) else set()
+            if names >= {"cos", "sin"} or "freqs_cis" in names:
                 found = True
                 if not hasattr(value, "_gives_back"):
                     setattr(source, key, _giving_back(value))
     return found
-
-
-def _is_rotation(function: Any) -> bool:
-    names = set(inspect.signature(function).parameters)
-    return names >= {"cos", "sin"} or "freqs_cis" in names
 
 
 def _giving_back(original: Any) -> Any:
@@ -388,8 +343,6 @@ def _giving_back(original: Any) -> Any:
     def rotate(*args: Any, **kwargs: Any) -> Any:
         dtype = next(each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)).dtype
         turned = original(*args, **kwargs)
-        if dtype not in (torch.bfloat16, torch.float16):
-            return turned
         if isinstance(turned, Tensor):
             return turned.to(dtype)
         return tuple(each.to(dtype) if each.is_floating_point() else each for each in turned)

@@ -25,7 +25,7 @@ from transformers.masking_utils import AttentionMaskInterface, flash_attention_m
 from resonance_vllm.core import phase
 from resonance_vllm.core.maps import MappedMethod, Part, Positions
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.hf_hooks import RopeHook, Turning
+from resonance_vllm.hf_rotary import RopeHook, Turning
 
 NAME = "resonance_position_map"
 ATTRIBUTE = "position_map"
@@ -346,11 +346,7 @@ class Moved(RopeHook):
 
 
 def install(model: Any, rotary: Any, hook: Turning) -> None:
-    """Let a rotary module, and the attention layers that it is for, follow a position map.
-
-    Raises:
-        RopeConfigError: the family is not supported.
-    """
+    """Let a rotary module, and the attention layers that it is for, follow a position map."""
     config = rotary.config
     if config.model_type not in SUPPORTED or not hasattr(model, "set_attn_implementation"):
         raise RopeConfigError(

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from resonance_vllm.errors import RopeConfigError, SettingError, UserError, shown
+from resonance_vllm.errors import RopeConfigError, SettingError, UserError, reason_of, shown
 from resonance_vllm.files import user_path
 
 logger = logging.getLogger(__name__)
@@ -23,13 +23,13 @@ def read_config(path: str, revision: str | None = None) -> Any:
 
     Raises:
         SettingError: there is no such folder.
-        RopeConfigError: it holds no config.json, or transformers cannot read that.
+        RopeConfigError: transformers cannot read the folder's config.json.
         OSError: neither a folder nor a model of the hub has the name, or the hub did not answer.
     """
     refuse_missing_folder(path, "model")
     import transformers
 
-    folder = user_path(path, "model")
+    folder = user_path(path)
     local = folder.is_dir()
     name = str(folder) if local else path
     if local and not (folder / "config.json").is_file():
@@ -37,43 +37,22 @@ def read_config(path: str, revision: str | None = None) -> Any:
     try:
         content, _ = transformers.PreTrainedConfig.get_config_dict(name, revision=revision)
         kind = content.get("model_type")
+        if kind not in transformers.CONFIG_MAPPING:
+            version = transformers.__version__
+            logger.warning("%s: transformers %s does not know model type %r", path, version, kind)
+            return dict(content)
+        # it warns of types and keys that it does not know, which may be ours
+        logging.getLogger("transformers.modeling_rope_utils").setLevel(logging.ERROR)
+        return transformers.AutoConfig.from_pretrained(name, revision=revision)
     except Exception as error:
         if local:
-            raise _unreadable(path, error) from error
+            raise RopeConfigError(
+                f"config.json of {path}: transformers cannot read it: {reason_of(error)}"
+            ) from error
         raise OSError(
             f"model: there is no folder {shown(path)}, and the hub gives no such model: "
             f"{reason_of(error)}"
         ) from error
-    if kind is not None and (not isinstance(kind, str) or kind not in transformers.CONFIG_MAPPING):
-        version = transformers.__version__
-        logger.warning("%s: transformers %s does not know model type %r", path, version, kind)
-        return dict(content)
-    try:
-        # transformers warns of types and keys that it does not know, which may be ours
-        with _errors_only("transformers.modeling_rope_utils"):
-            return transformers.AutoConfig.from_pretrained(name, revision=revision)
-    except Exception as error:
-        if kind is None:  # neither the file nor the folder's name tells the family
-            return dict(content)
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: str, error: Exception) -> RopeConfigError:
-    return RopeConfigError(
-        f"config.json of {path}: transformers cannot read it: {reason_of(error)}"
-    )
-
-
-@contextmanager
-def _errors_only(name: str) -> Iterator[None]:
-    """Let a library's logger write errors alone."""
-    quiet = logging.getLogger(name)
-    level = quiet.level
-    quiet.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        quiet.setLevel(level)
 
 
 @contextmanager
@@ -93,24 +72,15 @@ def loading(path: str) -> Iterator[None]:
         raise UserError(f"{path}: transformers cannot load it: {reason_of(error)}") from error
 
 
-def reason_of(error: BaseException) -> str:
-    """The reason that a library gives, in one line."""
-    return (" ".join(str(error).split()) or type(error).__name__)[:1000]
-
-
 def refuse_missing_folder(name: str | Path, field: str) -> None:
     """Refuse a name that can only be a folder's, such as `./model`, where there is none.
 
-    Args:
-        name: of a folder or file, or a model on the hub.
-        field: the setting that has it.
-
     Raises:
-        SettingError: there is no such folder.
+        SettingError: names the `field`.
     """
     name = str(name)
     is_path = name.startswith((".", "/", "~")) or name.count("/") > 1
-    if is_path and not user_path(name, field).exists():
+    if is_path and not user_path(name).exists():
         raise SettingError(f"{field}: there is no folder {shown(name)}")
 
 
@@ -121,7 +91,7 @@ def hub_commit(repo: str, revision: str | None) -> tuple[str, Path | None]:
     machine is taken.
 
     Raises:
-        OSError: neither the hub nor the cache has it.
+        OSError: the hub's own error, where the cache does not have it either.
     """
     from huggingface_hub import HfApi, try_to_load_from_cache
 
@@ -130,11 +100,7 @@ def hub_commit(repo: str, revision: str | None) -> tuple[str, Path | None]:
     try:
         commit = str(HfApi().model_info(repo, revision=revision).sha)
     except Exception as error:
-        if snapshot is not None:
-            return snapshot.name, snapshot
-        at = f" at revision {revision}" if revision else ""
-        raise OSError(
-            f"'{repo}'{at} is neither a checkpoint folder nor available from the hub "
-            f"({type(error).__name__}); give a folder, or a name that `hf download` can fetch"
-        ) from error
+        if snapshot is None:
+            raise OSError(f"{shown(repo)}: the hub does not give it: {reason_of(error)}") from error
+        return snapshot.name, snapshot
     return commit, snapshot if snapshot and snapshot.name == commit else None

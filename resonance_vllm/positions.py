@@ -3,9 +3,8 @@
 import functools
 import logging
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
-
-from pydantic import BaseModel, ConfigDict, Field
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
 
 from resonance_vllm.core.method import Method
 from resonance_vllm.core.spec import (
@@ -19,7 +18,6 @@ from resonance_vllm.core.spec import (
 )
 from resonance_vllm.errors import RopeConfigError, shown
 from resonance_vllm.hub import read_config
-from resonance_vllm.settings import LENIENT
 
 logger = logging.getLogger(__name__)
 
@@ -35,10 +33,6 @@ LENGTH_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len",
 # their own included (InternVL, DeepSeek-VL2).
 _LANGUAGE_MODEL = ("text_config", "llm_config", "language_config")
 _METHOD_KEYS = {"rope_type", "type"}.union(*(method.key_names() for method in METHODS.values()))
-
-Integer = Annotated[Annotated[int, Field(ge=1, le=2**53)] | None, LENIENT]
-Number = Annotated[int | float | None, LENIENT]
-Table = Annotated[dict[str, Any] | None, LENIENT]
 
 
 def windowed(layer_type: str | None) -> bool:
@@ -134,24 +128,33 @@ def value_of(config: Any, key: str) -> Any:
         return None
 
 
-class ModelPositions(BaseModel):
+def _of_kind(value: object, kind: Any) -> Any:
+    """A value of somebody else's config; None where it is of another kind."""
+    return value if isinstance(value, kind) and not isinstance(value, bool) else None
+
+
+def _length(value: object) -> int | None:
+    number = _of_kind(value, int | float)
+    return int(number) if number and 1 <= number <= 2**53 else None
+
+
+@dataclass(frozen=True)
+class ModelPositions:
     """What limits and requests need of a model's config, that of its language model if nested.
 
     A value of an unexpected kind counts as absent; whatever needs it reports that it is missing.
 
     Attributes:
+        rope_parameters: its dictionary, or one a layer type; `rope_scaling` of older files.
         nested: keys under which the language model's config stands in the model's.
     """
 
-    model_config = ConfigDict(extra="ignore", frozen=True, protected_namespaces=())
-
-    model_type: Annotated[str | None, LENIENT] = None
-    max_position_embeddings: Integer = None
-    original_max_position_embeddings: Integer = None
-    rope_parameters: Table = None
-    rope_scaling: Table = None
-    rope_theta: Number = None
-    partial_rotary_factor: Number = None
+    model_type: str | None = None
+    max_position_embeddings: int | None = None
+    original_max_position_embeddings: int | None = None
+    rope_parameters: Settings = field(default_factory=dict)
+    rope_theta: float | None = None
+    partial_rotary_factor: float | None = None
     nested: tuple[str, ...] = ()
 
     @classmethod
@@ -160,16 +163,23 @@ class ModelPositions(BaseModel):
         for name in _LANGUAGE_MODEL if not nested else ():
             if isinstance(inner := config.get(name), Mapping):
                 return cls.of(inner, nested=(name,))
-        length = next(filter(None, map(config.get, LENGTH_KEYS)), None)
-        written = {key: config[key] for key in cls.model_fields if key in config}
-        return cls.model_validate({**written, LENGTH_KEYS[0]: length, "nested": nested})
+        ropes = (_of_kind(config.get(key), dict) for key in ("rope_parameters", "rope_scaling"))
+        return cls(
+            _of_kind(config.get("model_type"), str),
+            _length(next(filter(None, map(config.get, LENGTH_KEYS)), None)),
+            _length(config.get(LENGTH)),
+            next(filter(None, ropes), {}),
+            _of_kind(config.get("rope_theta"), int | float),
+            _of_kind(config.get("partial_rotary_factor"), int | float),
+            nested,
+        )
 
     @classmethod
     def of_config(cls, config: Any) -> Self:
         """Read a config of transformers, whose class knows how its family writes things."""
         text, nested = text_config(config)
-        read = {key: value_of(text, key) for key in {*cls.model_fields, *LENGTH_KEYS}}
-        return cls.of(read, nested)
+        keys = {each.name for each in fields(cls)} | {"rope_scaling", *LENGTH_KEYS}
+        return cls.of({key: value_of(text, key) for key in keys}, nested)
 
     @classmethod
     def of_checkpoint(cls, path: str, revision: str | None = None) -> Self:
@@ -183,13 +193,9 @@ class ModelPositions(BaseModel):
         return cls.of(config) if isinstance(config, Mapping) else cls.of_config(config)
 
     @property
-    def _written(self) -> Mapping[str, Any]:
-        return self.rope_parameters or self.rope_scaling or {}
-
-    @property
     def by_layer_type(self) -> bool:
         """Whether it has several RoPEs, one a layer type."""
-        return by_layer_type(self._written)
+        return by_layer_type(self.rope_parameters)
 
     @property
     def rope(self) -> Settings:
@@ -197,7 +203,7 @@ class ModelPositions(BaseModel):
 
         Older config.json files keep `rope_theta` at the top and the rest in `rope_scaling`.
         """
-        rope = self._written
+        rope = self.rope_parameters
         if self.by_layer_type:
             wide = without_window(rope)
             rope = rope[wide[0]] if wide else {}
@@ -231,9 +237,7 @@ class ModelPositions(BaseModel):
     @property
     def stated_length(self) -> int | None:
         """Trained length `L` in tokens, where the config has a key for it."""
-        stated = self.rope.get(LENGTH) or self.original_max_position_embeddings
-        number = isinstance(stated, int | float) and 1 <= stated <= 2**53
-        return int(stated) if number and stated is not None else None
+        return _length(self.rope.get(LENGTH)) or self.original_max_position_embeddings
 
     @property
     def original_length(self) -> int:
@@ -242,19 +246,7 @@ class ModelPositions(BaseModel):
 
     def with_length(self, requested: int | None) -> Self:
         """The same, its length the requested one in tokens where its config states none."""
-        if self.max_position_embeddings is not None or requested is None:
-            return self
-        return self.model_copy(update={"max_position_embeddings": requested})
-
-    def overridden(self, overrides: Mapping[str, Any]) -> Self:
-        """The config that a library sees after `overrides` of its keys."""
-        for name in self.nested:
-            below = overrides.get(name)
-            overrides = below if isinstance(below, Mapping) else {}
-        known = {key: value for key, value in overrides.items() if key in type(self).model_fields}
-        if known.get("rope_scaling") and not known.get("rope_parameters"):  # its older name
-            known["rope_parameters"] = known["rope_scaling"]
-        return self.model_validate({**self.model_dump(), **known, "nested": self.nested})
+        return replace(self, max_position_embeddings=self.max_position_embeddings or requested)
 
     def in_place(self, written: dict[str, Any]) -> dict[str, Any]:
         """Overrides of the language model's config as overrides of the model's, see `nested`."""
@@ -270,22 +262,26 @@ class ModelPositions(BaseModel):
         """
         return self._spec(RopeType.read(self.rope["rope_type"]), {})
 
+    @property
+    def known(self) -> RopeSpec | None:
+        """`shipped`, or None where that cannot be read: a type of the model's own."""
+        try:
+            return self.shipped()
+        except RopeConfigError:
+            return None
+
     def ships(self, rope: RopeSpec) -> bool:
         """Whether settings are those of the checkpoint."""
-        try:
-            return rope == self.shipped()
-        except RopeConfigError:  # a type of the model's own
-            return False
+        return rope == self.known
 
     def replaced(self, rope: RopeSpec) -> Settings | None:
         """The shipped scaling that complete settings replace; None where they keep it."""
         if self.plain:
             return None
-        try:
-            shipped = self.shipped()
-        except RopeConfigError:  # a type of the model's own
+        shipped = self.known
+        if shipped is None:
             return self.rope
-        kept = shipped.method.name == "default" or rope.method.same_as(shipped.method)
+        kept = shipped.method.name == "default" or rope.method == shipped.method
         return None if kept and rope.resonance >= shipped.resonance else self.rope
 
     def complete(self, rope: RopeRequest | Mapping[str, Any]) -> RopeSpec:
@@ -302,20 +298,30 @@ class ModelPositions(BaseModel):
         request = rope if isinstance(rope, RopeRequest) else RopeRequest.from_dict(rope)
         kind = request.type
         if self.by_layer_type:
-            global_layers(self._written)  # there is one
+            global_layers(self.rope_parameters)  # there is one
         if kind.name == RESONANCE and self.scaled:
-            name = self.shipped().method.name
-            kind = RopeType.read(RESONANCE if name == "default" else PREFIX + name)
+            kind = self._resonant()
         spec = self._spec(kind, request.given)
         if self.replaced(spec):
             spec = self._spec(kind, request.given, replaced=True)
-            _log_replaced(spec.rope_type, short(self.rope))
+            _log_replaced(spec.rope_type, shown(self.rope))
         return spec
+
+    def _resonant(self) -> RopeType:
+        """The type of Resonance on what the checkpoint ships."""
+        method = self.shipped().method
+        if method.follows_length:
+            raise RopeConfigError(
+                f"rope_type: 'resonance' alone on the {method.name!r} that this checkpoint ships, "
+                "whose wavelengths change with every token; allowed: a method with its factor, "
+                "such as resonance_yarn:factor=4"
+            )
+        return RopeType.read(RESONANCE if method.name == "default" else PREFIX + method.name)
 
     def _spec(
         self, kind: RopeType, written: Mapping[str, Any], *, replaced: bool = False
     ) -> RopeSpec:
-        given = self._kept(kind, written)
+        given = self._kept(kind.method, written)
         if "rope_theta" not in given:
             raise RopeConfigError(
                 f"rope_theta: neither given nor in the config of this {self.model_type!r} "
@@ -328,16 +334,18 @@ class ModelPositions(BaseModel):
             kind.method.fill(given, self.max_position_embeddings or given[LENGTH])
         return RopeSpec.of(kind, given)
 
-    def _kept(self, kind: RopeType, written: Mapping[str, Any]) -> dict[str, Any]:
+    @property
+    def _method(self) -> type[Method] | None:
+        """The method that is shipped, with Resonance or without; None for one of its own."""
+        name = str(self.rope["rope_type"])
+        return METHODS.get("default" if name == RESONANCE else name.removeprefix(PREFIX))
+
+    def _kept(self, method: type[Method], written: Mapping[str, Any]) -> dict[str, Any]:
         """The written keys, and the shipped ones that stay valid beside them."""
-        rope, keys = self.rope, [*Method.model_fields]
-        try:
-            same = RopeType.read(rope["rope_type"]).method is kind.method
-        except RopeConfigError:
-            same = False
-        keys += kind.method.key_names() if same else []
+        rope = self.rope
+        keys = method.key_names() if method is self._method else list(Method.model_fields)
         shipped = {key: rope[key] for key in keys if key in rope}
-        for key, sources in kind.method.derived.items():
+        for key, sources in method.derived.items():
             # An explicit attention factor belongs to the factor beside it.
             if any(source in written and written[source] != rope.get(source) for source in sources):
                 shipped.pop(key, None)
@@ -347,38 +355,21 @@ class ModelPositions(BaseModel):
         self, method: type[Method], given: Mapping[str, Any], replaced: bool
     ) -> int:
         """`L` of a request that does not state it."""
-        extended = self.rope.get("factor")
-        if self.stated_length or not self.scaled or extended is None or self._from_positions():
+        # `dynamic` scales from the config's length, but where a base of its own stands beside it
+        # (HunYuan's `alpha`)
+        follows = self._method and self._method.follows_length and not model_keys(self.rope)
+        if self.stated_length or not self.scaled or "factor" not in self.rope or follows:
             return self.original_length
         if replaced:
             raise RopeConfigError(
                 f"{LENGTH}: not in the config of this {self.model_type!r} model, which ships "
-                f"{short(self.rope)} and has {self.max_positions} positions; give the length that "
+                f"{shown(self.rope)} and has {self.max_positions} positions; give the length that "
                 "it was trained on before that scaling"
             )
         factor = given.get("factor")
         if method.positions_multiplied and isinstance(factor, int | float) and factor >= 1:
             return max(int(self.max_positions / factor), 1)
         return self.max_positions
-
-    def _from_positions(self) -> bool:
-        """Whether `max_position_embeddings` is `L` of what is shipped: `dynamic` scales from it.
-
-        Not where the model has a base of its own beside it (HunYuan's `alpha`).
-        """
-        try:
-            follows = RopeType.read(self.rope["rope_type"]).method.follows_length
-        except RopeConfigError:
-            return False
-        return follows and not model_keys(self.rope)
-
-
-def short(rope: Mapping[str, Any]) -> str:
-    """A dictionary for a message: `'yarn' (factor 4.0, ...)`, lists left out."""
-    scalars = {k: v for k, v in rope.items() if not isinstance(v, list | Mapping)}
-    keys = [key for key in scalars if key not in ("rope_type", "type")][:8]
-    text = ", ".join(f"{key} {shown(rope[key])}" for key in keys)
-    return f"{shown(rope.get('rope_type'))} ({text})" if text else shown(rope.get("rope_type"))
 
 
 @functools.cache

@@ -4,23 +4,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, WrapValidator, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from resonance_vllm.errors import SettingError, UserError, hint, near, not_allowed
 
 Model = TypeVar("Model", bound=BaseModel)
-
-
-def _none_if_wrong(value: object, validated: Any) -> Any:
-    try:
-        return validated(value)
-    except ValidationError:
-        return None
-
-
-LENIENT = WrapValidator(_none_if_wrong)
-"""For a field of what others write whose value may be anything: None where it is another type."""
 
 
 class Settings(BaseModel):
@@ -45,17 +34,17 @@ class Settings(BaseModel):
                     raise SettingError(f"{key}: unknown setting{hint(key, known)}")
         return content
 
-    def changed(self, error: type[ValueError] = SettingError, **changes: Any) -> Self:
+    def changed(self, **changes: Any) -> Self:
         """A copy in which some fields, named as outside, have another value.
 
         Raises:
-            ValueError: as `error`; there is no such field, or the value is not allowed.
+            SettingError: there is no such field, or the value is not allowed.
         """
         fields = type(self).model_fields
         written = {
             fields[name].alias or name: getattr(self, name) for name in self.model_fields_set
         }
-        return read(type(self), {**written, **changes}, error=error)
+        return read(type(self), {**written, **changes})
 
 
 def field_names(model: type[BaseModel]) -> list[str]:
@@ -66,13 +55,10 @@ def field_names(model: type[BaseModel]) -> list[str]:
 def read(
     model: type[Model], content: object, where: str = "", error: type[ValueError] = SettingError
 ) -> Model:
-    """A typed model from plain data.
+    """A typed model from plain data; `where` is its place as the user calls it.
 
-    Args:
-        model: the class.
-        content: what was written.
-        where: how the user calls the place of it, for instance `config.models.llama`.
-        error: raised with one line for each thing that is wrong.
+    Raises:
+        ValueError: as `error`, one line for each thing that is wrong.
     """
     try:
         return model.model_validate(content)
@@ -121,10 +107,9 @@ def _place(problem: ErrorDetails, content: object) -> Place:
         if inside or (isinstance(content, list | tuple) and isinstance(part, int)):
             content = content[part]  # type: ignore[index]
             kept.append(part)
-    last = problem["loc"][-1:]
     # absent keys: one that is missing, and one whose default does not fit another key
     absent = problem["type"] == "missing" or (problem["type"] == "order" and not kept)
-    return (*kept, *last) if absent else tuple(kept)
+    return (*kept, *problem["loc"][-1:]) if absent else tuple(kept)
 
 
 def _sentence(place: str, problems: Sequence[ErrorDetails]) -> str:
@@ -147,11 +132,9 @@ def _sentence(place: str, problems: Sequence[ErrorDetails]) -> str:
 def _allowed(problem: ErrorDetails) -> str:
     if problem["type"] == "value_error":
         return str(problem["ctx"]["error"]).rpartition("allowed: ")[2]
-    if problem["type"] == "literal_error":  # `'a', 'b' or 'c'`
-        return (
-            problem["msg"].removeprefix("Input should be ").replace("'", "").replace(" or ", ", ")
-        )
     text = problem["msg"]
+    if problem["type"] == "literal_error":  # `'a', 'b' or 'c'`
+        text = text.replace("'", "").replace(" or ", ", ")
     for theirs, ours in _WORDS.items():
         text = text.replace(theirs, ours)
     return text

@@ -60,14 +60,7 @@ class RotaryReport:
         return Turns(torch.tensor(self.inv_freq, dtype=torch.float64), self.attention_factor)
 
 
-def differences(
-    held: Turns,
-    requested: Method | Turns,
-    *,
-    length: int | None = None,
-    features: int | None = None,
-    close: float = CLOSE,
-) -> list[str]:
+def differences(held: Turns, requested: Method | Turns, *, close: float = CLOSE) -> list[str]:
     """How a rotation differs from a method's formula, or from certain frequencies.
 
     With a formula the order of features does not matter, because some families have their own, and
@@ -75,9 +68,8 @@ def differences(
 
     Args:
         held: what a module turns by.
-        requested: a method without Resonance, or frequencies in the module's order.
-        length: of the sequence in tokens, for the formula; None is up to the trained one.
-        features: the number that turns in the model as shipped; None where that is unknown.
+        requested: a method without Resonance, up to the trained length, or frequencies in the
+            module's order.
         close: relative tolerance.
 
     Returns:
@@ -87,16 +79,15 @@ def differences(
     found = held.inv_freq.detach().cpu().double()
     if isinstance(requested, Turns):
         expected, scale = requested.inv_freq.detach().cpu().double(), requested.attention_factor
-        features = len(expected) if features is None else features
         turning = expected >= 0
     else:
         found, scale = found.sort().values, requested.scale()
         turning, expected = found > 0, found
         with contextlib.suppress(RopeConfigError):  # divisors for another number of features
-            expected = requested.frequencies(2 * len(found), length).sort().values
-    if features is not None and len(found) != features:
-        wrong.append(f"{len(found)} features turn, and {features} as it is shipped")
-    if len(found) == len(expected):
+            expected = requested.frequencies(2 * len(found)).sort().values
+    if len(found) != len(expected):
+        wrong.append(f"{len(found)} features turn, not {len(expected)}")
+    else:
         apart = ~((found - expected).abs() <= close * expected) & turning
         if apart.any():
             wrong.append(f"{int(apart.sum())} of {len(found)} frequencies differ")
@@ -106,11 +97,9 @@ def differences(
 
 
 def other_numbers(model: Any, other: Any) -> list[str]:
-    """Numbers of two models' modules that differ, rotary ones aside: code that scales its softmax.
+    """Numbers that the modules of two models hold and that differ, rotary ones aside.
 
-    Args:
-        model: a `torch.nn.Module`.
-        other: the same model with other settings.
+    Model code scales its softmax by such (DeepSeek).
     """
     found, others = [], dict(other.named_modules())
     for name, module in model.named_modules():
@@ -124,15 +113,7 @@ def other_numbers(model: Any, other: Any) -> list[str]:
 def refusal(
     spec: RopeSpec, where: str, wrong: list[str], held: object, allowed: str
 ) -> RopeConfigError:
-    """The error for a module that does not turn as requested.
-
-    Args:
-        spec: the request.
-        where: the module and its class.
-        wrong: `differences`.
-        held: what it turns by.
-        allowed: what can be done instead.
-    """
+    """The error for a module (`where`) that does not turn as requested, with what can be done."""
     return RopeConfigError(
         f"rope_type: {spec.rope_type!r} is not what {where} turns by: {'; '.join(wrong)}; it holds "
         f"{held}; allowed: {allowed}"

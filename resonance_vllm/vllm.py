@@ -35,7 +35,7 @@ from resonance_vllm.positions import (
     unscaled_type,
     windowed,
 )
-from resonance_vllm.verify import CLOSE, NoRope, RotaryReport, Turns, differences, refusal
+from resonance_vllm.verify import CLOSE, NoRope, Turns, differences, refusal
 from resonance_vllm.vllm_held import Given, frequencies_of, held_turns, rotary_modules, table_of
 
 # Named after the package, below vLLM's own logger: that one has a handler in every process.
@@ -99,29 +99,21 @@ class Asked(NamedTuple):
 
 
 def asked_of(rope: Mapping[str, Any], shipped: Mapping[str, Any], length: int) -> Asked:
-    """The settings in a dictionary, with the frequencies of one length.
+    """The settings in a dictionary, with the frequencies of a served length in tokens.
 
-    Args:
-        rope: in the config of a model.
-        shipped: what stands there without overrides. What is the model's own in it stays, for vLLM
-            replaces the whole dictionary.
-        length: served, in tokens.
+    What is the model's own in the shipped dictionary stays, for vLLM replaces the whole.
 
     Raises:
         RopeConfigError: a key is unknown or missing, a value is not allowed, or vLLM cannot run it.
     """
     own = {"rope_type", *RopeType.read(rope.get("rope_type")).key_names()}
-    given = {k: v for k, v in rope.items() if k in own or k not in {*shipped, "type", "rope_dim"}}
-    spec = RopeSpec.from_dict(given)
+    spec = RopeSpec.from_dict(
+        {k: v for k, v in rope.items() if k in own or k not in {*shipped, "type", "rope_dim"}}
+    )
     spec.method.for_vllm({"rope_type": spec.rope_type})  # refuses what vLLM cannot run
     spec.refuse_unknown()
-    if spec.method.follows_length and "alpha" in rope:
-        raise RopeConfigError(
-            f"rope_type: {spec.rope_type!r} would lose the alpha of this model's own dynamic type "
-            "in vLLM; allowed: another method in its place"
-        )
-    kept = {k: v for k, v in shipped.items() if k in {*model_keys(shipped), _SHARE}}
     spec = dataclasses.replace(spec, method=spec.method.at_length(length))
+    kept = {k: v for k, v in shipped.items() if k in {*model_keys(shipped), _SHARE}}
     return Asked(spec, {**kept, **rope} if is_ours(rope) else rope)
 
 
@@ -149,11 +141,10 @@ def asked_by(model: Any) -> dict[str | None, Asked]:
         kind: asked_of(rope, before.get(kind, before.get(None)) or {}, served)
         for kind, rope in ropes.items()
     }
-    apart = apart_now.get()
+    apart, requested = apart_now.get(), model.original_max_model_len
     for spec, _ in asked.values():
-        limit = length_limit(positions, spec, served)
-        checked = spec.rope_type in OWN_TYPES and not (apart and apart.for_running)
-        if checked and served > limit:
+        limit = length_limit(positions, spec, requested)
+        if spec.rope_type in OWN_TYPES and served > limit and not (apart and apart.for_running):
             raise RopeConfigError(
                 f"max_model_len: {served} is above the limit of {limit} tokens of rope_type "
                 f"{spec.rope_type!r}; allowed: --max-model-len {limit}, or a larger factor"
@@ -189,13 +180,7 @@ def tagged(rope: Mapping[str, Any], spec: RopeSpec, positions: int, plain: str) 
 
     It is YaRN where ours is, because code of DeepSeek scales its softmax by it; not on positions of
     several axes, for which vLLM's YaRN takes another trained length. All other methods are shown as
-    plain RoPE. It is complete: model files read keys without asking whether they are there.
-
-    Args:
-        rope: of ours; what is the model's own in it stays.
-        spec: the settings in it.
-        positions: the config's length in tokens.
-        plain: the family's type without scaling, `default` or `proportional`.
+    plain RoPE, under the family's name for it. It is complete: model files read keys unasked.
     """
     base = TaggedBase(spec.method.rope_theta)
     base.spec = spec
@@ -280,10 +265,6 @@ def _wrap_get_rope(original: Wrapped) -> Wrapped:
             if rope.get("rope_type", "default") in ("default", "proportional", "llama3"):
                 given["max_position"] = min(given["max_position"], apart.rows)
         with apart.device if apart else contextlib.nullcontext():
-            if is_ours(rope):  # of a model file that made the dictionary itself
-                spec, _ = asked_of(rope, model_keys(rope), _served() or given["max_position"])
-                rope = tagged(rope, spec, given["max_position"], "default")
-                given["rope_parameters"] = rope
             if isinstance(rope.get("rope_theta"), TaggedBase):
                 return _own_rope(original, given)
             return original(*call.args, **call.kwargs)
@@ -313,11 +294,11 @@ def _own_rope(original: Wrapped, given: dict[str, Any]) -> Any:
     given = {**given, "rope_parameters": {**rope, "resonance": f"{base.spec} {rows}"}}
     key = ("resonance_vllm", str(given))
     if key not in _ROPE_DICT:
-        if base.spec.resonance and base.by_library and rope["rope_type"] == "yarn":
-            module = _yarn(given, base, rows)
-        else:
-            module = _changed(original(**given), base, rows)
-        _ROPE_DICT[key] = module
+        own_class = base.by_library and rope["rope_type"] == "yarn"
+        module = _yarn(given, base, rows) if own_class else original(**given)
+        if base.by_library:
+            _verify_formula(module, base.spec)
+        _ROPE_DICT[key] = module if own_class else _changed(module, base, rows)
         logger.info("rope_type %s: %d positions in the table", base.spec.rope_type, rows)
     return _ROPE_DICT[key]
 
@@ -325,19 +306,23 @@ def _own_rope(original: Wrapped, given: dict[str, Any]) -> Any:
 def _yarn(given: Mapping[str, Any], base: TaggedBase, rows: int) -> Any:
     """The class of Resonance YaRN for arguments of `get_rope`."""
     rope, head = given["rope_parameters"], given["head_size"]
-    turned = rope.get("rope_dim") or int(head * rope.get("partial_rotary_factor", 1.0))
-    module = resonance_yarn()(
+    turned = rope.get("rope_dim") or int(head * rope.get(_SHARE, 1.0))
+    return resonance_yarn()(
         base.spec, rows, head, turned, rope[LENGTH], float(base), given["is_neox_style"],
         rope["factor"], given["dtype"], **{name: rope[name] for name in _YARN if name in rope},
     )  # fmt: skip
-    _verify_formula(module, base.spec)
-    return module
+
+
+def _verify_formula(module: Any, spec: RopeSpec) -> None:
+    """Refuse a YaRN of vLLM for which a model file dropped a key, or put another in its place."""
+    held = Turns(frequencies_of(module), module.mscale)
+    if wrong := differences(held, spec.method):
+        where = f"{type(module).__name__} in vLLM"
+        raise refusal(spec, where, wrong, held, "settings that this model's code reads")
 
 
 def _changed(module: Any, base: TaggedBase, rows: int) -> Any:
     """A module that vLLM built, with another table."""
-    if base.by_library:
-        _verify_formula(module, base.spec)
     stock = base_frequencies(base.spec, frequencies_of(module), by_library=base.by_library)
     made, scale = rotation(base.spec, stock), base.spec.method.scale()
     name, old = table_of(module)
@@ -349,14 +334,6 @@ def _changed(module: Any, base: TaggedBase, rows: int) -> Any:
     return module
 
 
-def _verify_formula(module: Any, spec: RopeSpec) -> None:
-    """Refuse a YaRN of vLLM for which a model file dropped a key, or put another in its place."""
-    held = Turns(frequencies_of(module), module.mscale)
-    if wrong := differences(held, spec.method):
-        where = f"{type(module).__name__} in vLLM"
-        raise refusal(spec, where, wrong, held, "settings that this model's code reads")
-
-
 # What was built.
 
 
@@ -366,20 +343,15 @@ def _wrap_initialize_model(original: Wrapped) -> Wrapped:
 
     def initialize_model(*args: Any, **kwargs: Any) -> Any:
         call = signature.bind(*args, **kwargs).arguments
-        engine = call["vllm_config"]
-        config = call.get("model_config") or engine.model_config
+        config = call.get("model_config") or call["vllm_config"].model_config
         text = config.hf_text_config
         asked = asked_by(config)
         if not asked:
-            if config is not engine.model_config:
-                _refuse_draft(engine.model_config)
             return original(*args, **kwargs)
         first = next(iter(asked.values())).spec
-        shown: Any = contextlib.nullcontext()
         of_transformers = config.using_transformers_backend()
-        if of_transformers:
-            transformers_report(config, asked)
-        elif first.rope_type in OWN_TYPES:
+        shown: Any = contextlib.nullcontext()
+        if first.rope_type in OWN_TYPES and not of_transformers:
             shown = _shown_as_stock(text, asked, int(config.max_model_len))
         try:
             with shown:
@@ -392,7 +364,7 @@ def _wrap_initialize_model(original: Wrapped) -> Wrapped:
         if of_transformers:
             from resonance_vllm import hf
 
-            hf.apply_rope(model.model)
+            hf.apply_rope(model.model)  # compares, and puts exact phase behind modules
         else:
             _verify(model, text, asked)
         return model
@@ -400,57 +372,45 @@ def _wrap_initialize_model(original: Wrapped) -> Wrapped:
     return initialize_model
 
 
-def transformers_report(model: Any, asked: Mapping[str | None, Asked]) -> list[RotaryReport]:
-    """What modules turn by, of a `ModelConfig` that vLLM runs through transformers' classes."""
-    from resonance_vllm import hf
-
-    spec = next((each.spec for each in asked.values()), None)
-    return hf.report_of_checkpoint(model.model, spec, int(model.max_model_len))
-
-
-def _refuse_draft(target: Any) -> None:
-    """Refuse a draft model beside our settings: its table ends at the trained length."""
-    ours = [rope["rope_type"] for rope in by_layer(target.hf_text_config).values() if is_ours(rope)]
-    if ours:
-        raise RopeConfigError(
-            f"speculative_config: the draft model would not get rope_type {ours[0]!r}, which vLLM "
-            "gives the target alone; allowed: methods without a draft model (ngram, suffix)"
-        )
-
-
 def _verify(model: nn.Module, config: Any, asked: Mapping[str | None, Asked]) -> None:
     """Compare every rotary module of a language model with what was asked."""
-    own = any(is_ours(rope) for _, rope in asked.values())
     reached = False
     for name, kind, module in rotary_modules(model, config):
-        spec, rope = asked.get(kind, asked.get(None)) or (None, {})
+        wanted = asked.get(kind, asked.get(None))
         given: Given | None = getattr(module, "resonance", None)
-        if given is None and (spec is None or windowed(kind)):
+        if given is None and (wanted is None or windowed(kind)):
             continue  # keeps a rotation of its own
-        reached, held, wrong = True, held_turns(module), []
+        reached, held = True, held_turns(module)
         close = max(CLOSE, 2 * torch.finfo(table_of(module)[1].dtype).eps)
         if given is not None:
             wrong = differences(held, Turns(given.rotation.inv_freq, given.scale), close=close)
-            if spec is None and kind is not None:
+            if wanted is None and kind is not None:
                 wrong.append(f"layers of type {kind} were to keep theirs")
-        elif own:
-            wrong = ["the model's code fixes its rotation"]
-        elif spec is not None:
-            wrong = differences(held, spec.method, close=close)
-            if _AXES in rope and not getattr(module, _AXES, None):
-                wrong.append("positions of one axis turn it, and those of this model have several")
-            if "proportional" == unscaled_type(config, kind) != spec.method.name:
-                wrong.append("dimensions of this family are paired over whole heads")
-        first = spec or (given.spec if given else None)
-        if wrong and first:
+        else:
+            assert wanted is not None
+            wrong = _stock_differs(module, held, wanted, unscaled_type(config, kind), close)
+        if wrong:
+            spec = wanted.spec if wanted else given.spec  # type: ignore[union-attr]
             where = f"{name} ({type(module).__name__}) in vLLM"
             allowed = "transformers (hf-long), or models whose code in vLLM reads rope_parameters"
-            raise refusal(first, where, wrong, held, allowed)
+            raise refusal(spec, where, wrong, held, allowed)
     if not reached:
         raise NoRope(
             f"rope_type: it reached no module: {type(model).__name__} has no rotary position "
             "embeddings in vLLM; allowed: models with RoPE"
         )
+
+
+def _stock_differs(module: Any, held: Turns, asked: Asked, plain: str, close: float) -> list[str]:
+    """How a module that was given nothing of ours differs from what was asked."""
+    if is_ours(asked.rope):
+        return ["the model's code fixes its rotation"]
+    wrong = differences(held, asked.spec.method, close=close)
+    if _AXES in asked.rope and not getattr(module, _AXES, None):
+        wrong.append("positions of one axis turn it, and those of this model have several")
+    if "proportional" == plain != asked.spec.method.name:
+        wrong.append("dimensions of this family are paired over whole heads")
+    return wrong
 
 
 # Other settings in a running engine.

@@ -22,13 +22,7 @@ _ANOTHER = "allowed: an engine of its own"
 
 
 def built_apart(engine: Any, where: Apart, weights: str = "meta") -> nn.Module:
-    """A model beside one that may run.
-
-    Args:
-        engine: vLLM's config.
-        where: device and rows of the tables; longer ones may be cut.
-        weights: device of everything else.
-    """
+    """A model of vLLM's config beside one that may run; `weights`: device of all but tables."""
     from vllm.model_executor.layers.rotary_embedding import _ROPE_DICT
     from vllm.model_executor.model_loader import utils
     from vllm.utils.torch_utils import set_default_torch_dtype
@@ -114,11 +108,7 @@ def _with_settings(engine: Any, rope: Mapping[str, Any] | None) -> Any:
 
 
 def _pairs(model: nn.Module, fresh: nn.Module, config: Any) -> list[tuple[Any, Any]]:
-    """The rotary modules of a running model, each with the one that it is to turn like.
-
-    Raises:
-        RopeConfigError: they differ in more than their tables.
-    """
+    """The rotary modules of a running model, each with the one that it is to turn like."""
     new = {name: module for name, _, module in rotary_modules(fresh, config)}
     pairs: dict[int, tuple[Any, Any]] = {}
     for path, _, module in rotary_modules(model, config):
@@ -140,11 +130,7 @@ def _code(module: Any) -> list[Any]:
 
 
 def _rows(module: Any, rows: int) -> torch.Tensor:
-    """A module's table, float32 `[positions, rotary_dim]`, with a row for each served position.
-
-    vLLM's YaRN ends at its own limit; another setting of the engine may be longer. The rows beyond
-    are made as it makes its own.
-    """
+    """A module's table, float32, with a row for each served position, also where YaRN's ends."""
     _, table = table_of(module)
     if len(table) >= rows:
         return table

@@ -30,11 +30,7 @@ def frequencies_of(module: Any) -> torch.Tensor:
 
 
 def table_of(module: Any) -> tuple[str, torch.Tensor]:
-    """The buffer of a module that holds cos and sin by position, and its name.
-
-    Raises:
-        RopeConfigError: there is none.
-    """
+    """The buffer of a module that holds cos and sin by position, and its name."""
     for name, buffer in module.named_buffers(recurse=False):
         if name.endswith("cos_sin_cache") and buffer.ndim == 2 and buffer.is_floating_point():
             return name, buffer

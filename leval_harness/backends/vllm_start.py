@@ -14,8 +14,7 @@ from typing import Any
 
 import psutil
 
-from resonance_vllm.errors import UserError
-from resonance_vllm.hub import reason_of
+from resonance_vllm.errors import UserError, reason_of
 
 GIB = 1 << 30
 CPU_CACHE_BYTES = 4 * GIB

@@ -72,13 +72,10 @@ def check(
 
 
 def _shipped(positions: Any) -> str:
-    """What the checkpoint ships, with a remark where its length misleads."""
-    from resonance_vllm.check import length_remark
-
+    """What the checkpoint ships."""
     rope = {k: "[...]" if isinstance(v, list) else v for k, v in positions.rope.items()}
     length = positions.max_position_embeddings
-    text = f"{json.dumps(rope, default=str)}, {length or 'an unknown number of'} positions"
-    return "\n  ".join(filter(None, (text, length_remark(positions))))
+    return f"{json.dumps(rope, default=str)}, {length or 'an unknown number of'} positions"
 
 
 def _lines(side: dict[str, Any]) -> Iterator[str]:

@@ -14,8 +14,7 @@ from resonance_vllm.errors import SettingError, needs_extra
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Ctrl-C, a scheduler that ends a job, a terminal that is closed."""
 EXTRAS = {
-    "hf": ("torch", "transformers", "accelerate", "safetensors", "tokenizers"),
-    "quickstart": ("gguf", "sentencepiece"),
+    "hf": ("torch", "transformers", "accelerate", "safetensors", "tokenizers", "gguf"),
     "ray": ("ray",),
     "ruler": ("nltk", "wonderwords"),
     "train": ("peft",),
@@ -60,16 +59,8 @@ def _extra_for(error: BaseException) -> str:
 def exit_code_for(error: BaseException) -> int:
     """Print `error` as a user should see it and return the exit code.
 
-    1 has failed, 2 is wrong usage (a `SettingError`, or what click refuses), 130 interrupted; a
-    `SystemExit` keeps its own code.
+    1 has failed, 2 is wrong usage (a `SettingError`, or what click refuses), 130 interrupted.
     """
-    if isinstance(error, SystemExit):
-        if error.code is None or isinstance(error.code, int):
-            return error.code or 0
-        click.echo(f"Error: {error.code}", err=True)
-        return 1
-    if isinstance(error, click.exceptions.Exit):
-        return error.exit_code
     if isinstance(error, KeyboardInterrupt | click.Abort):
         click.echo("Interrupted.", err=True)
         return 130

@@ -18,9 +18,10 @@ from leval_harness.secrets import refuse_credentials
 from leval_harness.smollm2 import prepared
 from leval_tasks.generation import check_generation
 from leval_tasks.metadata import refuse_near_misses
-from resonance_vllm.config import ModelPositions, model_args, refuse_missing_folder
+from resonance_vllm.config import ModelPositions, model_args
 from resonance_vllm.core.spec import RopeRequest
 from resonance_vllm.errors import SettingError, UserError, not_allowed, one_of
+from resonance_vllm.hub import refuse_missing_folder
 
 logger = logging.getLogger(__name__)
 

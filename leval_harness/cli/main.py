@@ -56,16 +56,6 @@ class LazyGroup(click.Group):
         module = importlib.import_module(f"leval_harness.cli.{COMMANDS[cmd_name]}")
         return cast(click.Command, getattr(module, cmd_name.replace("-", "_")))
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Name the nearest commands where there is none of a name."""
-        from resonance_vllm.errors import hint
-
-        if args[0] not in COMMANDS and not ctx.resilient_parsing:
-            ctx.fail(f"no command {args[0]!r}{hint(args[0], COMMANDS)}")
-        return super().resolve_command(ctx, args)
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """A line for each command, under its heading."""
         for heading, commands in GROUPS.items():
@@ -74,7 +64,9 @@ class LazyGroup(click.Group):
 
 
 @click.command(
-    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
+    cls=LazyGroup,
+    commands=dict.fromkeys(COMMANDS),  # for click's hint at a name that is near
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
 @click.version_option(package_name="leval-harness")
 def app() -> None:
@@ -100,5 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
     try:
         sys.exit(app.main(arguments, standalone_mode=False) or 0)
+    except SystemExit:
+        raise
     except BaseException as error:  # noqa: BLE001 - the place that turns errors into exit codes
         sys.exit(exit_code_for(error))

@@ -8,7 +8,7 @@ import click
 
 from leval_harness.cli.output import json_option, prepared_model
 from leval_tasks.metadata import FRAMES
-from resonance_vllm.config import refuse_missing_folder
+from resonance_vllm.hub import refuse_missing_folder
 
 if TYPE_CHECKING:
     from leval_tasks.closed.prompts import QuestionPrompts

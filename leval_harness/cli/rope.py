@@ -52,14 +52,13 @@ def _print_methods(context: click.Context, option: click.Parameter, chosen: bool
 @click.option("--plot", type=FILE, help="Draw Figure 1, wavelengths and gaps: png, pdf or svg.")
 @click.option(
     "--list", is_flag=True, is_eager=True, expose_value=False, callback=_print_methods,
-    help="Print the methods and their keys as Markdown tables and leave.",
+    help="Print the methods as a Markdown table and leave.",
 )  # fmt: skip
 def rope(**options: Any) -> None:
-    """Print frequencies, wavelengths, attention factor, critical dimension, gaps and collision.
+    """Print frequencies, wavelengths, attention factor, critical dimension and gaps.
 
     The gap of a feature is its largest distance, over test positions L to s*L, to the nearest
-    training position below L. The collision is the distance from L to s*L at which the fast
-    features look most alike. Every flag is accepted with every method.
+    training position below L. Every flag is accepted with every method.
 
     Example: leval-harness rope --method yarn --resonance --factor 8 --original 4096
     """
@@ -118,11 +117,6 @@ def _print_table(facts: dict[str, Any], plain: list[float], title: str, original
         f"critical dimension  {facts['critical_dimension']} of {len(plain)} (first feature whose "
         f"wavelength is at least {original:,} tokens)"
     )
-    if facts["collision"]:
-        click.echo(
-            "collision           {similarity:.3f} at {distance:,} tokens (largest mean cosine of "
-            "the features before it)".format(**facts["collision"])
-        )
 
 
 def _plot(spec: RopeSpec, options: dict[str, Any]) -> None:

@@ -34,10 +34,11 @@ from leval_harness.sweep.task_registry import (
 )
 from leval_tasks.metadata import asked_without_template
 from resonance_vllm import config as overrides
-from resonance_vllm.config import ModelPositions, hub_commit, length_limit
+from resonance_vllm.config import ModelPositions, length_limit
 from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.files import read_object, user_path
+from resonance_vllm.hub import hub_commit
 
 logger = logging.getLogger(__name__)
 EFFECTIVE_CONTEXT, READS, WINDOW = "effective_context", "reads", "window"
@@ -123,7 +124,7 @@ def find_model(model: ModelConfig) -> ModelFiles:
     Raises:
         ModelNotFoundError: there is no such folder, or no such name on the hub.
     """
-    folder = user_path(model.path, f"models.{model.label}.path")
+    folder = user_path(model.path)
     if model.backend not in ROPE_BACKENDS and not folder.is_dir():
         served = {"served": model.path, "base_url": model.args.get("base_url")}
         return ModelFiles(model.path, None, served)

@@ -67,7 +67,7 @@ def find_config(name: str) -> Path:
     Raises:
         ConfigError: neither a file nor a shipped name; near matches are given.
     """
-    path, known = user_path(name, "config"), shipped("sweeps")
+    path, known = user_path(name), shipped("sweeps")
     if path.is_file():
         return path
     if name not in known:

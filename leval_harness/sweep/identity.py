@@ -29,8 +29,8 @@ from leval_harness.sweep.task_registry import (
     own_tasks,
     read_by_tasks,
 )
-from resonance_vllm.config import hub_commit
 from resonance_vllm.files import read_object, user_path
+from resonance_vllm.hub import hub_commit
 
 LIBRARY_PACKAGES = {
     "transformers": ("torch", "transformers"),
@@ -110,7 +110,7 @@ def with_digests(value: Any, key: str = "") -> Any:
         return [with_digests(inside, key) for inside in value]
     if not isinstance(value, str) or "://" in value or len(value) > 1000:
         return value
-    path = user_path(value, key)
+    path = user_path(value)
     if path.is_file():
         return {f"*{path.suffix}": digest(path)}
     if key in FOLDER_ARGS and path.is_dir():

@@ -21,10 +21,11 @@ from leval_harness.training import trainer as shared
 from leval_harness.training.finetune_settings import FineTuneSettings
 from leval_harness.training.text import Ids, prepare_text
 from leval_tasks.perplexity.documents import Text
-from resonance_vllm.config import ModelPositions, length_limit, loading
+from resonance_vllm.config import ModelPositions, length_limit
 from resonance_vllm.errors import SettingError, UserError
 from resonance_vllm.files import read_object, write_json
 from resonance_vllm.hf import load
+from resonance_vllm.hub import loading
 
 logger = logging.getLogger(__name__)
 

@@ -59,7 +59,7 @@ def read_documents(sources: Sequence[str], characters: int | None = None) -> lis
     """
     documents: dict[str, Text] = {}
     for source in sources:
-        path = user_path(source, "data")
+        path = user_path(source)
         if source in HUB_SETS and not path.exists():
             found = _read_hub(source, characters)
         elif source and path.exists():

@@ -14,16 +14,15 @@ import torch
 from torch import Tensor
 
 from resonance_vllm.core import frequencies
-from resonance_vllm.core.phase import rotation_angles
+from resonance_vllm.core.frequencies import Rotation
+from resonance_vllm.core.phase import angles
 from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.errors import RopeConfigError
 
 # Figure 1 of the paper shows 64 training and 64 test positions of feature 6.
 SHOWN_PERIODS = 3
-# Distances looked at together.
-_BLOCK = 2**16
-# Every feature of every position is looked at: gigabytes beyond.
-MOST_POSITIONS, MOST_ANGLES = 2**22, 2**28
+MOST_POSITIONS = 2**22
+"""Every feature of every position is looked at: beyond it takes minutes."""
 
 
 def describe(
@@ -31,22 +30,16 @@ def describe(
 ) -> dict[str, Any]:
     """Frequencies and what follows from them, for a training length `L` of `original` tokens.
 
-    Feature gaps and collisions are looked for up to `factor * L`.
+    Feature gaps are looked for up to `factor * L`.
     """
-    _tested(original, factor)  # refuses lengths that would take long
-    lengths = frequencies.wavelengths(spec, dim, seq_len)
     gaps = feature_gap(spec, dim, original, factor, seq_len)
-    distances, similar = similarity(spec, dim, original, factor, seq_len)
-    worst = int(similar.argmax()) if len(similar) else None
+    lengths = frequencies.wavelengths(spec, dim, seq_len)
     return {
         "inv_freq": frequencies.inv_freq(spec, dim, seq_len).tolist(),
         "wavelengths": lengths.tolist(),
         "attention_factor": spec.method.scale(),
         "critical_dimension": frequencies.critical_dimension(lengths, original),
         "feature_gap": gaps.tolist(),
-        "collision": None
-        if worst is None
-        else {"similarity": float(similar[worst]), "distance": int(distances[worst])},
     }
 
 
@@ -70,16 +63,9 @@ def angles_around(
     # Whole lengths would be a solid block of dots.
     window = min(original, max(64, SHOWN_PERIODS * int(rounded[feature])))
     positions = torch.arange(original - window, original + window)
-    angles = [angles_by_feature(spec, dim, positions, seq_len)[feature].tolist() for spec in specs]
-    return feature, positions.tolist(), angles
-
-
-def angles_by_feature(
-    spec: RopeSpec, dim: int, positions: Tensor, seq_len: int | None = None
-) -> Tensor:
-    """Angles within [0, 2*pi), float64 `[features, positions]`: what Figure 1 draws."""
-    angles = rotation_angles(spec, dim, positions, seq_len)
-    return angles.remainder(2 * math.pi).t().contiguous()
+    rotations = [frequencies.formula(spec, dim, seq_len) for spec in specs]
+    shown = [_angles(each, feature, positions).tolist() for each in rotations]
+    return feature, positions.tolist(), shown
 
 
 def feature_gap(
@@ -98,55 +84,28 @@ def feature_gap(
         Distances of unit vectors, float64 `[dim/2]`, from 0 to 2.
 
     Raises:
-        RopeConfigError: `original` or `factor` is below 1, their product above `MOST_POSITIONS`,
-            or that times the number of features above `MOST_ANGLES`.
+        RopeConfigError: `original` or `factor` is below 1, or their product above `MOST_POSITIONS`.
     """
-    positions = _tested(original, factor)
-    if original * factor * dim / 2 > MOST_ANGLES:
-        raise RopeConfigError(
-            f"dim, original, factor: {dim}, {original}, {factor} are not allowed; allowed: a "
-            f"product of at most {2 * MOST_ANGLES:,}"
-        )
-    trained = angles_by_feature(spec, dim, torch.arange(original), seq_len)
-    tested = angles_by_feature(spec, dim, positions, seq_len)
-    return torch.stack([gap_of_angles(a, b) for a, b in zip(trained, tested, strict=True)])
-
-
-def similarity(
-    spec: RopeSpec, dim: int, original: int, factor: float, seq_len: int | None = None
-) -> tuple[Tensor, Tensor]:
-    """How much positions look alike that are further apart than training has seen.
-
-    `s(D)` is the mean of `cos(D * theta_j)` over the pre-critical features: what they add to the
-    inner product of two equal vectors at a distance of D tokens, 1 where all are back at the same
-    angle. Its largest value is the collision measure.
-
-    Returns:
-        Distances D of `[L, s*L)`, int64, and s(D), float64; both empty without a pre-critical
-        feature.
-
-    Raises:
-        RopeConfigError: as for `feature_gap`.
-    """
-    lengths = frequencies.wavelengths(spec, dim, seq_len)
-    fast = frequencies.critical_dimension(lengths, original)
-    distances = _tested(original, factor if fast else 1)
-    similar = torch.zeros(len(distances), dtype=torch.float64)
-    for start in range(0, len(distances), _BLOCK):
-        angles = rotation_angles(spec, dim, distances[start : start + _BLOCK], seq_len)
-        similar[start : start + _BLOCK] = angles[:, :fast].cos().mean(-1)
-    return distances, similar
-
-
-def _tested(original: int, factor: float) -> Tensor:
-    """Test positions `[L, s*L)`, int64."""
     # So written, a factor that is no number is refused as well.
     if not (original >= 1 and factor >= 1 and original * factor <= MOST_POSITIONS):
         raise RopeConfigError(
             f"original, factor: {original}, {factor} are not allowed; allowed: at least 1 each, "
             f"and a product of at most {MOST_POSITIONS:,}"
         )
-    return torch.arange(original, int(original * factor))
+    rotation = frequencies.formula(spec, dim, seq_len)
+    trained, tested = torch.arange(original), torch.arange(original, int(original * factor))
+    gaps = [
+        gap_of_angles(*(_angles(rotation, feature, at) for at in (trained, tested)))
+        for feature in range(dim // 2)
+    ]
+    return torch.stack(gaps)
+
+
+def _angles(rotation: Rotation, feature: int, positions: Tensor) -> Tensor:
+    """Angles of one feature within [0, 2*pi), float64 `[positions]`: what Figure 1 draws."""
+    own = slice(feature, feature + 1)
+    one = Rotation(rotation.inv_freq[own], rotation.periods[own])
+    return angles(positions, one)[:, 0].remainder(2 * math.pi)
 
 
 def gap_of_angles(trained: Tensor, tested: Tensor) -> Tensor:

@@ -117,8 +117,8 @@ def formula(spec: RopeSpec, dim: int, seq_len: int | None = None) -> Rotation:
         raise RopeConfigError(
             f"dim: {dim} is not allowed; allowed: an even number from 2 to {MOST_DIMENSIONS}"
         )
-    if seq_len is not None and not 1 <= seq_len <= MOST_TOKENS:
-        raise RopeConfigError(not_allowed("seq_len", seq_len, f"from 1 to {MOST_TOKENS:,}"))
+    if seq_len is not None and seq_len < 1:
+        raise RopeConfigError(not_allowed("seq_len", seq_len, "at least 1"))
     return rotation(spec, spec.method.frequencies(dim, seq_len))
 
 

@@ -5,7 +5,6 @@ dimensions), `s` the factor, `L` the original length. A feature turns by its fre
 token; its wavelength is `2*pi/frequency` tokens. Torch is imported where something is computed.
 """
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -68,8 +67,6 @@ class Method(Settings):
     """Whether vLLM multiplies `max_position_embeddings` by `factor` to get the longest sequence."""
     positions_multiplied: ClassVar[bool] = False
     """Whether checkpoints with the method have `max_position_embeddings` times its factor."""
-    vllm_lookalikes: ClassVar[Mapping[str, str]] = {}
-    """Types of vLLM that sound like this method -> what vLLM computes for them."""
     derived: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Keys of the attention factor that checkpoints spell out -> keys that they follow from."""
 
@@ -107,15 +104,6 @@ class Method(Settings):
                 result[key] = list(value) if isinstance(value, tuple) else value
         return result
 
-    def same_as(self, other: "Method") -> bool:
-        """Whether another method has these frequencies and this attention factor, however spelt."""
-        if type(self) is not type(other):
-            return False
-        keys = [key for key in self.key_names() if key not in self.derived]
-        if any(getattr(self, key) != getattr(other, key) for key in keys):
-            return False
-        return math.isclose(self.scale(), other.scale(), rel_tol=1e-6)
-
     @property
     def extension(self) -> float | None:
         """`s`, where the longest sequence has `L * s` tokens."""
@@ -135,10 +123,6 @@ class Method(Settings):
     def switch_length(self) -> int | None:
         """Length in tokens beyond which other frequencies apply; None where there is none."""
         return None
-
-    def rotary_dim(self, head_dim: int) -> int:
-        """Dimensions of a head that the method gives frequencies to."""
-        return int(head_dim * self.partial_rotary_factor)
 
     def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
         """Inverse frequencies without Resonance, float64 `[dim/2]` on the CPU, radians a token.
@@ -184,10 +168,6 @@ class Method(Settings):
     def for_vllm(self, parameters: dict[str, Any]) -> dict[str, Any]:
         """`rope_parameters` (complete, ours) with the keys that vLLM knows."""
         return parameters
-
-    def stock_rows(self, positions: int) -> int:
-        """Positions in the cos/sin table of vLLM's own type of this name."""
-        return positions
 
 
 class ScaledMethod(Method):

@@ -48,9 +48,6 @@ class Linear(ScaledMethod):
     def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
         return plain_frequencies(self.rope_theta, dim) / self.factor
 
-    def stock_rows(self, positions: int) -> int:
-        return int(positions * self.factor)
-
 
 class NtkAware(ScaledMethod):
     """NTK-aware scaling (bloc97): a larger base. New in both libraries.
@@ -61,10 +58,6 @@ class NtkAware(ScaledMethod):
     name = "ntk_aware"
     aliases = ("ntk",)
     formula = "base `b*s^(d/(d-2))`; `base_scaling: paper`: base `s*b`"
-    vllm_lookalikes = {
-        "ntk": "base*factor divided by factor^(2/d), not NTK-aware scaling: write ntk_aware for "
-        "that"
-    }
 
     base_scaling: Literal["exact", "paper"] = Field(
         default="exact", description="Base b*s^(d/(d-2)), or s*b as in the paper's Appendix C.2."
@@ -101,10 +94,6 @@ class Dynamic(ScaledMethod):
     hf_warns_of = ("original_max_position_embeddings",)
     formula = "`ntk_aware` with `s*length/L - (s-1)`; the paper's dynamic NTK is `factor: 1.0`"
     follows_length = True
-    vllm_lookalikes = {
-        "dynamic": "fixed at start-up and, without max_trained_positions, not scaled at all; "
-        "ntk_aware with the factor of the served length is what transformers' dynamic does there"
-    }
 
     def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
         factor = self._factor_at(seq_len)
@@ -204,9 +193,6 @@ class Yarn(ScaledMethod):
             own = {key: getattr(self, key) for key in ("beta_fast", "beta_slow", "truncate")}
             parameters = {**own, **parameters}
         return parameters
-
-    def stock_rows(self, positions: int) -> int:
-        return self.length_limit(positions)
 
 
 class Llama3(ScaledMethod):
@@ -351,9 +337,6 @@ class Proportional(Method):
     name = "proportional"
     stock = True
     formula = "`b^(-2j/d)` over the whole head, 0 beyond the share `partial_rotary_factor`"
-
-    def rotary_dim(self, head_dim: int) -> int:
-        return head_dim
 
     def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
         result = plain_frequencies(self.rope_theta, dim)

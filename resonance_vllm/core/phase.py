@@ -32,13 +32,6 @@ def angles(position_ids: Tensor, rotation: Rotation, dtype: torch.dtype = torch.
     return torch.where(rotation.periods > 0, exact, at.to(dtype) * rotation.inv_freq.to(dtype))
 
 
-def rotation_angles(
-    spec: RopeSpec, dim: int, positions: Tensor, seq_len: int | None = None
-) -> Tensor:
-    """Angles in closed form, float64, exact with Resonance, `[..., features]` radians."""
-    return angles(positions, frequencies.formula(spec, dim, seq_len).to(positions.device))
-
-
 def cos_sin(
     spec: RopeSpec,
     dim: int,
@@ -51,7 +44,7 @@ def cos_sin(
     Two tensors `[..., dim/2]` on the device of `positions`. The angle is computed in float64,
     whatever the `dtype` of the result.
     """
-    turned = rotation_angles(spec, dim, positions, seq_len)
+    turned = angles(positions, frequencies.formula(spec, dim, seq_len).to(positions.device))
     scale = spec.method.scale()
     return (turned.cos() * scale).to(dtype), (turned.sin() * scale).to(dtype)
 

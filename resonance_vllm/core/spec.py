@@ -70,9 +70,7 @@ class RopeType:
             return cls(name, METHODS[base], resonance)
         end = hint(name, ROPE_TYPES)
         if base in ALIASES:
-            end = f"; did you mean {ALIASES[base]!r}?"
-            if base in METHODS[ALIASES[base]].vllm_lookalikes:
-                end += f" (vLLM's {base} is another formula)"
+            end = f"; did you mean {ALIASES[base]!r}? (vLLM's {base} is another formula)"
         raise RopeConfigError(f"rope_type: unknown type {shown(name)}{end}")
 
     def key_names(self) -> list[str]:
@@ -133,8 +131,6 @@ class RopeRequest:
                     f"rope: {item!r} in {text!r} has no value; allowed: TYPE:key=value,key=value "
                     "or a JSON dictionary"
                 )
-            if key.strip() in rope:
-                raise RopeConfigError(f"{key.strip()}: given twice in {shown(text)}; allowed: once")
             rope[key.strip()] = parsed_value(value.strip())
         return cls.from_dict(rope)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from resonance_vllm.config import refuse_missing_folder
 from resonance_vllm.errors import SettingError
+from resonance_vllm.hub import refuse_missing_folder
 
 
 @pytest.mark.parametrize("name", ["./m", "/no/m", "~/no-such-folder", "a/b/c"])

@@ -112,7 +112,7 @@ def test_a_changed_copy_is_checked_like_the_first():
     assert config.changed(**{"from": "hub"}).changed(rate=3).source == "hub"
     assert config.rate == 2.0
     with pytest.raises(UserError, match="rate: 0 is not allowed"):
-        config.changed(rate=0, error=UserError)
+        config.changed(rate=0)
     with pytest.raises(SettingError, match="did you mean 'rate'"):
         config.changed(rat=1)
 

@@ -36,8 +36,8 @@ posgen evaluate empty --encoding yarn                   # posgen train
 posgen table empty                                      # posgen train
 """
 WRONG_USAGE = """
-nope                                                    # no command 'nope'
-swep quickstart                                         # did you mean 'sweep'
+nope                                                    # No such command 'nope'
+swep quickstart                                         # Did you mean 'sweep'
 rope                                                    # --method
 rope --method nope                                      # 'nope' is not one of
 rope --method ntk --factor 0.5                          # factor: 0.5 is not allowed

@@ -4,11 +4,6 @@ A test that takes `family` runs once for every folder, unless it names the famil
 about; no test names a folder.
 """
 
-import os
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-
 import families_record
 import pytest
 
@@ -20,16 +15,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "family" in metafunc.fixturenames and not chosen:
         folders = families_record.folders()
         metafunc.parametrize("family", folders, ids=lambda folder: folder.name)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def for_pictures() -> Iterator[None]:
-    """Packages that classes of vision-language models ask for, on the path of processes started."""
-    aside = Path(sys.prefix) / "pictures"
-    with pytest.MonkeyPatch.context() as patch:
-        if aside.is_dir():
-            patch.setenv("PYTHONPATH", str(aside), prepend=os.pathsep)
-        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

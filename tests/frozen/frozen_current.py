@@ -99,7 +99,7 @@ def current_rope_in_vllm() -> Rows:
 
 def wanted_in_vllm(family: Path, request: str) -> tuple[Row, int | None, bool] | None:
     """What vLLM is asked to build, the longest sequence, and whether a scaling is replaced."""
-    from resonance_vllm.check import limits
+    from resonance_vllm.check import limit_of
     from resonance_vllm.config import ModelPositions, vllm_hf_overrides
     from resonance_vllm.core.spec import RopeRequest
     from resonance_vllm.errors import RopeConfigError
@@ -115,8 +115,7 @@ def wanted_in_vllm(family: Path, request: str) -> tuple[Row, int | None, bool] |
                 break
         else:
             job = {"model": str(family), "hf_overrides": overrides, "max_model_len": None}
-            known = model.with_length(spec.method.trained_length)
-            return job, limits(known, spec)[1], model.replaced(spec) is not None
+            return job, limit_of(model, spec), model.replaced(spec) is not None
     return None
 
 

@@ -56,6 +56,8 @@ SETTINGS = {
 def test_runs_of_other_settings_are_other_blocks(tmp_path, what):
     rows = two(tmp_path, {"values": ACC}, {"values": {"acc,none": 0.6}, **SETTINGS[what]})
     assert rows["block"].nunique() == 2
+    title = "org/model · backend hf" if what == "backend" else "org/model"
+    assert rows.loc["a", "block"] == title, "what is unset is not in a title"
     assert rows["rank"].isna().all()
     assert rows["difference"].isna().all()
 
@@ -367,3 +369,111 @@ def test_documents_that_were_cut_elsewhere_are_said(tmp_path):
     assert rows["note"].str.contains("documents were cut at different places").all()
     same = models(tmp_path / "same", sides[0], sides[0])
     assert not same["note"].str.contains("cut at different").any()
+
+
+def of_values(values, unit="score", per_document=1, name="acc"):
+    """Samples of these numbers, so many to a document; losses are of 100 tokens each."""
+    of = (lambda v: [100 * v, 100]) if unit == "loss" else (lambda v: v)
+    return [
+        sample(at, of(value), name,
+               doc={"document_id": at // per_document, "cluster": at // per_document,
+                    "question_id": at}) for at, value in enumerate(values)
+    ]  # fmt: skip
+
+
+def test_intervals_of_shares_are_on_the_logit_scale_and_of_other_scores_plain(tmp_path):
+    shares, beyond = RNG.random(24), RNG.random(24) * 3
+    shares[:3] = 0, 1, 0.5  # not all are 0 or 1
+    write(tmp_path / "a", samples=of_values(shares, per_document=4), better=UP)
+    write(tmp_path / "b", samples=of_values(beyond, per_document=4), better=UP, task="other")
+    rows = compared(tmp_path)
+    assert rows["interval"].tolist() == ["clustered"] * 2
+    for folder, values in (("a", shares), ("b", beyond)):
+        row, sums = rows.loc[folder], values.reshape(6, 4).sum(axis=1)
+        error = np.sqrt(((sums - sums.mean()) ** 2).sum() / 5 / 6) / 4
+        half, mean = stats.t.ppf(0.975, 5) * error, values.mean()
+        ends = [mean - half, mean + half]
+        if folder == "a":
+            middle, width = np.log(mean / (1 - mean)), half / (mean * (1 - mean))
+            ends = [1 / (1 + np.exp(-middle + width)), 1 / (1 + np.exp(-middle - width))]
+        assert (row["stderr"], row["low"], row["high"]) == pytest.approx((error, *ends))
+
+
+@pytest.mark.parametrize(
+    ("how", "interval", "right"),
+    [
+        ({"samples": of_values([1, 0, 0, 1])}, "exact", (2, 4)),
+        ({"samples": of_values([0.5, 0.25, 1, 0])}, "clustered", None),
+        ({"samples": of_values([1] * 8, per_document=4)}, "exact", (2, 2)),
+        ({"values": {"acc,none": 1.0}}, "exact", (20, 20)),
+        ({"values": {"acc,none": 1.0, "acc_stderr,none": 0.0}}, "exact", (20, 20)),
+        ({"values": {"acc,none": 0.5, "acc_stderr,none": 0.1}}, "reported", None),
+        ({"values": {"acc,none": 0.5, "acc_stderr,none": 0.0}}, "none", None),
+        ({"values": {"acc,none": 0.5}}, "none", None),
+    ],
+)  # fmt: skip
+def test_which_interval_a_score_has(tmp_path, how, interval, right):
+    row = compared(write(tmp_path / "a", better=UP, **how).parent).loc["a"]
+    assert row["interval"] == interval
+    if right is not None:
+        ends = stats.binomtest(*right).proportion_ci()
+        assert (row["low"], row["high"]) == pytest.approx((ends.low, ends.high))
+    assert (row["stderr"] == 0.1) == (interval == "reported")
+
+
+@pytest.mark.parametrize("documents", [2, 3])
+def test_a_loss_needs_three_documents_for_an_interval_and_a_score_does_not(tmp_path, documents):
+    base = np.linspace(0.5, 0.7, documents)
+    for at, more in enumerate(({}, ROPE)):
+        values = base + at * np.linspace(0.1, 0.2, documents)
+        for task, name in (("x", "loss"), ("y", "acc")):
+            rows = of_values(values, unit=name, name=name)
+            write(tmp_path / f"{task}{at}", {f"{name},none": values.mean()}, task, rows,
+                  better={name: name == "acc"},
+                  config={"model_args": {"pretrained": "m", **more}})  # fmt: skip
+    rows = compared(tmp_path, baseline="as shipped")
+    assert rows["low"].notna().to_dict() == {
+        "x0": documents > 2, "x1": documents > 2, "y0": True, "y1": True,
+    }  # fmt: skip
+    assert rows["diff_low"].notna()[["x1", "y1"]].tolist() == [documents > 2, True]
+
+
+def test_mcnemars_p_is_exact_for_many_questions_too(tmp_path):
+    first, second = answers([0] * 20 + [1] * 9 + [0] * 6), answers([1] * 20 + [0] * 9 + [0] * 6)
+    row = two(tmp_path, {"samples": first}, {"samples": second}, baseline="as shipped").loc["b"]
+    assert row["p"] == pytest.approx(stats.binomtest(9, 29).pvalue, rel=1e-12)
+
+
+def test_a_metric_that_is_no_share_anywhere_is_none_in_all_runs_of_its_task(tmp_path):
+    for at, (task, value) in enumerate((("x", 0.5), ("x", 37.0), ("y", 0.5), ("z", -0.5))):
+        write(tmp_path / f"{at}", {"f1,none": value}, task,
+              config={"model_args": {**ROPE, "dtype": f"{at}"}})  # fmt: skip
+    assert compared(tmp_path)["unit"].tolist() == ["", "", "share", ""]
+
+
+def test_runs_of_unknown_length_are_ranked_compared_and_dated(tmp_path):
+    """A key that is missing in all rows drops none of them."""
+    first, second = answers([1, 0, 0, 0, 0, 0, 1, 0]), answers([1, 1, 1, 1, 1, 1, 1, 0])
+    known = {"better": {"acc": True}, "max_length": None}
+    write(tmp_path / "a", samples=first, date=1e9, **known)
+    write(tmp_path / "b", samples=second, config={"model_args": ROPE}, **known)
+    rows = compared(tmp_path, baseline="as shipped")
+    assert rows["context_length"].isna().all()
+    assert rows["rank"].tolist() == [2, 1]
+    assert rows.loc["b", "difference"] == 0.625
+    assert rows.loc["b", "p_holm"] == rows.loc["b", "p"]
+    write(tmp_path / "c", samples=second, date=2e9, **known)
+    rows = compared(tmp_path)
+    assert rows["label"].tolist() == [
+        "as shipped (2001-09-09 01:46)", "yarn x2", "as shipped (2033-05-18 03:33)",
+    ]  # fmt: skip
+    assert rows["note"].tolist() == [REPETITION, "", ""]
+    other = {"better": {"acc": False}, "max_length": None}
+    write(tmp_path / "d", samples=first, config={"model_args": {"rope_parameters": {
+        "rope_type": "linear", "factor": 2}}}, **other)  # fmt: skip
+    assert set(compared(tmp_path)["note"]) == {UNKNOWN_DIRECTION}
+
+
+def test_a_number_without_rivals_has_no_note(tmp_path):
+    write(tmp_path / "a", ACC)
+    assert compared(tmp_path)["note"].tolist() == [""]

@@ -31,7 +31,9 @@ def answered(sweep, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(answered, tmp_path_factory):
-    return write_page(answered, compared_frame(answered), tmp_path_factory.mktemp("page") / "p")
+    return write_page(
+        answered, compared_frame(answered), tmp_path_factory.mktemp("page") / "p", "T"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -166,14 +168,14 @@ def test_a_page_replaces_a_page_and_nothing_else(page, sweep, tmp_path):
     results = load_results(sweep)
     compared = compared_frame(results)[:20]
     out = tmp_path / "p"
-    write_page(results, compared, out)
-    (out / "figures" / "old.svg").write_text("")
-    write_page(results, compared, out)
-    assert not (out / "figures" / "old.svg").exists()
+    write_page(results, compared, out, "T")
+    (out / "old.svg").write_text("")
+    write_page(results, compared, out, "T")
+    assert not (out / "old.svg").exists()
     assert (out / MARKER).is_file()
     assert [each.name for each in tmp_path.iterdir()] == ["p"]
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("")
     with pytest.raises(ValueError, match="not empty and holds no leaderboard page"):
-        write_page(results, compared, tmp_path / "other")
+        write_page(results, compared, tmp_path / "other", "T")
     assert [each.name for each in (tmp_path / "other").iterdir()] == ["thesis.tex"]

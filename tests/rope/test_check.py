@@ -4,24 +4,18 @@ import json
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from families_record import read
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import resonance_vllm.check
 from leval_harness.cli.main import main
-from resonance_vllm.check import about_vllm, report
+from resonance_vllm.check import report
 from resonance_vllm.config import ModelPositions
 from resonance_vllm.core.spec import METHODS
 from resonance_vllm.verify import NoRope, RotaryReport
 
-FAMILIES = Path(__file__).parents[1] / "families" / "configs"
-NAMES = sorted(folder.name for folder in FAMILIES.iterdir() if (folder / "config.json").is_file())
-RECORD = read("transformers")
-MODULE_KEYS = ["name", "layer_type", "inv_freq", "attention_factor", "exact_phase"]
 LLAMA = {
     "model_type": "llama",
     "architectures": ["LlamaForCausalLM"],
@@ -64,18 +58,10 @@ def test_what_people_read(tmp_path, check):
     assert "not installed: vllm is not installed" in out
 
 
-def test_a_word_on_qwen3(check):
-    out = check(FAMILIES / "qwen3_8b")[1]
-    assert "40960 is 32768 and room beside it" in out
-    assert "original_max_position_embeddings=32768" in out
-    assert "room beside it" not in check(FAMILIES / "qwen3_8b_yarn_v5")[1]
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
         (("--context-length", "0"), 2, "--context-length"),
-        (("--context-length", "-1"), 2, "--context-length"),
         (("--rope", "yarn:factor=4", "--context-length", "5000"), 1, "--rope yarn:factor=20, or"),
         (("--rope", "nope"), 2, "rope_type: unknown type 'nope'"),
     ],
@@ -86,40 +72,34 @@ def test_wrong_usage(arguments, code, words, tmp_path, check):
     assert words in err
 
 
-@pytest.mark.parametrize("path", ["./nowhere", "/nowhere/at/all", "~/nowhere", "a/b/c"])
-def test_a_folder_that_is_not_there_is_no_name_of_the_hub(path, check):
-    code, out, err = check(path)
-    assert (code, out) == (2, "")
-    assert "there is no folder" in err
+@pytest.mark.parametrize(
+    ("path", "code", "words"),
+    [
+        ("./nowhere", 2, "there is no folder './nowhere'"),
+        ("a/b/c", 2, "there is no folder 'a/b/c'"),
+        ("nowhere", 1, "there is no folder 'nowhere', and the hub gives no such model"),
+        ("nowhere/model", 1, "and the hub gives no such model"),
+    ],
+)
+def test_neither_a_folder_nor_a_name_of_the_hub(path, code, words, check):
+    ended, out, err = check(path)
+    assert (ended, out) == (code, "")
+    assert words in err
 
 
-@pytest.mark.parametrize("content", ["", "[]", "null", "{", "3", '"llama"', "{}"])
+@pytest.mark.parametrize("content", [None, "", "[]", "{", '"llama"', "{}"])
 def test_a_config_that_is_none(content, tmp_path, check):
-    (tmp_path / "config.json").write_text(content)
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
     code, _, err = check(tmp_path, "--rope", "yarn:factor=2")
     assert code == 2
     assert err.startswith("Error: ")
 
 
-def test_a_folder_without_config(tmp_path, check):
-    code, _, err = check(tmp_path)
-    assert code == 2
-    assert "holds no config.json" in err
-
-
-@pytest.mark.parametrize("length", [0, -5])
-def test_a_length_that_is_none_is_named(length, tmp_path, check):
-    folder = saved(tmp_path, max_position_embeddings=length)
-    code, _, err = check(folder, "--rope", "yarn:factor=4")
+def test_a_length_that_is_none_is_named(tmp_path, check):
+    code, _, err = check(saved(tmp_path, max_position_embeddings=0), "--rope", "yarn:factor=4")
     assert code == 2
     assert "max_position_embeddings: the model's config has none of at least 1" in err
-
-
-@pytest.mark.parametrize("name", ["nowhere", "nowhere/model"])
-def test_neither_a_folder_nor_a_name_of_the_hub(name, check):
-    code, _, err = check(name)
-    assert code == 1
-    assert f"there is no folder '{name}', and the hub gives no such model" in err
 
 
 JSON = st.recursive(
@@ -137,7 +117,7 @@ ROPE = st.dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     changes=st.dictionaries(st.sampled_from(KEYS), JSON | ROPE, min_size=1, max_size=3),
     rope=st.sampled_from([(), ("--rope", "resonance"), ("--rope", "yarn:factor=2")]),
@@ -186,9 +166,7 @@ SLIDING, FULL = held("sliding_attention"), held("full_attention", (0.5, 0.05))
     ("hf", "vllm", "words"),
     [
         ([held()], [held(module="a"), held(module="b")], []),
-        ([held()], [held(inv_freq=(1.0, 0.1 * (1 + 1e-7)))], []),
         ([held()], [held(inv_freq=(1.0, 0.101))], ["rotation: on vLLM 1 of 2 frequencies differ"]),
-        ([held()], [held(inv_freq=(1.0,))], ["rotation: on vLLM 1 features turn, and 2 as it is"]),
         ([held()], [held(factor=1.2)], ["rotation: on vLLM the attention factor is 1.2, not 1"]),
         ([held(exact=True)], [held()], ["exact phase: on transformers alone"]),
         ([SLIDING, FULL], [FULL, SLIDING], []),
@@ -242,17 +220,13 @@ def test_a_length_above_the_limit_names_the_method_that_reaches_it(tmp_path, che
     assert check(folder, "--context-length", 1024, "--rope", "yarn:factor=4")[0] == 0
 
 
-def test_types_that_follow_the_length_differ_and_are_said_to(look):
+def test_what_vllm_does_otherwise_is_said(look, monkeypatch):
     lines = look([held()], [held()], {"rope_type": "dynamic", "factor": 2})["disagreements"]
     assert any("dynamic on transformers, ntk_aware on vLLM" in line for line in lines)
-
-
-def test_a_plugin_that_vllm_will_not_load_is_named(monkeypatch):
     monkeypatch.setenv("VLLM_PLUGINS", "another")
-    model = ModelPositions.of(LLAMA)
-    lines = about_vllm(model.complete({"rope_type": "resonance_yarn", "factor": 2}), model)
+    lines = look([held()], [held()], {"rope_type": "resonance_yarn", "factor": 2})["disagreements"]
     assert any("VLLM_PLUGINS='another'" in line for line in lines)
-    assert about_vllm(model.complete({"rope_type": "yarn", "factor": 2}), model) == []
+    assert look([held()], [held()], {"rope_type": "yarn", "factor": 2})["disagreements"] == []
 
 
 @pytest.mark.vllm
@@ -269,16 +243,13 @@ def test_both_libraries_hold_the_same(tmp_path, capsys):
         assert module["exact_phase"]
 
 
-def test_one_library_alone(monkeypatch):
-    def never(*args):
-        raise AssertionError("vLLM was asked")
-
-    monkeypatch.setattr(resonance_vllm.check, "_vllm_report", never)
-    model = ModelPositions.of_checkpoint(str(FAMILIES / "qwen3_8b"))
-    found = report(str(FAMILIES / "qwen3_8b"), model, None, libraries=("transformers",))
+def test_one_library_alone(monkeypatch, look):
+    monkeypatch.setattr(resonance_vllm.check, "_hf_report", lambda *_: [held()])
+    monkeypatch.setattr(resonance_vllm.check, "_vllm_report", None)
+    found = report(look.path, ModelPositions.of(LLAMA), None, libraries=("transformers",))
     assert found["vllm"] == {"not_asked": "by --library"}
     assert found["disagreements"] == []
-    assert len(found["transformers"]["modules"][0]["inv_freq"]) == 64
+    assert found["transformers"]["modules"][0]["inv_freq"] == [1.0, 0.1]
 
 
 @pytest.mark.vllm

@@ -35,13 +35,8 @@ def test_json_is_alone_on_stdout_and_in_full_precision():
     result = run(rope, "--method", "yarn", "--resonance", "--json")
     facts = json.loads(result.stdout)
     assert list(facts) == [
-        "inv_freq",
-        "wavelengths",
-        "attention_factor",
-        "critical_dimension",
-        "feature_gap",
-        "collision",
-    ]
+        "inv_freq", "wavelengths", "attention_factor", "critical_dimension", "feature_gap"
+    ]  # fmt: skip
     assert facts["inv_freq"][0] == 2 * math.pi / 6
     assert facts["wavelengths"][0] == 6.0
     assert facts["attention_factor"] == 0.1 * math.log(8) + 1
@@ -59,33 +54,12 @@ def test_every_flag_is_accepted_with_every_method(method, resonance):
     assert len(json.loads(result.stdout)["feature_gap"]) == 16
 
 
-def test_wavelengths_and_collision_of_the_papers_small_model():
+def test_wavelengths_of_the_papers_small_model():
     small = ("--head-dim", 64, "--original", 64, "--factor", 4)
-    asked = ("--method", "default", *small, "--resonance")
-    result = run(rope, *asked, "--json")
-    facts = json.loads(result.stdout)
+    facts = json.loads(run(rope, "--method", "default", *small, "--resonance", "--json").stdout)
     fast = [6, 8, 11, 15, 20, 26, 35, 47, 63]
     assert facts["wavelengths"][:9] == pytest.approx(fast, rel=1e-15)
     assert facts["feature_gap"][:9] == [0.0] * 9
-    similar = {
-        distance: sum(math.cos(2 * math.pi * distance / length) for length in fast) / 9
-        for distance in range(64, 256)
-    }
-    worst = max(similar, key=similar.__getitem__)
-    expected = {"similarity": pytest.approx(similar[worst], abs=1e-12), "distance": worst}
-    assert facts["collision"] == expected
-    assert (round(similar[worst], 3), worst) == (0.701, 240)
-    assert f"collision           {similar[worst]:.3f} at {worst}" in run(rope, *asked).stdout
-
-
-def test_collision_of_plain_rope_and_where_there_is_none():
-    small = ("--method", "default", "--head-dim", 64, "--original", 64, "--json")
-    collision = json.loads(run(rope, *small, "--factor", 4).stdout)["collision"]
-    assert (round(collision["similarity"], 3), collision["distance"]) == (0.547, 134)
-    assert json.loads(run(rope, *small, "--factor", 1).stdout)["collision"] is None
-    slow = ("--method", "default", "--head-dim", 8, "--original", 4, "--factor", 4)
-    assert json.loads(run(rope, *slow, "--json").stdout)["collision"] is None
-    assert "collision" not in run(rope, *slow).stdout
 
 
 def test_the_table_shows_each_feature():
@@ -100,16 +74,7 @@ def test_the_table_shows_each_feature():
         (("--method", "ntk", "--factor", "0.5"), "factor: 0.5"),
         (("--method", "yarn", "--head-dim", "7"), "dim: 7"),
         (("--method", "yarn", "--head-dim", "1026"), "dim: 1026 is not allowed; allowed: an even"),
-        (("--method", "yarn", "--head-dim", "1000000"), "dim: 1000000 is not"),
-        (
-            ("--method", "dynamic", "--seq-len", "9" * 400),
-            "allowed: from 1 to 9,007,199,254,740,992",
-        ),
-        (
-            ("--method", "dynamic", "--seq-len", "0"),
-            "seq_len: 0 is not allowed; allowed: from 1 to",
-        ),
-        (("--method", "yarn", "--head-dim", "1024", "--original", "500000"), "dim, original, fac"),
+        (("--method", "dynamic", "--seq-len", "0"), "seq_len: 0 is not allowed; allowed: at"),
         (("--method", "nope"), "nope"),
         (("--method", "yarn", "--ramp", "sideways"), "ramp: 'sideways'"),
         (("--method", "longrope", "--short-factor", "[1"), "short_factor: '[1'"),
@@ -152,7 +117,6 @@ def test_the_documentation_holds_the_table_of_methods():
     page = Path(__file__).parents[2] / "docs" / "reference" / "rope.md"
     text = page.read_text(encoding="utf-8")
     assert table.stdout in text, f"put the output of `leval-harness rope --list` into {page}"
-    assert all(f"\n| `{key}` |" in table.stdout for key in ("rope_theta", "factor", "ramp"))
 
 
 def test_the_picture_is_drawn_with_and_without_resonance(tmp_path):
@@ -164,7 +128,6 @@ def test_the_picture_is_drawn_with_and_without_resonance(tmp_path):
 
 
 def test_export_prints_the_serving_command(tmp_path, monkeypatch):
-    # asking the real one takes as long as its import: tests/rope/test_export_families.py
     monkeypatch.setattr("resonance_vllm.check.vllm_report", lambda path: [])
     source, out = tmp_path / "source", tmp_path / "out"
     source.mkdir()

@@ -166,12 +166,9 @@ def test_a_model_that_does_not_build_is_refused_with_the_reason(source, tmp_path
     with pytest.raises(UserError, match=r"transformers cannot .*: Padding_idx must"):
         export_checkpoint(source, RopeRequest.parse("yarn:factor=2"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_a_file_is_no_folder_to_write_to(tmp_path):
     (tmp_path / "out").write_text("mine")
-    with pytest.raises(OSError, match=r"out: .*out is a file; give a new folder"):
-        export_checkpoint(tmp_path, RopeRequest.parse("yarn:factor=2"), tmp_path / "out")
+    with pytest.raises(OSError, match=r"out: .*out is there already; give a new folder"):
+        export_checkpoint(source, RopeRequest.parse("yarn:factor=2"), tmp_path / "out")
     assert (tmp_path / "out").read_text() == "mine"
 
 
@@ -228,19 +225,8 @@ def test_what_no_list_of_factors_holds_is_refused(tmp_path, name, rope, words):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.vllm
-@pytest.mark.long
-def test_the_installed_vllm_is_asked(tmp_path, caplog):
-    """It follows an export of Qwen 3, and would not run gpt-oss, whose type its code fixes."""
-    folders = {each.name: each for each in FOLDERS}
-    export_checkpoint(folders["qwen3_8b"], RESONANCE, tmp_path / "qwen")
-    assert "vLLM" not in caplog.text
-    export_checkpoint(folders["gpt_oss_20b"], RESONANCE, tmp_path / "oss")
-    assert "vLLM would not run this export" in caplog.text
-
-
 @pytest.mark.hf
-def test_another_rotation_in_vllm_is_a_refusal(tmp_path, monkeypatch):
+def test_another_rotation_in_vllm_is_a_refusal_and_none_a_warning(tmp_path, monkeypatch, caplog):
     from resonance_vllm.verify import RotaryReport
 
     folder = next(each for each in FOLDERS if each.name == "qwen3_8b")
@@ -250,3 +236,6 @@ def test_another_rotation_in_vllm_is_a_refusal(tmp_path, monkeypatch):
     with pytest.raises(RopeConfigError, match=r"of vLLM holds .*64 of 64 frequencies differ"):
         export_checkpoint(folder, RESONANCE, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+    monkeypatch.setattr("resonance_vllm.check.vllm_report", lambda path: 1 / 0)
+    export_checkpoint(folder, RESONANCE, tmp_path / "out")
+    assert "vLLM would not run this export: division by zero" in caplog.text

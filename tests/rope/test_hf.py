@@ -16,7 +16,7 @@ from resonance_vllm.core.maps import MappedMethod
 from resonance_vllm.core.phase import cos_sin
 from resonance_vllm.core.spec import OWN_TYPES, ROPE_TYPES, RopeSpec, RopeType
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.hf_rotation import rope_function
+from resonance_vllm.hf_rotary import rope_function
 
 L, LENGTH = "original_max_position_embeddings", 16
 THETA = {"rope_theta": 100.0}

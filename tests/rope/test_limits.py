@@ -1,4 +1,4 @@
-"""How long may it read? Tasks, backends, check and plugin are asked, and give one answer."""
+"""How long may it read? Tasks and backends of both libraries are asked, and give one answer."""
 
 import json
 import subprocess
@@ -9,7 +9,6 @@ from naive_maps import MOVING
 
 from leval_tasks.context import resolve_context
 from resonance_vllm import config as settings
-from resonance_vllm.check import limits
 from resonance_vllm.config import ModelPositions, length_limit
 from resonance_vllm.core.spec import ROPE_TYPES, RopeType
 from resonance_vllm.errors import RopeConfigError
@@ -63,27 +62,19 @@ def answers(rope, config, folder):
     (folder / "config.json").write_text(json.dumps(config))
     model = ModelPositions.of_checkpoint(str(folder))
     spec = model.complete(rope)
-    on_transformers, on_vllm_engine = limits(model, spec)
-    on_hf, on_vllm = settings.hf_overrides(spec, model), settings.vllm_hf_overrides(spec, model)
-    given = {"pretrained": str(folder)}
     by_library = {
         library: settings.model_args(spec, model, library=library, model_path=str(folder))
         for library in ("transformers", "vllm")
     }
     result = {
         "the function": length_limit(model, spec),
-        "check, transformers": on_transformers,
         "backend, transformers": by_library["transformers"]["max_length"],
         "backend, vllm": by_library["vllm"]["max_model_len"],
     }
-    # What follows the length is frozen for vLLM as another method, and transformers takes the
-    # config's length for the trained one.
+    # transformers takes the config's length for the trained one of what follows the length.
     if not spec.method.follows_length:
-        result["check, vllm"] = on_vllm_engine
-        result["tasks, vllm"] = resolve_context({**given, "hf_overrides": on_vllm}).length
-        result["tasks, transformers"] = resolve_context({**given, **on_hf}).length
-        written = ModelPositions.of({**config, "rope_scaling": None, **on_hf})
-        result["a checkpoint written so"] = length_limit(written)
+        written = {**config, "rope_scaling": None, **settings.hf_overrides(spec, model)}
+        result["a checkpoint written so"] = length_limit(ModelPositions.of(written))
     return spec, result
 
 
@@ -104,9 +95,9 @@ def test_what_vllm_cannot_run_has_a_limit_on_transformers_alone(rope_type, tmp_p
     (tmp_path / "config.json").write_text(json.dumps(config))
     model = ModelPositions.of_checkpoint(str(tmp_path))
     spec = model.complete({"rope_type": rope_type, "factor": 4.0})
-    assert limits(model, spec) == (16384, None)
+    assert length_limit(model, spec) == 16384
     args = settings.model_args(spec, model, library="transformers", model_path=str(tmp_path))
-    assert resolve_context({**args, "max_length": None}).length == args["max_length"] == 16384
+    assert args["max_length"] == 16384
     with pytest.raises(RopeConfigError, match="vLLM's attention meets every key at its own"):
         settings.model_args(spec, model, library="vllm", model_path=str(tmp_path))
 
@@ -116,8 +107,8 @@ def test_llama_3_1_with_resonance_reads_what_llama_3_1_reads(rope_type, tmp_path
     config = {**LLAMA, **CONFIGS["llama 3.1"]}
     config["rope_scaling"] = {**LLAMA3, "rope_type": rope_type}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert resolve_context({"pretrained": str(tmp_path)}).length == 131072
-    assert limits(ModelPositions.of_checkpoint(str(tmp_path)), None) == (131072, 131072)
+    assert resolve_context({"pretrained": str(tmp_path)})[0] == 131072
+    assert length_limit(ModelPositions.of_checkpoint(str(tmp_path))) == 131072
     _, found = answers({"rope_type": rope_type}, config, tmp_path)
     assert set(found.values()) == {131072}, found
 
@@ -128,14 +119,14 @@ import sys
 import resonance_vllm.core.methods, resonance_vllm.core.table
 from resonance_vllm import config as overrides
 from resonance_vllm.core.spec import RopeRequest
-from resonance_vllm.config import length_limit, vllm_limit
+from resonance_vllm.config import length_limit
 from resonance_vllm.config import ModelPositions
 from resonance_vllm.config import hf_overrides, vllm_hf_overrides
 model = ModelPositions.of({"max_position_embeddings": 256, "rope_theta": 1e4, "head_dim": 64})
 rope = model.complete(RopeRequest.parse("resonance_yarn:factor=4"))
 assert length_limit(model, rope) == 1024
 assert rope.method.scale() > 1.1
-hf_overrides(rope, model), vllm_hf_overrides(rope, model), vllm_limit(model)
+hf_overrides(rope, model), vllm_hf_overrides(rope, model)
 overrides.model_args(rope, model, library="vllm", model_path="x")
 assert "torch" not in sys.modules and "transformers" not in sys.modules, "heavy"
 """

@@ -1,12 +1,10 @@
 """What the adapters write for each library."""
 
-import logging
 from pathlib import Path
 
 import pytest
 
 from resonance_vllm import config as settings
-from resonance_vllm.check import about_vllm, limits
 from resonance_vllm.config import ModelPositions, length_limit
 from resonance_vllm.core.spec import RopeRequest
 from resonance_vllm.errors import RopeConfigError
@@ -67,27 +65,28 @@ def test_a_model_without_rope_is_named():
 def test_the_trained_length_of_dynamic_is_left_alone_on_hf():
     written = settings.hf_overrides(*on({"rope_type": "dynamic", "factor": 1.0}, CONFIG), 16384)
     assert written["max_position_embeddings"] == 8192
-    assert "original_max_position_embeddings" not in written["rope_parameters"]
+
+
+@pytest.mark.parametrize(("rope_type", "stays"), [("linear", False), ("resonance_linear", True)])
+def test_transformers_is_given_no_key_of_ours_that_its_own_type_warns_of(rope_type, stays):
+    written = settings.hf_overrides(*on({"rope_type": rope_type, "factor": 2.0}, CONFIG))
+    assert ("original_max_position_embeddings" in written["rope_parameters"]) is stays
+    assert written["rope_parameters"]["factor"] == 2.0
+
+
+def test_resonance_alone_on_what_follows_the_length_is_refused():
+    shipped = {**CONFIG["rope_parameters"], "rope_type": "dynamic", "factor": 2.0}
+    with pytest.raises(RopeConfigError, match=r"alone on the 'dynamic' .*allowed: .* factor"):
+        complete({"rope_type": "resonance"}, {**CONFIG, "rope_parameters": shipped})
 
 
 @pytest.mark.parametrize(("factor", "expected"), [(1.0, 2.0), (2.0, 3.0)])
-def test_dynamic_is_frozen_at_the_served_length_for_vllm_and_logged(caplog, factor, expected):
+def test_dynamic_is_frozen_at_the_served_length_for_vllm(factor, expected):
     rope = {"rope_type": "resonance_dynamic", "factor": factor}
-    with caplog.at_level(logging.WARNING):
-        args = model_args(rope, library="vllm", context_length=16384)
+    args = model_args(rope, library="vllm", context_length=16384)
     written = args["hf_overrides"]["rope_parameters"]
     assert written["rope_type"] == "resonance_ntk_aware"
     assert written["factor"] == expected
-    assert caplog.text.count("16384 tokens") == 1
-
-
-def test_a_look_at_what_would_run_warns_of_nothing_that_it_says(caplog):
-    spec, model = on({"rope_type": "dynamic", "factor": 2.0}, CONFIG)
-    with caplog.at_level(logging.WARNING):
-        limits(model, spec, 16384)
-        (line,) = about_vllm(spec, model, 16384)[:1]
-    assert "dynamic on transformers, ntk_aware on vLLM" in line
-    assert not caplog.text
 
 
 @pytest.mark.parametrize(
@@ -146,13 +145,6 @@ def test_model_args_refuse_a_length_above_the_limit():
         model_args(rope, library="vllm", context_length=20000)
     with pytest.raises(RopeConfigError, match="rope_precision: 'half'"):
         model_args(rope, library="vllm", rope_precision="half")
-
-
-def test_plain_rope_may_be_asked_beyond_its_length_but_says_so(caplog):
-    with caplog.at_level(logging.WARNING):
-        args = model_args({"rope_type": "default"}, library="transformers", context_length=12000)
-    assert args["max_length"] == 12000
-    assert "extrapolation" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,8 @@ LLAMA = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, "dtype": "float32",
 }  # fmt: skip
 LONGER = LLAMA | {"max_position_embeddings": 2048}
+SHIPPED = LONGER | {"rope_parameters": {**LLAMA3, "rope_type": "llama3", "factor": 8.0}}
+PLAIN = {"rope_type": "resonance", "rope_theta": 10000.0}
 NESTED = {
     "model_type": "llava", "architectures": ["LlamaForCausalLM"],  # that of Llava needs pictures
     "text_config": {k: v for k, v in LLAMA.items() if k != "architectures"},
@@ -118,6 +120,8 @@ ASKED: dict[str, tuple[dict[str, Any], dict[str, Any], int | None]] = {
     "shorter": (LLAMA | {"rope_parameters": YARN, "max_position_embeddings": 512}, {}, 512),
     "llama3 by hand": (LONGER, {"rope_parameters": LLAMA3}, None),
     "llama3 in time": (LONGER, {"rope_parameters": LLAMA3}, 2048),
+    "plain on a longer one": (SHIPPED, {"rope_parameters": PLAIN}, None),
+    "plain, extrapolated": (SHIPPED, {"rope_parameters": PLAIN}, 2048),
     "position map": (
         LLAMA,
         {"rope_parameters": {"rope_type": "self_extend", "group_size": 4, "window_size": 64,
@@ -138,6 +142,7 @@ SAYS = {
     "a type": "unknown type 'resonance_yarm'",
     "too long": r"max_model_len: 1024 is above the limit of 512 .* --max-model-len 512",
     "llama3 by hand": r"max_model_len: 4096 is above the limit of 2048 .* --max-model-len 2048",
+    "plain on a longer one": r"2048 is above the limit of 256 .* --max-model-len 256",
     "position map": "vLLM's attention meets every key at its own position",
     "no RoPE": "reached no module: GPT2LMHeadModel has no rotary position embeddings",
 }
@@ -158,7 +163,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_the_settings_reach_the_modules(built: dict[str, Any], name: str) -> None:
     (module,) = built[name]["held"]
     assert module["exact_phase"] == (name != "vLLM's own business")
-    if module["exact_phase"] and "llama3" not in name:
+    if module["exact_phase"] and not {"llama3", "plain"} & set(re.findall(r"\w+", name)):
         assert module["attention_factor"] == pytest.approx(1.069315, rel=1e-5)
 
 
@@ -170,7 +175,7 @@ def test_what_cannot_be_right_is_refused_with_the_way_on(built: dict[str, Any], 
 @pytest.mark.parametrize(
     ("value", "environment", "says"),
     [
-        ("resonance_vllm.vllm.plugin:register", {}, "is resonance_vllm.vllm.plugin:register, of"),
+        ("resonance_vllm.vllm.plugin:register", {}, "is resonance_vllm.vllm.plugin:register: inst"),
         ("resonance_vllm.vllm:register", {"VLLM_PLUGINS": "a"}, "add resonance_rope to it"),
     ],
 )
@@ -183,20 +188,3 @@ def test_an_exchange_without_the_plugin_says_what_to_do(monkeypatch, value, envi
     monkeypatch.setattr(plugin, "register", functools.cache(lambda: None))  # not called
     with pytest.raises(RopeConfigError, match=says):
         plugin.RopeWorker().set_rope(None)
-
-
-@pytest.mark.long
-def test_an_excluded_plugin_leaves_our_types_unknown() -> None:
-    script = """
-from vllm.plugins import load_general_plugins
-load_general_plugins()
-import torch
-from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
-from vllm.model_executor.layers.rotary_embedding import get_rope
-with set_current_vllm_config(VllmConfig(device_config=DeviceConfig(device="cpu"))):
-    get_rope(64, 256, True, {"rope_type": "resonance_yarn", "rope_theta": 1e4, "factor": 2.0,
-             "original_max_position_embeddings": 256}, dtype=torch.float32)
-"""
-    done = run(script, VLLM_PLUGINS="another_plugin")
-    assert done.returncode == 1
-    assert "Unknown RoPE scaling type resonance_yarn" in done.stderr

@@ -51,24 +51,15 @@ def client(address: str) -> Any:
     return OpenAI(base_url=address, api_key="none", timeout=300, max_retries=0)
 
 
-def test_served_length_is_the_one_asked_for(client: Any) -> None:
+def test_the_served_length_is_the_one_asked_for_and_an_answer_is_right(client: Any) -> None:
     (model,) = client.models.list().data
-    assert model.id == "smollm2"
     assert model.max_model_len == LENGTH
-
-
-def test_completion_with_log_probabilities(client: Any) -> None:
     answer = client.completions.create(
         model="smollm2", prompt="The capital of France is", max_tokens=4, temperature=0, logprobs=3
     )
     (choice,) = answer.choices
     assert "Paris" in choice.text
     assert len(choice.logprobs.token_logprobs) == answer.usage.completion_tokens
-    for chosen, best in zip(
-        choice.logprobs.token_logprobs, choice.logprobs.top_logprobs, strict=True
-    ):
-        assert chosen <= 0
-        assert chosen == max(best.values())
 
 
 def logprobs(client: Any) -> list[float]:
@@ -114,13 +105,6 @@ def test_prompt_beyond_the_original_length_is_answered(client: Any) -> None:
     assert "green" in answer.choices[0].text
 
 
-def test_prompt_beyond_the_served_length_is_refused(client: Any) -> None:
-    from openai import BadRequestError
-
-    with pytest.raises(BadRequestError, match="maximum context length"):
-        client.completions.create(model="smollm2", prompt="one two three " * 4000, max_tokens=1)
-
-
 @pytest.fixture(scope="module")
 def tiny_chat_model(
     smollm2: Path, tmp_path_factory: pytest.TempPathFactory, save_llama: Callable[..., Path]
@@ -156,14 +140,8 @@ def test_lm_eval_runs_the_closed_tasks(tiny_chat_model: Path, tmp_path: Path) ->
     command = [script("lm_eval"), "run", "--model", "vllm", "--tasks", "leval_closed"]
     command += ["--model_args", json.dumps(arguments), "--output_path", str(tmp_path)]
     command += ["--metadata", json.dumps({"data_dir": "sample", "num_docs": 1})]
-    command += [
-        "--limit",
-        "2",
-        "--gen_kwargs",
-        "max_gen_toks=4",
-        "--apply_chat_template",
-        "--log_samples",
-    ]
+    command += ["--limit", "2", "--gen_kwargs", "max_gen_toks=4"]
+    command += ["--apply_chat_template", "--log_samples"]
     run = subprocess.run(
         command, capture_output=True, text=True, check=False, env=environment(), timeout=800
     )

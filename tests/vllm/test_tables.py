@@ -22,9 +22,7 @@ COMMON = {"rope_theta": THETA, "factor": 4.0, "original_max_position_embeddings"
 FACTORS = [1.0 + j / 16 for j in range(HEAD // 2)]
 TYPES: dict[str, dict[str, Any]] = {
     "resonance": {"rope_theta": THETA},
-    "resonance_linear": COMMON,
     "ntk_aware": COMMON,
-    "resonance_ntk_aware": COMMON,
     "resonance_yarn": COMMON,
     "resonance_yarn, by wavelength": {**COMMON, "ramp": "wavelength"},
     "resonance_llama3": {**COMMON, "low_freq_factor": 1.0, "high_freq_factor": 4.0},

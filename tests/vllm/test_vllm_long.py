@@ -93,20 +93,6 @@ def test_any_order_of_requests_computes_each_token_once(
     assert told[0]["tokens_generated"] == total + len(prompts)
 
 
-def test_log_probabilities_never_come_from_the_cache() -> None:
-    """vLLM reads no cache for them, so they count as computed."""
-    from vllm import SamplingParams
-
-    assert SamplingParams(prompt_logprobs=1).skip_reading_prefix_cache
-    assert not SamplingParams().skip_reading_prefix_cache
-    prompts = [[1, 2, 3, 4], [5, 6], [1, 2, 3, 5]]
-    lm = backend()
-    assert [output.prompt for output in lm._model_generate(prompts)] == prompts
-    told = lm.telemetry()
-    assert (told["tokens_prefilled"], told["tokens_unique"]) == (10, 7)
-    assert told["tokens_generated"] == told["tokens_shared"] == 0
-
-
 BLOCK = 32
 DOCUMENT = 520
 QUESTIONS = 6
@@ -219,21 +205,3 @@ def test_a_cache_for_one_document_is_enough(ours: Any) -> None:
         len(answer.token_ids) for output in stock.outputs for answer in output.outputs
     )
     assert json.loads(json.dumps(ours.get_model_info())) == {"vllm_long": told}
-
-
-@pytest.mark.slow
-def test_log_likelihoods_are_those_of_stock(ours: Any) -> None:
-    scored = []
-    for request in requests()[:5]:
-        tokens = ours.tok_encode(request.args[0])
-        scored.append((None, tokens[:-4], tokens[-4:]))
-    before = ours.telemetry()
-    stock = stock_of(ours)
-    expected = stock._loglikelihood_tokens(scored)
-    found = ours._loglikelihood_tokens(scored)
-    assert [value for value, _ in found] == pytest.approx([value for value, _ in expected])
-    assert [greedy for _, greedy in found] == [greedy for _, greedy in expected]
-    after = ours.telemetry()
-    asked = sum(len(context) + len(goal) for _, context, goal in scored)
-    assert after["tokens_prefilled"] - before["tokens_prefilled"] == asked
-    assert after["tokens_shared"] == before["tokens_shared"]

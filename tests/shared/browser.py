@@ -46,23 +46,3 @@ def chromium(
         yield driver
     finally:
         driver.quit()
-
-
-def ready(driver, condition="document.querySelectorAll('#board tbody tr').length"):
-    from selenium.webdriver.support.ui import WebDriverWait
-
-    return WebDriverWait(driver, 20).until(lambda d: d.execute_script("return " + condition))
-
-
-def script(driver, text, *arguments):
-    return driver.execute_script(text, *arguments)
-
-
-def texts(driver, selector):
-    """Of everything that can be seen and matches."""
-    return script(
-        driver,
-        "return [...document.querySelectorAll(arguments[0])].filter((e) => e.checkVisibility())"
-        ".map((e) => e.textContent)",
-        selector,
-    )

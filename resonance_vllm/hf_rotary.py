@@ -1,0 +1,360 @@
+"""Rotary modules of transformers: what one is asked to turn by, what it answers, and our hook.
+
+Families put features in halves or in pairs, once, as complex numbers, and take them from several
+axes of positions. No config states that: a module's own `forward` is asked once, with frequencies
+that show which feature stands where.
+"""
+
+import contextlib
+import copy
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from resonance_vllm.core import frequencies, phase
+from resonance_vllm.core.frequencies import Rotation
+from resonance_vllm.core.method import Method
+from resonance_vllm.core.spec import LENGTH, RopeRequest, RopeSpec
+from resonance_vllm.errors import RopeConfigError
+from resonance_vllm.positions import Settings, by_layer, pairs_whole_heads
+from resonance_vllm.verify import Turns, differences, refusal
+
+WRITTEN = ("rope_parameters", "max_position_embeddings", LENGTH, "head_dim")
+"""Attributes of a config that settings change."""
+CODE_ERRORS = (AttributeError, LookupError, NameError, RuntimeError, TypeError, ValueError)
+"""What model code raises on settings that it does not know, and past the trained length."""
+_MOST_AXES = 4
+"""Of positions; transformers has three for images and films."""
+_FOLLOWED = "families whose model code follows rope_parameters"
+
+# What is asked.
+
+
+def spec_of(config: Any, rope: Mapping[str, Any]) -> RopeSpec:
+    """The settings in a dictionary of a config, with the lengths that the config knows.
+
+    Keys of the model's own may stand beside those of the method.
+
+    Raises:
+        RopeConfigError: a value is wrong, or a key is a misspelt one of the method.
+    """
+    kind = RopeRequest.from_dict({"rope_type": rope.get("rope_type", rope.get("type"))}).type
+    known, given = kind.key_names(), dict[str, Any]()
+    for key, value in rope.items():
+        if key in known and value is not None:
+            given[key] = value
+        elif key not in known and (near := get_close_matches(key, known, 1, 0.88)):
+            raise RopeConfigError(f"{key}: unknown setting; did you mean {near[0]!r}?")
+    positions = getattr(config, "max_position_embeddings", None)
+    original = given.get(LENGTH) or getattr(config, LENGTH, None) or positions
+    if LENGTH in known and original is not None:
+        given[LENGTH] = int(original)
+        kind.method.fill(given, int(positions or original))
+    return RopeSpec.of(kind, given)
+
+
+def rotation_of(
+    config: Any, layer_type: str | None, length: int | None = None
+) -> tuple[RopeSpec, Rotation, float]:
+    """What a rotary module of a config is asked to turn by: settings, rotation, attention factor.
+
+    The base method is computed by transformers' own function, so that rotated sizes and attention
+    factors are those of the family.
+
+    Args:
+        config: of the language model.
+        layer_type: key of its settings by layer type; None where there is one for all layers.
+        length: of the sequence in tokens, for methods that follow it.
+
+    Raises:
+        RopeConfigError: the settings are wrong.
+    """
+    rope = by_layer(config)[layer_type]
+    spec = spec_of(config, rope)
+    by_library, name = spec.base_is_stock, spec.method.name
+    if name != "proportional" and pairs_whole_heads(config) and rope.get("partial_rotary_factor"):
+        by_library, name = False, "proportional"  # Gemma 4: a part of the features stands still
+    elif not by_library or name == "default":
+        name = "linear"  # by 1: plain RoPE is no function of the registry
+    ours = {"type", "ramp", *(() if by_library else spec.method.key_names())}
+    ours -= set(Method.model_fields)
+    stock = {key: value for key, value in rope.items() if key not in ours} | {"rope_type": name}
+    if name != spec.method.name:
+        stock["factor"] = 1.0
+    shown = _with_settings(config, layer_type, stock)
+    if spec.method.follows_length and spec.method.trained_length is not None:
+        shown.max_position_embeddings = spec.method.trained_length
+    with torch.device("cpu"), _float32():
+        found, scale = ROPE_INIT_FUNCTIONS[name](
+            shown, "cpu", seq_len=length, layer_type=layer_type
+        )
+    if spec.is_stock:  # to the bit
+        return spec, frequencies.rotation(spec, found.double()), scale
+    base = frequencies.base_frequencies(spec, found, length, by_library=by_library)
+    return spec, frequencies.rotation(spec, base), scale if by_library else spec.method.scale()
+
+
+def _with_settings(config: Any, kind: str | None, rope: Settings) -> Any:
+    """A copy of a config with other settings of a layer type."""
+    shown = copy.copy(config)
+    shown.rope_parameters = rope if kind is None else {**config.rope_parameters, kind: rope}
+    if vars(shown).get("head_dim", 0) is None:  # Mixtral: transformers' functions multiply None
+        shown.head_dim = shown.hidden_size // shown.num_attention_heads
+    return shown
+
+
+def rope_function(
+    config: Any, device: Any = None, seq_len: Any = None, layer_type: str | None = None
+) -> tuple[Tensor, float]:
+    """The entry of each of our types in transformers' registry: float32 frequencies, factor."""
+    length = None if seq_len is None else int(seq_len)
+    _, rotation, scale = rotation_of(config, layer_type, length)
+    target = torch.get_default_device() if device is None else device
+    return rotation.inv_freq.to(target, torch.float32), scale
+
+
+@contextlib.contextmanager
+def _float32() -> Iterator[None]:
+    """The default dtype while a model is built is the model's; frequencies are float32."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+# What a module answers.
+
+
+def built_anew(cls: Any, config: Any) -> Any:
+    """A rotary module of a class made anew, on the CPU and in float32."""
+    try:
+        with torch.device("cpu"), _float32(), torch.no_grad():
+            return cls(config)
+    except CODE_ERRORS as error:
+        raise RopeConfigError(
+            f"rope_type: the code of {cls.__name__} does not build with "
+            f"{config.rope_parameters}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def held_turns(module: Any, kind: str | None) -> Turns:
+    """What a module keeps as its frequencies, and the attention factor that it states."""
+    start = "" if kind is None else f"{kind}_"
+    held = getattr(module, f"{start}inv_freq").detach().cpu()
+    return Turns(held, float(getattr(module, f"{start}attention_scaling", 1.0)))
+
+
+def turning(
+    name: str, module: Any, kind: str | None, *, asked: bool
+) -> tuple["Turning | None", Turns]:
+    """The hook that a module needs to turn as its config says, and what it answers then.
+
+    Without a hook it turns by its own frequencies, float32 products of position and frequency.
+
+    Raises:
+        RopeConfigError: it turns by something else than `asked` for; not asked for, settings may be
+            of the model's own.
+    """
+    built = built_anew(type(module), module.config)
+    held = held_turns(built, kind)
+    try:
+        spec, rotation, scale = rotation_of(module.config, kind)
+        wanted = Turns(rotation.inv_freq, scale)
+        held = Turns(held.inv_freq, _amplitude(built, kind, spec))
+        if wrong := differences(held, wanted):
+            raise refusal(spec, f"{name} ({type(module).__name__})", wrong, held, _FOLLOWED)
+        hook = _hook(built, kind, spec, rotation, scale)
+    except (KeyError, RopeConfigError):
+        if asked:
+            raise
+        return None, held
+    return hook, Turns(held.inv_freq, scale) if hook is None else wanted
+
+
+def _amplitude(built: Any, kind: str | None, spec: RopeSpec) -> float:
+    """What a module multiplies cos and sin by; a RopeConfigError where its code fails."""
+    try:
+        return float(ask(built, kind, torch.ones(1, 1, dtype=torch.int64))[1].max())
+    except CODE_ERRORS as error:
+        raise RopeConfigError(
+            f"rope_type: the code of {type(built).__name__} fails with {spec.rope_type!r}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def _hook(
+    built: Any, kind: str | None, spec: RopeSpec, rotation: Rotation, scale: float
+) -> "Turning | None":
+    """What a rotary module, here a new one on the CPU, needs beside its own frequencies."""
+    method = spec.method
+    switch = method.switch_length
+    if spec.is_stock and switch is None and not method.follows_length:
+        return None
+    hook = Turning(kind, method, rotation, scale, *places_of(built, kind, len(rotation.inv_freq)))
+    if method.follows_length:
+        hook.switch = method.trained_length or built.config.max_position_embeddings
+        hook.at_length = functools.partial(_rotation_at, built.config, kind)
+    elif switch is not None:
+        hook.switch, hook.beyond = switch, _rotation_at(built.config, kind, switch + 1)
+    return hook
+
+
+def _rotation_at(config: Any, kind: str | None, length: int) -> Rotation:
+    return rotation_of(config, kind, length)[1]
+
+
+def ask(module: Any, kind: str | None, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Angles and amplitudes `[places]` that a module on the CPU answers for one token."""
+    given = {} if kind is None else {"layer_type": kind}
+    with torch.no_grad(), torch.device("cpu"):
+        answer = module(torch.zeros(1), positions, **given)
+    cos, sin = (answer.real, answer.imag) if isinstance(answer, Tensor) else answer
+    if cos.ndim != 3:
+        raise ValueError("more than batch, length and features")
+    return torch.atan2(sin, cos).flatten(), torch.hypot(sin, cos).flatten()
+
+
+def places_of(module: Any, kind: str | None, count: int) -> tuple[Tensor, Tensor]:
+    """The feature at each place of a family's answer, and the axis of each of `count` features.
+
+    Raises:
+        RopeConfigError: the answer is not one angle a token and feature.
+    """
+    known, probe = torch.arange(1, count + 1) * (3.0 / (count + 1)), copy.copy(module)
+    start = "" if kind is None else f"{kind}_"
+    held = {f"{start}{name}": known for name in ("inv_freq", "original_inv_freq")}
+    probe._buffers = module._buffers | held
+    axes = torch.zeros(count, dtype=torch.int64)
+    with contextlib.suppress(*CODE_ERRORS):
+        angles, amplitudes = ask(probe, kind, torch.ones(1, 1, dtype=torch.int64))
+        near = (angles[:, None] - known).abs().min(dim=-1)
+        for axis in range(1, _MOST_AXES):
+            at = torch.zeros(_MOST_AXES - 1, 1, 1, dtype=torch.int64)
+            at[axis : axis + 1] = 1
+            with contextlib.suppress(IndexError, RuntimeError, ValueError):
+                turned, _ = ask(probe, kind, at)
+                if turned.shape == angles.shape:
+                    axes[near.indices[turned != 0]] = axis
+        alike = (
+            float(near.values.max()) < 1e-4 and float(amplitudes.max() - amplitudes.min()) < 1e-5
+        )
+        if alike and set(near.indices.tolist()) == set(range(count)):
+            return near.indices, axes
+    raise RopeConfigError(
+        f"rope_type: {type(module).__name__} does not turn by the frequencies that it keeps, or by "
+        "something else than one angle a token and feature; allowed: families whose rotary module "
+        "returns cos and sin of position * inv_freq"
+    )
+
+
+# Hooks.
+
+
+class RopeHook:
+    """A hook of ours, before or behind a rotary module's `forward`."""
+
+
+def remove_hooks(module: nn.Module) -> None:
+    """Take every hook of ours from a module."""
+    for hooks, given in (
+        (module._forward_hooks, module._forward_hooks_with_kwargs),
+        (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs),
+    ):
+        for number, hook in list(hooks.items()):
+            if isinstance(hook, RopeHook):
+                del hooks[number]
+                given.pop(number, None)
+
+
+@dataclass(eq=False)
+class Turning(RopeHook):
+    """Behind a rotary module's `forward`: the family's answer, with angles of ours.
+
+    A row of positions gets the frequencies of its own length, whatever the other rows hold and
+    whatever was read before.
+
+    Attributes:
+        kind: the layer type that it is for.
+        method: what was asked for.
+        rotation: up to the length from which on others apply.
+        scale: attention factor.
+        places: the feature at each place of cos.
+        axes: the axis of each feature, where positions have several.
+        switch: length in tokens beyond which `beyond` applies; None where there is none.
+        at_length: the rotation of a length beyond `switch`, where each has its own.
+    """
+
+    kind: str | None
+    method: Method
+    rotation: Rotation
+    scale: float
+    places: Tensor
+    axes: Tensor
+    switch: int | None = None
+    beyond: Rotation | None = None
+    at_length: Callable[[int], Rotation] | None = None
+    exact: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.exact = self.rotation.exact
+
+    def __call__(self, module: Any, args: Any, kwargs: Any, found: Any) -> Any:
+        """In place of what the module answered for positions `[rows, n]` or `[axes, rows, n]`."""
+        given = dict(zip(("x", "position_ids", "layer_type"), args, strict=False)) | kwargs
+        if given.get("layer_type") != self.kind:
+            return found
+        positions = given["position_ids"]
+        if self.places.device != positions.device:
+            self.to(positions.device)
+        angles = self._angles(positions)
+        if positions.ndim == 3:
+            angles = angles.gather(0, self.axes.expand(1, *angles.shape[1:]))[0]
+        angles = angles[..., self.places]
+        if isinstance(found, Tensor):
+            return torch.polar(torch.full_like(angles, self.scale), angles).to(found.dtype)
+        return tuple(
+            (each * self.scale).to(found[0].dtype) for each in (angles.cos(), angles.sin())
+        )
+
+    def to(self, device: torch.device) -> None:
+        """Move what angles are made of."""
+        self.places, self.axes = self.places.to(device), self.axes.to(device)
+        self.rotation = self.rotation.to(device)
+        self.beyond = None if self.beyond is None else self.beyond.to(device)
+
+    def _angles(self, positions: Tensor) -> Tensor:
+        # Without an exact phase the float32 product that transformers makes, to the bit.
+        dtype = self.rotation.inv_freq.dtype if self.exact else torch.float32
+        angles = phase.angles(positions, self.rotation, dtype)
+        if self.switch is None:
+            return angles
+        last = positions.amax(-1)
+        last = last if positions.ndim == 2 else last.amax(0)
+        if self.beyond is not None:
+            far = phase.angles(positions, self.beyond, dtype)
+            return torch.where((last >= self.switch)[:, None, None], far, angles)
+        assert self.at_length is not None
+        rows = list(angles.unbind(-3))
+        for row, length in enumerate((last + 1).tolist()):
+            if length > self.switch:
+                rotation = self.at_length(length).to(positions.device)
+                rows[row] = phase.angles(positions[..., row, :], rotation, dtype)
+        return torch.stack(rows, -3)
+
+
+class InFloat32(RopeHook):
+    """Before a rotary module's `forward`: a family casts cos and sin to the dtype of `x`."""
+
+    def __call__(self, module: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The arguments with a float32 `x`, of which only device and dtype count."""
+        if args:
+            return (args[0].new_empty(0, dtype=torch.float32), *args[1:]), kwargs
+        return args, kwargs | {"x": kwargs["x"].new_empty(0, dtype=torch.float32)}
