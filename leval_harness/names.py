@@ -170,14 +170,11 @@ def labels(scores: pd.DataFrame, across: str) -> pd.DataFrame:
     groups = [label, *place]
     repeats = run.groupby(groups, dropna=False).transform("nunique") > 1
     older = newest < newest.groupby(groups, dropna=False).transform("max")
-    when = scores["created"].fillna("").str.slice(0, 16).str.replace("T", " ")
-    alone = when.groupby(groups, dropna=False).transform("nunique") == run.groupby(
-        groups, dropna=False
-    ).transform("nunique")
-    date = when.where(alone & (when != ""), "run " + scores["run"].astype(str))
+    date = scores["created"].str.slice(0, 19).str.replace("T", " ")
+    date = date.fillna("run " + scores["run"].astype(str))
     of_run = scores["run"].isin(scores["run"][repeats])
     dated = label.where(~of_run, label + " (" + date + ")")
-    return pd.DataFrame({"label": dated, "stem": label, "older": repeats & older})
+    return pd.DataFrame({"label": dated, "stem": label, "older": older})
 
 
 def _newest(scores: pd.DataFrame) -> pd.Series:

@@ -41,17 +41,15 @@ def said(compared: pd.DataFrame) -> list[tuple[str, str]]:
     Args:
         compared: the compared frame, with the rows of `leval_harness.effective`.
     """
-    found = {
-        str(block): [*_effective(part[part["task"] == TASK], part), *_others(part)]
+    found = [
+        (str(block), label, text)
         for block, part in compared.groupby("block", sort=False)
-    }
-    found = {block: sentences for block, sentences in found.items() if sentences}
-    parts = [
-        (block if len(found) > 1 else "", *each.split(": ", 1))
-        for block, sentences in found.items()
-        for each in sentences
+        for label, text in (*_effective(part[part["task"] == TASK], part), *_others(part))
     ]
-    return [(", ".join(filter(None, (block, label))), text) for block, label, text in parts]
+    several = len({block for block, _, _ in found}) > 1
+    return [
+        (", ".join(filter(None, (block * several, label))), text) for block, label, text in found
+    ]
 
 
 TERMS = {
@@ -97,14 +95,18 @@ def lines(sentences: list[str]) -> str:
     return "".join(f"- {each}\n" for each in sentences)
 
 
-def _effective(rows: pd.DataFrame, part: pd.DataFrame) -> Iterator[str]:
+Sentence = tuple[str, str]
+"""What it is about, and the text."""
+
+
+def _effective(rows: pd.DataFrame, part: pd.DataFrame) -> Iterator[Sentence]:
     """How far each method reads, what it costs, which one to take, what would decide the rest."""
     if rows.empty:
         return
     against, pairs = rows[rows["baseline"] == YARDSTICK], rows[rows["baseline"] != YARDSTICK]
     undecided = {}
     for label, of_label in against.groupby("label", sort=False):
-        yield f"{label}: {'; '.join(_reads(of_label))}."
+        yield str(label), f"{'; '.join(_reads(of_label))}."
         if (times := _times_the_texts(of_label)) is not None:
             undecided[str(label)] = times
     ends = against[against["metric"].eq(BROKEN) & against["value"].notna()]
@@ -121,7 +123,7 @@ def _effective(rows: pd.DataFrame, part: pd.DataFrame) -> Iterator[str]:
         yield _yardstick(against)
 
 
-def _to_take(pairs: pd.DataFrame, methods: set[str]) -> Iterator[str]:
+def _to_take(pairs: pd.DataFrame, methods: set[str]) -> Iterator[Sentence]:
     """The method for each length: the baseline, unless others are shown to have a lower loss.
 
     Nothing where some method was not compared with the baseline on the same positions.
@@ -144,7 +146,7 @@ def _to_take(pairs: pd.DataFrame, methods: set[str]) -> Iterator[str]:
         f"{names} {'up' if begin == first else f'at {begin:,.0f}'} to {end:,.0f}"
         for names, begin, end in chosen
     )
-    yield f"to take: {places} ({baseline} unless another one is shown to have a lower loss)."
+    yield "to take", f"{places} ({baseline} unless another one is shown to have a lower loss)."
 
 
 def _lowest(pairs: pd.DataFrame, baseline: str) -> str:
@@ -229,7 +231,7 @@ def _range(row: pd.Series, low: str, high: str, negated: bool) -> str:
     return f"{_number(row, first, negated)} to {_number(row, second, negated)}"
 
 
-def _pair(pair: pd.DataFrame, broken: set[str]) -> str:
+def _pair(pair: pd.DataFrame, broken: set[str]) -> Sentence:
     """A method against another one on the same tokens: over all, or where one breaks at the end.
 
     What scaling saves beyond the trained length, it costs within it: no mean of both tells which
@@ -240,11 +242,11 @@ def _pair(pair: pd.DataFrame, broken: set[str]) -> str:
     place = "" if row is whole else f" at {row['start']:,.0f} to {row['end']:,.0f}"
     what = f"{row['label']} against {row['baseline']}{place}"
     if row["mark"] != DIFFERS:
-        return f"{what}: no difference is shown ({_range(row, 'diff_low', 'diff_high', False)})."
-    return f"{what}: {_loss(row)}."
+        return what, f"no difference is shown ({_range(row, 'diff_low', 'diff_high', False)})."
+    return what, f"{_loss(row)}."
 
 
-def _beyond(rows: pd.DataFrame) -> Iterator[str]:
+def _beyond(rows: pd.DataFrame) -> Iterator[Sentence]:
     """Whether some method reads more than the yardstick's window past the trained length."""
     trained = rows["trained"].iloc[0]
     past = rows[(rows["metric"] == DIFFERENCE) & (rows["end"] > trained)]
@@ -253,19 +255,17 @@ def _beyond(rows: pd.DataFrame) -> Iterator[str]:
     if past.empty:
         return
     if gained.empty:
-        yield (
-            f"past {trained:,.0f}: no method is shown to have a lower loss on the whole text than "
-            f"{window}."
-        )
+        none = "no method is shown to have a lower loss on the whole text than"
+        yield f"past {trained:,.0f}", f"{none} {window}."
     for label, part in gained.groupby("label", sort=False):
         places = ", ".join(
             f"{start:,.0f} to {end:,.0f}"
             for start, end in zip(part["start"], part["end"], strict=True)
         )
-        yield f"{label} at {places}: a lower loss on the whole text than {window}."
+        yield f"{label} at {places}", f"a lower loss on the whole text than {window}."
 
 
-def _yardstick(rows: pd.DataFrame) -> str:
+def _yardstick(rows: pd.DataFrame) -> Sentence:
     """What the methods were compared with, on how many texts, and how often that errs."""
     first, longest = rows.iloc[0], rows["end"].max()
     texts = sorted({int(each) for each in rows["clusters"]})
@@ -277,8 +277,8 @@ def _yardstick(rows: pd.DataFrame) -> str:
             f"the model as shipped on the whole text (the {longest:,.0f} positions measured do not "
             f"exceed its trained {trained:,.0f})"
         )
-    return (
-        f"yardstick: compared with {model}, {count} text{'s' * (texts[-1] > 1)}; losing less than "
+    return "yardstick", (
+        f"compared with {model}, {count} text{'s' * (texts[-1] > 1)}; losing less than "
         f"{first['margin']:g} nats a token counts as none; wrong in at most 2.5% of samples either "
         "way."
     )
@@ -296,13 +296,13 @@ def _times_the_texts(rows: pd.DataFrame) -> float | None:
     return math.inf if not math.isfinite(half) or distance == 0 else (half / abs(distance)) ** 2
 
 
-def _decided_by(undecided: Mapping[str, float], part: pd.DataFrame) -> str:
+def _decided_by(undecided: Mapping[str, float], part: pd.DataFrame) -> Sentence:
     """The command that reads enough texts to decide, and its cost."""
     names, times = ", ".join(undecided), max(undecided.values())
     runs = part[part["task"].str.startswith(TASKS)].drop_duplicates(["run", "task"])
     read = runs.drop_duplicates("task").set_index("task")["num_docs"].fillna(1)
     if times > MOST_TIMES:
-        return f"to decide {names}: the difference lies at the margin; take another margin."
+        return f"to decide {names}", "the difference lies at the margin; take another margin."
     texts = {task: math.ceil(n * max(times, 1.0001)) for task, n in read.items()}
     command = runs["command"].iloc[0]
     cost = max(1, round(_busy(runs) * max(texts[task] / n for task, n in read.items()) / 60))
@@ -310,7 +310,7 @@ def _decided_by(undecided: Mapping[str, float], part: pd.DataFrame) -> str:
     if isinstance(command, str) and command.startswith(SWEEP):
         settings = (f"--set tasks.{task}.metadata.num_docs={n}" for task, n in texts.items())
         how = f"`{' '.join([command, *settings])}`"
-    return f"to decide {names}: {how}, in about {counted(cost, 'minute')}."
+    return f"to decide {names}", f"{how}, in about {counted(cost, 'minute')}."
 
 
 def _busy(runs: pd.DataFrame) -> float:
@@ -324,14 +324,15 @@ def _busy(runs: pd.DataFrame) -> float:
     return total
 
 
-def _others(part: pd.DataFrame) -> Iterator[str]:
+def _others(part: pd.DataFrame) -> Iterator[Sentence]:
     """Retrieval, and how methods differ from the baseline on other tasks; not on the sample."""
     for found in retrievals(part).to_dict("records"):
-        yield f"{found['label']}: {_retrieves(found)}."
+        yield found["label"], f"{_retrieves(found)}."
     beside = part[main_numbers(part) & part["difference"].notna() & part["sample"].ne(True)]
     rivals = beside.groupby(["task", "name", "length"], dropna=False)["label"].transform("nunique")
     for (label, baseline), rows in beside.groupby(["label", "baseline"], sort=False):
-        yield f"{label} against {baseline}: {_differs(rows, int(rivals[rows.index].max()))}."
+        differs = _differs(rows, int(rivals[rows.index].max()))
+        yield f"{label} against {baseline}", f"{differs}."
 
 
 def _retrieves(found: Mapping[Hashable, Any]) -> str:

@@ -33,46 +33,35 @@ def with_stderr(values: Mapping[str, Any]) -> dict[str, Any]:
     return {each: value for name, value in values.items() for each in (name, f"{name}_stderr")}
 
 
-def ratio(pairs: Sequence[Pair]) -> float:
-    """Sum of the numerators over the sum of the denominators; NaN where nothing was counted."""
-    denominator = math.fsum(pair[1] for pair in pairs)
-    return math.fsum(pair[0] for pair in pairs) / denominator if denominator else math.nan
-
-
-def ratio_stderr(pairs: Sequence[Pair]) -> float:
-    """Standard error of `ratio` over documents; NaN below three, and where all are equal."""
-    clusters = [pair for pair in pairs if pair[1]]
-    if len(clusters) < MIN_CLUSTERS:
-        return math.nan
-    totals, sizes = np.array(clusters, dtype=np.float64).T
-    return known_error(totals, sizes)
-
-
-def _perplexity(pairs: Sequence[Pair]) -> float:
-    try:
-        return math.exp(ratio(pairs))
-    except OverflowError:
-        return math.inf
-
-
 def aggregations(how: str) -> tuple[Callable[..., float | str], Callable[..., float | str]]:
-    """How a figure and its standard error come from pairs.
+    """How a figure and its standard error over documents come from pairs.
 
-    The standard error of a perplexity is by the delta method: `exp(R)` times that of `R`.
+    The figure is N/A where nothing was counted, the error also below three documents and where all
+    are equal. The error of a perplexity is by the delta method: `exp(R)` times that of `R`.
 
     Args:
         how: `aggregation` of a metric: `perplexity` or `bits`; any other is the ratio itself.
     """
+    unit = math.log(2) if how == "bits" else 1.0
+
+    def figure(ratio: float) -> float:
+        with np.errstate(over="ignore"):
+            return float(np.exp(ratio)) if how == "perplexity" else ratio / unit
 
     def value(pairs: Sequence[Pair]) -> float | str:
-        if how == "perplexity":
-            return or_not_available(_perplexity(pairs))
-        return or_not_available(ratio(pairs) / (math.log(2) if how == "bits" else 1))
+        return or_not_available(figure(_ratio(pairs)))
 
     def stderr(pairs: Sequence[Pair]) -> float | str:
-        error = ratio_stderr(pairs)
-        if how == "perplexity":
-            return or_not_available(_perplexity(pairs) * error)
-        return or_not_available(error / (math.log(2) if how == "bits" else 1))
+        counted = [pair for pair in pairs if pair[1]]
+        if len(counted) < MIN_CLUSTERS:
+            return NOT_AVAILABLE
+        error = known_error(*np.array(counted, dtype=np.float64).T)
+        scale = figure(_ratio(pairs)) if how == "perplexity" else 1 / unit
+        return or_not_available(scale * error)
 
     return value, stderr
+
+
+def _ratio(pairs: Sequence[Pair]) -> float:
+    denominator = math.fsum(pair[1] for pair in pairs)
+    return math.fsum(pair[0] for pair in pairs) / denominator if denominator else math.nan

@@ -13,11 +13,12 @@ from typing import Any
 
 from leval_tasks.errors import ContextLengthError
 from leval_tasks.metadata import BackendSettings, ContextSettings, read_metadata
-from leval_tasks.model import is_server, running_model, sends_tokens
+from leval_tasks.model import running_model
 from resonance_vllm.config import ModelPositions, length_limit
 from resonance_vllm.errors import RopeConfigError
 
 SERVER_DEFAULT = 2048  # lm-eval's own max_length for completion servers
+CLIENTS = ("lm_eval.models.openai", "lm_eval.models.api")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +50,13 @@ class LengthLimit:
         Raises:
             ContextLengthError: it is not known.
         """
-        if self.tokens is not None and not self.assumed:
-            return self.tokens
-        if self.backend == "api":
+        if self.tokens is None or self.assumed:
+            server = ", and a server does not say how much it reads" * (self.backend == "api")
             raise ContextLengthError(
-                "max_length: not given, and a server does not say how long a sequence it takes; "
-                "give max_length=N in --model_args, or context_length in --metadata"
+                f"max_length: not given{server}; give it in --model_args (max_model_len for vllm), "
+                "or context_length in --metadata"
             )
-        raise ContextLengthError(
-            "context_length: not known; give context_length in --metadata, or max_length "
-            "(max_model_len for vllm) in --model_args"
-        )
+        return self.tokens
 
     def check(self, length: int, name: str, extra: int = 0) -> None:
         """Refuse a length that the backend would cut.
@@ -115,28 +112,25 @@ def find_limit(settings: Mapping[str, Any]) -> LengthLimit:
     """
     given = read_metadata(BackendSettings, settings)
     model = running_model()
+    backend, module = type(model).__name__, type(model).__module__
     stated = getattr(model, "max_length", None)
     name = "max_length" if given.max_length else "max_model_len" if given.max_model_len else None
-    if settings.get("base_url") or is_server(model):
+    if settings.get("base_url") or module.startswith(CLIENTS):
         origin = name or "max_length"
-        if not sends_tokens(model, settings):
+        chat = str(settings.get("base_url", "")).rstrip("/").endswith("chat/completions")
+        if not getattr(model, "tokenized_requests", not chat):
             return LengthLimit("api", given.length, origin)
-        # a completion server: lm-eval keeps one token back, and cuts token ids on the left
+        # lm-eval sends token ids, cuts them on the left, and keeps one token back
         served = stated + 1 if isinstance(stated, int) else given.length or SERVER_DEFAULT
         assumed = not given.length
         return LengthLimit("api", served, origin, kept_back=1, after_window=1, assumed=assumed)
     if not isinstance(stated, int):
-        return LengthLimit("unknown", given.length or _shipped(settings), name or "checkpoint")
-    backend = type(model).__name__
-    if "vllm" in type(model).__module__:
+        checkpoint = _checkpoint(settings)
+        shipped = length_limit(checkpoint) if checkpoint else None
+        return LengthLimit("unknown", given.length or shipped, name or "checkpoint")
+    if "vllm" in module:
         return LengthLimit(backend, stated, name or "model", "max_model_len", after_window=1)
     return LengthLimit(backend, stated, name or "model")
-
-
-def _shipped(settings: Mapping[str, Any]) -> int | None:
-    """The limit of the checkpoint as shipped, None where it states none."""
-    model = _checkpoint(settings)
-    return length_limit(model) if model else None
 
 
 def claimed_lengths(settings: Mapping[str, Any]) -> tuple[int | None, int | None]:
@@ -144,10 +138,13 @@ def claimed_lengths(settings: Mapping[str, Any]) -> tuple[int | None, int | None
 
     A length that the run sets itself is no claim.
     """
-    model, shipped = _checkpoint(settings), _shipped(settings)
+    model = _checkpoint(settings)
+    if model is None:
+        return None, None
+    shipped = length_limit(model)
     overrides = settings.get("hf_overrides")
     rope = (overrides if isinstance(overrides, Mapping) else settings).get("rope_parameters")
-    if model is None or not isinstance(rope, Mapping):
+    if not isinstance(rope, Mapping):
         return shipped, shipped
     try:
         return shipped, length_limit(model, model.complete(rope))

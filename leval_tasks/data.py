@@ -10,14 +10,13 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from leval_tasks.closed.catalog import TASKS
+from leval_tasks.closed.catalog import ENTRIES
 from leval_tasks.closed.definition import ClosedTask
 from leval_tasks.errors import DataError, HubUnreachableError
 from resonance_vllm.errors import UserError
@@ -67,14 +66,10 @@ class Source:
 
 
 class DocumentRecord(BaseModel):
-    """One document with its questions, a line of L-Eval's files; further fields are allowed.
-
-    `document_id` is the number of the record in its file.
-    """
+    """One document with its questions, a line of L-Eval's files; further fields are allowed."""
 
     model_config = ConfigDict(strict=True)
 
-    document_id: str = ""
     document: str = Field(alias="input")
     instructions: tuple[str, ...] = Field(strict=False, min_length=1)
     outputs: tuple[str, ...] = Field(strict=False)
@@ -129,14 +124,9 @@ def resolve_source(settings: Mapping[str, Any]) -> Source:
     return Source("data_dir", str(folder), bool(settings.get("own_data")))
 
 
-def available(source: Source) -> list[ClosedTask]:
-    """Tasks whose file a source has; for the hub, all that it publishes."""
-    return [task for task in TASKS.values() if source.has(task)]
-
-
 def missing_file(source: Source, task: ClosedTask) -> DataError:
     """The error for a file that a source lacks; it names the tasks that can still run."""
-    can_run = ", ".join(each.name for each in available(source)) or "none"
+    can_run = ", ".join(each.name for each in ENTRIES if source.has(each)) or "none"
     return DataError(
         f"{source.path} ({source.kind}) has no {task.file.name}, which {task.name} reads. "
         f"Tasks that can run on this data: {can_run}. {HOW_TO_GET}"
@@ -154,7 +144,10 @@ def load(source: Source, task: ClosedTask) -> DataFile:
         raise missing_file(source, task)
     content = read_bytes(source.folder / name if source.folder else hub_file(task))
     label, digest = f"{source.path}/{name}", hashlib.sha256(content).hexdigest()
-    file = DataFile(name, source, digest, digest == task.file.sha256, parse(content, label))
+    records = tuple(row for _, row in numbered_rows(content, label, DocumentRecord))
+    if not records:
+        raise DataError(f"{label} is empty: it holds no record.")
+    file = DataFile(name, source, digest, digest == task.file.sha256, records)
     if task.file.sha256 and not (file.verified or source.own or source.kind == "sample"):
         logger.warning(
             "%s is not the published file (SHA-256 %s…), so scores are not those of L-Eval's "
@@ -175,21 +168,18 @@ def hub_file(task: ClosedTask) -> Path:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, RemoteEntryNotFoundError
 
-    filename = f"{HUB_FOLDER}/{task.file.name}"
-    unreachable = why_hub_is_unreachable()
-    fetch = partial(hf_hub_download, HUB_REPOSITORY, filename, repo_type="dataset")
+    filename, unreachable = f"{HUB_FOLDER}/{task.file.name}", why_hub_is_unreachable()
+    about = f"{filename} of the hub's data set {HUB_REPOSITORY}"
     try:
-        return Path(fetch(local_files_only=bool(unreachable)))
+        path = hf_hub_download(
+            HUB_REPOSITORY, filename, repo_type="dataset", local_files_only=bool(unreachable)
+        )
     except RemoteEntryNotFoundError:
-        raise DataError(
-            f"The hub's data set {HUB_REPOSITORY} has no {filename}. {HOW_TO_GET}"
-        ) from None
+        raise DataError(f"There is no {about}. {HOW_TO_GET}") from None
     except (HfHubHTTPError, OSError, ValueError) as error:
         reason = unreachable or str(error).strip().partition("\n")[0]
-        raise HubUnreachableError(
-            f"{filename} of the hub's data set {HUB_REPOSITORY} cannot be fetched ({reason}). "
-            f"{HOW_TO_GET}"
-        ) from None
+        raise HubUnreachableError(f"{about} cannot be fetched ({reason}). {HOW_TO_GET}") from None
+    return Path(path)
 
 
 def why_hub_is_unreachable() -> str:
@@ -204,14 +194,6 @@ def why_hub_is_unreachable() -> str:
     except Exception as error:  # noqa: BLE001 - of whatever HTTP library the client uses
         return str(error).strip().partition("\n")[0] or type(error).__name__
     return ""
-
-
-def parse(content: bytes, label: str) -> tuple[DocumentRecord, ...]:
-    """Records of a JSON-lines file in L-Eval's layout; see `numbered_rows`."""
-    rows = [row for _, row in numbered_rows(content, label, DocumentRecord)]
-    if not rows:
-        raise DataError(f"{label} is empty: it holds no record.")
-    return tuple(row.model_copy(update={"document_id": str(at)}) for at, row in enumerate(rows))
 
 
 def read_bytes(path: Path, error: type[UserError] = DataError) -> bytes:

@@ -4,7 +4,7 @@ from resonance_vllm.errors import UserError
 
 
 class TaskError(UserError):
-    """A task cannot run with these settings, data or model."""
+    """A task cannot run with this data or model."""
 
 
 class DataError(TaskError):
@@ -13,14 +13,6 @@ class DataError(TaskError):
 
 class HubUnreachableError(DataError):
     """The hub cannot be reached, so fetching further files is pointless."""
-
-
-class PredictionError(DataError):
-    """A prediction file is not in L-Eval's published format."""
-
-
-class TokenizerError(TaskError):
-    """No tokenizer is known to the task, or it gives no character offsets of its tokens."""
 
 
 class ContextLengthError(TaskError):

@@ -18,8 +18,6 @@ FRAMES: tuple[str, ...] = get_args(Frame)
 Mode = Literal["sliding", "truncate"]
 Subtask = Literal["recursive", "cot", "semi_recursive"]
 SUBTASKS: tuple[str, ...] = get_args(Subtask)
-
-
 Natural = Annotated[int, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 OptionalCount = Count | None
@@ -30,10 +28,10 @@ def _lengths(value: object) -> object:
     if value is None:
         return None
     lengths = list(value) if isinstance(value, list | tuple) else [value]
-    whole = [each for each in lengths if type(each) is int and each > 0]
+    whole = [each for each in lengths if type(each) is int and each > 1]  # one is scored
     if not lengths or whole != lengths or whole != sorted(set(whole)):
         raise ValueError(
-            f"{shown(value)} is not allowed; allowed: a positive whole number, or a list of "
+            f"{shown(value)} is not allowed; allowed: a whole number of at least 2, or a list of "
             "them, each larger than the one before"
         )
     return tuple(whole)

@@ -1,8 +1,8 @@
 """The log-probability of each given token, on every lm-eval backend that can report it.
 
-lm-eval's own requests return one sum a request. `token_logprobs` scores the same requests on the
-backends `hf`, `hf-long`, `vllm` and `vllm-long` and keeps every token apart. Softmax and logarithm
-are float32 there, whatever the dtype of the model is.
+lm-eval's own requests return one sum a request. Here the same requests are scored on the backends
+`hf`, `hf-long`, `vllm` and `vllm-long`, and every token is kept apart. Softmax and logarithm are
+float32 there, whatever the dtype of the model is.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -45,12 +45,15 @@ class SumOfLogprobs(float):
 def scored_requests(lm: Any, requests: Sequence[Any]) -> list[SumOfLogprobs]:
     """The answers of lm-eval's model to requests whose `token_parts` are token ids.
 
-    A backend that does not report each token, such as a server, gives the sums alone.
+    Each scored token has the natural logarithm of its probability, given all tokens before it.
+    Nothing is put in front of the context: a BOS token is part of it where one is wanted. With
+    several processes (`accelerate launch`), each has its own requests. A backend that does not
+    report each token, such as a server, gives the sums alone.
     """
-    parts = [request.token_parts for request in requests]
-    if _scorer(lm) is None:
+    parts, score = [request.token_parts for request in requests], _scorer(lm)
+    if score is None:
         return [SumOfLogprobs(float(total)) for total, _ in lm._loglikelihood_tokens(parts)]
-    each_token = token_logprobs(lm, [(context, scored) for _, context, scored in parts])
+    each_token = score(lm, [(context, scored) for _, context, scored in parts]) if parts else ()
     return [SumOfLogprobs(float(each.sum(dtype=np.float64)), each) for each in each_token]
 
 
@@ -65,34 +68,6 @@ def check_reports_tokens(lm: Any) -> None:
             f"model: {type(lm).__name__} does not report the log-probability of each token; "
             "allowed: hf, hf-long, vllm, vllm-long with a decoder-only model"
         )
-
-
-def token_logprobs(lm: Any, requests: Sequence[Request]) -> list[Logprobs]:
-    """Natural logarithm of the probability of each scored token, given all tokens before it.
-
-    Nothing is put in front of the context: a BOS token is part of it where one is wanted. A request
-    is never cut. With several processes (`accelerate launch`), each has its own requests.
-
-    Args:
-        lm: lm-eval's model: one of `hf`, `hf-long`, `vllm`, `vllm-long`.
-        requests: pairs of token ids.
-
-    Returns:
-        For each request a float32 array, `[scored tokens]`, in the order of `requests`.
-
-    Raises:
-        SettingError: another backend, or a request that is longer than the backend reads.
-    """
-    check_reports_tokens(lm)
-    most = lm.max_length - (_scorer(lm) is _by_vllm)  # vLLM generates a token after each prompt
-    for context, scored in requests:
-        if len(context) + len(scored) > most:
-            raise SettingError(
-                f"a request of {len(context) + len(scored)} tokens is longer than the {most} that "
-                "the model reads; give a larger max_length (max_model_len on vLLM)"
-            )
-    score = _scorer(lm)
-    return list(score(lm, requests)) if score and requests else []
 
 
 Scorer = Callable[[Any, Sequence[Request]], Iterator[Logprobs]]

@@ -19,9 +19,9 @@ from leval_tasks.statistics.difference import (
     Bin,
     difference_bins,
     equal_up_to,
+    kl_lower_bound,
     verdict_of,
 )
-from leval_tasks.statistics.divergence import kl_lower_bound
 
 EXIT_CODES = {SAME: 0, BETTER: 0, OPEN: 3, WORSE: 4}
 MOST_TEXTS = 4096

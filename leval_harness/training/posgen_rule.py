@@ -42,7 +42,7 @@ def batch(
     """Inputs `[n, length]` (prefix first) and labels `[n, length - seed]` of so many tokens."""
     s = settings
     numbers = generator.randint(0, s.modulus, size=(max(tokens // length, 1), length))
-    labels = rule_labels(numbers, s.subtask, s.modulus, s.far, s.near)
+    labels = rule_labels(numbers, s)
     prefix = special_id(PREFIX, s.modulus)
     inputs = np.pad(numbers[:, :-1], ((0, 0), (1, 0)), constant_values=prefix)
     return torch.from_numpy(inputs), torch.from_numpy(labels)

@@ -1,14 +1,7 @@
 """The closed-ended tasks: an entry each, in the order of the tables' columns."""
 
 from leval_tasks.closed.definition import ClosedTask, PublishedFile
-from leval_tasks.closed.rules import (
-    LastNumber,
-    OneLetter,
-    PrintedOutput,
-    SeveralLetters,
-    TopicName,
-    TrueTwice,
-)
+from leval_tasks.closed.rules import LastNumber, Letters, PrintedOutput, TopicName, TrueTwice
 from resonance_vllm.errors import one_of
 
 ONE_LETTER = (
@@ -43,7 +36,7 @@ ENTRIES = (
             "multiple correct options. Please only provide the letter corresponding to the answer "
             "(like A or AB) when answering. "
         ),
-        rule=SeveralLetters(),
+        rule=Letters(several=True),
         references=r"[A-D](,? ?[A-D]){0,3}[.)]?(\s|$)",
         in_group=True,
     ),
@@ -73,7 +66,7 @@ ENTRIES = (
             sha256="e12593a3da249dc1f769d10e07da896a524917f278900a6f6ef42e7fd4daa67b",
         ),
         system_prompt=ONE_LETTER,
-        rule=OneLetter(),
+        rule=Letters(several=False),
         references=r"\(?[A-D][.)]?(\s|$)",
         in_group=True,
     ),
@@ -86,7 +79,7 @@ ENTRIES = (
             first_references="823ef486bca1b79e",
         ),
         system_prompt=ONE_LETTER,
-        rule=OneLetter(),
+        rule=Letters(several=False),
         references=r"\(?[A-D][.)]?\s*$",
         in_group=True,
     ),

@@ -1,12 +1,11 @@
 """What a closed-ended task is; `leval_tasks.closed.catalog` has an entry for each."""
 
-import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from leval_tasks.closed.rules import Judgement, Rule, mean, mean_of_parts
+from leval_tasks.closed.rules import Rule, mean, mean_of_parts
 from leval_tasks.closed.thinking import remove_thinking, thinking_unfinished
 
 PREFIX = "leval_closed_"
@@ -20,9 +19,6 @@ SCORES = ("exact_match", "exact_match_strict")
 
 MARKS = ("right", "wrong", "unparsed", "thinking_removed", "thinking_unfinished")
 """What holds of the answer to a question or does not; one of the first three does."""
-
-FIRST = 20
-"""References by which the file of a task is known."""
 
 Row = Mapping[str, float | None]
 """Scores and marks of one question; None for a part that it does not have."""
@@ -46,21 +42,13 @@ class PublishedFile:
     Attributes:
         name: file name.
         sha256: of the file; empty where no copy was available.
-        first_references: `references_digest` of its references, for a task whose references could
-            be those of another one.
+        first_references: digest of its first references (`leval_tasks.closed.predictions`), for a
+            task whose references could be those of another one.
     """
 
     name: str
     sha256: str = ""
     first_references: str = ""
-
-
-def references_digest(references: Sequence[str]) -> str:
-    """The beginning of the SHA-256 of the first `FIRST` references; empty below so many."""
-    if len(references) < FIRST:
-        return ""
-    first = "\n".join(each.strip() for each in references[:FIRST])
-    return hashlib.sha256(first.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,11 +91,6 @@ class ClosedTask:
         """lm-eval's name of the task."""
         return PREFIX + self.key
 
-    @property
-    def prompts(self) -> int:
-        """Number of prompts, and so of responses, of a question."""
-        return 2 if self.second_question else 1
-
     def metrics(self) -> tuple[str, ...]:
         """Names of the scores."""
         return (*SCORES, *self.rule.parts)
@@ -142,19 +125,13 @@ class ClosedTask:
         unfinished = [thinking_unfinished(p, end_of_thinking, opened=opened) for p in pieces]
         judged = self.rule.judge(between.join(text for text, _ in answers), gold)
         return {
-            **self.score_judged(judged, number),
-            "thinking_removed": float(any(removed for _, removed in answers)),
-            "thinking_unfinished": float(any(unfinished)),
-        }
-
-    def score_judged(self, judged: Judgement, number: int) -> dict[str, float | None]:
-        """`score_responses` without the marks of thinking, for a response already judged."""
-        return {
             "exact_match": judged.score,
             "exact_match_strict": judged.strict,
             "right": float(judged.right),
             "wrong": float(judged.parsed and not judged.right),
             "unparsed": float(not judged.parsed),
+            "thinking_removed": float(any(removed for _, removed in answers)),
+            "thinking_unfinished": float(any(unfinished)),
             **self.rule.part_scores(judged, number),
         }
 

@@ -17,13 +17,13 @@ class Cut:
     """What is kept of a document.
 
     Attributes:
-        spans: character ranges of the document that are kept, in order.
+        pieces: the text, one piece or the two around a cut in the middle.
         head: kept tokens at the beginning; all tokens where nothing is cut.
         tail: kept tokens at the end.
         truncated: whether anything is left out.
     """
 
-    spans: tuple[tuple[int, int], ...]
+    pieces: tuple[str, ...]
     head: int
     tail: int
     truncated: bool
@@ -45,19 +45,12 @@ class TokenizedDocument:
         """Keep `count` tokens, 1 or more; `side` is where the cut is made: middle, right, left."""
         n = len(self)
         if count >= n:
-            return Cut(((0, len(self.text)),), n, 0, truncated=False)
+            return Cut((self.text,), n, 0, truncated=False)
         head = {"right": count, "left": 0, "middle": (count + 1) // 2}[side]
         tail = count - head
-        spans = []
-        if head:
-            spans.append((0, self.offsets[head - 1][1]))
-        if tail:
-            spans.append((self.offsets[n - tail][0], len(self.text)))
-        return Cut(tuple(spans), head, tail, truncated=True)
-
-    def kept(self, cut: Cut) -> str:
-        """The text that a cut keeps."""
-        return "".join(self.text[start:end] for start, end in cut.spans)
+        pieces = [self.text[: self.offsets[head - 1][1]]] if head else []
+        pieces += [self.text[self.offsets[n - tail][0] :]] if tail else []
+        return Cut(tuple(pieces), head, tail, truncated=True)
 
 
 def count_tokens(tokenizer: Any, texts: Sequence[str]) -> list[int]:
@@ -89,10 +82,10 @@ def fit(
     Raises:
         ContextLengthError: instructions and question alone do not fit.
     """
-    before, endings = prompts[0].before, [prompt.after for prompt in prompts]
+    endings = [prompt.after for prompt in prompts]
 
     def lengths(cut: Cut, endings: Sequence[str]) -> list[int]:
-        shared = before + document.kept(cut)
+        shared = "".join([prompts[0].before, *cut.pieces])
         return count_tokens(document.tokenizer, [shared + ending for ending in endings])
 
     sizes = count_tokens(document.tokenizer, endings)

@@ -4,6 +4,7 @@ One JSON object a line, in document-then-question order, with the reference unde
 response under a key that contains `_pred`.
 """
 
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from leval_tasks.closed.catalog import ENTRIES
-from leval_tasks.closed.definition import ClosedTask, references_digest
+from leval_tasks.closed.definition import ClosedTask
 from leval_tasks.data import read_bytes
-from leval_tasks.errors import PredictionError
+from leval_tasks.errors import DataError
 from resonance_vllm.errors import SettingError, shown
 from resonance_vllm.files import json_lines, parse_json
 
@@ -22,6 +23,9 @@ SCORED = ("f1", "rouge", "exam")
 
 MOST_ODD = 0.1
 """Share of references from which on a file is that of another task."""
+
+FIRST = 20
+"""References by which a published file is known."""
 
 
 @dataclass(frozen=True)
@@ -47,19 +51,19 @@ def read(path: Path) -> Predictions:
     """Read a prediction file.
 
     Raises:
-        PredictionError: it cannot be read, holds nothing that is scored, or a record lacks response
-            or reference.
+        DataError: it cannot be read, holds nothing that is scored, or a record lacks response or
+            reference.
     """
     try:
-        text = read_bytes(path, PredictionError).decode("utf-8-sig")
+        text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise PredictionError(f"{path} is not UTF-8 text: {error}.") from error
-    records: list[Any] = []
+        raise DataError(f"{path} is not UTF-8 text: {error}.") from error
+    records: list[tuple[int, Any]] = []
     dropped = 0
     for number, line in json_lines(text):
         try:
-            records.append((number, parse_json(line, str(path), PredictionError)))
-        except PredictionError:
+            records.append((number, parse_json(line, str(path), DataError)))
+        except DataError:
             dropped += 1
     keys = records[0][1] if records and isinstance(records[0][1], dict) else {}
     key = next((name for name in keys if "_pred" in name), "…_pred")
@@ -68,14 +72,14 @@ def read(path: Path) -> Predictions:
         fields = record if isinstance(record, dict) else {}
         response, gold = fields.get(key), fields.get("gt")
         if not isinstance(response, str) or not isinstance(gold, str):
-            raise PredictionError(
+            raise DataError(
                 f"{path}, line {number}: a record needs text under {key!r} and 'gt'; it is "
                 f"{shown(record)}"
             )
         if fields.get("evaluation") in (None, *SCORED):
             pairs[at] = response, gold
     if not pairs:
-        raise PredictionError(
+        raise DataError(
             f"{path} holds nothing to score: {dropped} lines are no JSON, and 'evaluation' of "
             f"{len(records)} records is none of {', '.join(SCORED)}"
         )
@@ -94,9 +98,11 @@ def refuse_other_task(task: ClosedTask, references: Sequence[str], field: str) -
     Raises:
         SettingError: names the task that they belong to, where it is known.
     """
-    digest, wrong = references_digest(references), f"{field}: the file is not of {task.key}: "
+    wrong = f"{field}: the file is not of {task.key}: "
+    first = "\n".join(each.strip() for each in references[:FIRST])
+    digest = hashlib.sha256(first.encode()).hexdigest()[:16]
     for other in ENTRIES:
-        if digest and other.file.first_references == digest and other is not task:
+        if other.file.first_references == digest and other is not task:
             raise SettingError(f"{wrong}its references are those of {other.key}")
     odd = _odd(task, references)
     if len(odd) >= MOST_ODD * len(references):

@@ -17,7 +17,7 @@ LETTERS = "ABCD"
 PARTIAL_CREDIT = 0.25
 FACT_MARK = "[fact:"
 FINAL_OUTPUT = "the final output"
-_LEFT_OUT = (
+LEFT_OUT = (
     "will be",
     "of the code",
     "is",
@@ -26,7 +26,7 @@ _LEFT_OUT = (
     "the result of",
     "printed",
 )
-_DROP_PUNCTUATION = str.maketrans("", "", string.punctuation)
+DROP_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Rule(ABC):
 
     between: ClassVar[str] = ""
     parts: ClassVar[tuple[str, ...]] = ()
-    guess_score: ClassVar[float | None] = None
+    guess_score: float | None = None
 
     @abstractmethod
     def read(self, response: str, gold: str) -> Extraction:
@@ -110,44 +110,6 @@ class Rule(ABC):
         return judged.parts
 
 
-def letters_of(gold: str) -> str:
-    """Letters of a multiple-choice reference such as `ACD` or `(B) option text`."""
-    pieces = gold.split()
-    return _keep_letters(pieces[0] if pieces else "") or "A"
-
-
-def read_letters(response: str, *, several: bool) -> Extraction:
-    """Letters that a multiple-choice response chooses.
-
-    Unless `several` letters may be right, the first capital A to D counts, even inside a word.
-    """
-    if not response.strip():
-        return Extraction("None", parsed=False)
-    if response in LETTERS:
-        return Extraction(response, parsed=True)
-    if not several:
-        first = next((c for c in response if c in LETTERS), None)
-        if first:
-            return Extraction(first, parsed=True)
-    rest = response.lstrip(LETTERS)
-    prefix = response[: len(response) - len(rest)]
-    if len(prefix) > 1:
-        return Extraction("".join(sorted(set(prefix))), parsed=True)
-    rest = rest.split("Question", 1)[0]
-    marked = re.findall(r"[A-Z](?=[\s.)])", rest)
-    answer = "".join(sorted(set(_keep_letters(prefix + "".join(marked)))))
-    if answer:
-        return Extraction(answer, parsed=True)
-    run = re.search(r"[A-D]+", rest)
-    if run:
-        return Extraction(run.group(), parsed=True)
-    return Extraction("A", parsed=False)
-
-
-def _keep_letters(text: str) -> str:
-    return "".join(c for c in text if c in LETTERS)
-
-
 def compare(prediction: str, reference: str) -> float:
     """Official score of an extracted prediction against an extracted reference: 0, 0.25 or 1."""
     p, g = _normalise(prediction), _normalise(reference)
@@ -163,7 +125,7 @@ def compare(prediction: str, reference: str) -> float:
 
 def _normalise(text: str) -> str:
     """Without ASCII punctuation and the words a, an, the; blanks collapsed, case kept."""
-    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text.translate(_DROP_PUNCTUATION)).split())
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text.translate(DROP_PUNCTUATION)).split())
 
 
 def _squeeze(text: str) -> str:
@@ -184,44 +146,60 @@ def mean_of_parts(values: Sequence[float], parts: Sequence[Sequence[str]]) -> fl
     """
     by_part: dict[str, list[float]] = {}
     for value, names in zip(values, parts, strict=True):
-        for name in names:
+        for name in names or ("",):
             by_part.setdefault(name, []).append(value)
-    if len({len(each) for each in by_part.values()}) < 2:
-        return mean(values)
     return mean([mean(each) for each in by_part.values()])
 
 
-class OneLetter(Rule):
-    """One letter of A to D is right; the reference is `B` or `(B) option text`."""
+class Letters(Rule):
+    """Letters of A to D; the reference is `B`, `ACD` or `(B) option text`.
 
-    guess_score = 1 / len(LETTERS)
+    Where `several` may be right, a part of them earns a quarter. Else the first capital A to D of a
+    response counts, even inside a word.
+    """
 
-    def read(self, response: str, gold: str) -> Extraction:
-        """The chosen letter."""
-        return read_letters(response, several=False)
-
-    def reference(self, gold: str) -> str:
-        """The reference's letter."""
-        return letters_of(gold)
-
-
-class SeveralLetters(Rule):
-    """One or more letters of A to D are right; a part of them earns a quarter."""
+    def __init__(self, *, several: bool) -> None:
+        self.several = several
+        self.guess_score = None if several else 1 / len(LETTERS)
 
     def read(self, response: str, gold: str) -> Extraction:
         """The chosen letters."""
-        return read_letters(response, several=True)
+        if not response.strip():
+            return Extraction("None", parsed=False)
+        if response in LETTERS:
+            return Extraction(response, parsed=True)
+        first = "" if self.several else _letters(response)[:1]
+        if first:
+            return Extraction(first, parsed=True)
+        rest = response.lstrip(LETTERS)
+        prefix = response[: len(response) - len(rest)]
+        if len(prefix) > 1:
+            return Extraction("".join(sorted(set(prefix))), parsed=True)
+        rest = rest.split("Question")[0]
+        marked = re.findall(r"[A-Z](?=[\s.)])", rest)
+        answer = "".join(sorted(set(_letters(prefix + "".join(marked)))))
+        if answer:
+            return Extraction(answer, parsed=True)
+        run = re.search(r"[A-D]+", rest)
+        return Extraction(run.group() if run else "A", parsed=bool(run))
 
     def reference(self, gold: str) -> str:
-        """The reference's letters."""
-        return letters_of(gold)
+        """The letters of the reference's first word."""
+        return _letters(gold.split()[0] if gold.strip() else "") or "A"
 
     def chance(self, golds: Sequence[str]) -> float | None:
-        """Of one of the 15 sets of letters, drawn at random; a part of the right set earns 0.25."""
-        sizes = [len(set(letters_of(gold))) for gold in golds]
-        if not sizes:
-            return None
+        """Of several letters: one of the 15 sets, drawn at random; a part of the right one counts.
+
+        A set of n letters has 2**n - 2 parts, which earn a quarter each.
+        """
+        if not self.several or not golds:
+            return self.guess_score
+        sizes = [len(set(self.reference(gold))) for gold in golds]
         return mean([(1 + PARTIAL_CREDIT * (2**size - 2)) / 15 for size in sizes])
+
+
+def _letters(text: str) -> str:
+    return "".join(c for c in text if c in LETTERS)
 
 
 class LastNumber(Rule):
@@ -235,10 +213,10 @@ class LastNumber(Rule):
         if stated:
             token = stated.group(1)
         else:
-            pieces = response.split("\n\n", 1)[0].split(" ")
+            pieces = response.split("\n\n")[0].split(" ")
             token = next((p for p in reversed(pieces) if any(map(str.isdigit, p))), "")
         # digits of every script, as the official scorer's `str.isdigit` takes them
-        digits = "".join(filter(str.isdigit, token.split(".", 1)[0]))
+        digits = "".join(filter(str.isdigit, token.split(".")[0]))
         return Extraction(digits, parsed=bool(digits))
 
     def reference(self, gold: str) -> str:
@@ -255,14 +233,11 @@ class PrintedOutput(Rule):
         """The window in which the official scorer looks: three pieces longer than the reference."""
         size = len(gold.split()) + 3
         text = self.reference(response)
-        for piece in _LEFT_OUT:
+        for piece in LEFT_OUT:
             text = text.replace(piece, "")
         # re.split keeps an empty piece for a leading or trailing blank, as the official split does
-        if FINAL_OUTPUT in text:
-            pieces = re.split(r"\s+", text.split(FINAL_OUTPUT)[-1])[:size]
-        else:
-            pieces = re.split(r"\s+", text)[-size:]
-        window = " ".join(pieces)
+        pieces = re.split(r"\s+", text.split(FINAL_OUTPUT)[-1])
+        window = " ".join(pieces[:size] if FINAL_OUTPUT in text else pieces[-size:])
         return Extraction(window, parsed=bool(window.strip()))
 
     def reference(self, gold: str) -> str:
@@ -297,19 +272,17 @@ class TrueTwice(Rule):
 
         Without `[fact:` the official scorer crashes; here both parts score 0.
         """
-        golds, texts = _stored(gold), _stored(response)
-        answers = [self.read(text, gold) for text in texts]
+        answers = [self.read(text, gold) for text in _stored(response)]
         scores = [0.0, 0.0]
         if FACT_MARK in response.lower():
-            pairs = zip(answers, golds, strict=True)
+            pairs = zip(answers, _stored(gold), strict=True)
             scores = [compare(each.answer, gold.strip()) for each, gold in pairs]
-        mean = sum(scores) / 2
         return Judgement(
-            mean,
-            mean,
-            all(each.parsed for each in answers),
-            ", ".join(each.answer for each in answers),
-            dict(zip(self.parts, scores, strict=True)),
+            score=mean(scores),
+            strict=mean(scores),
+            parsed=all(each.parsed for each in answers),
+            answer=", ".join(each.answer for each in answers),
+            parts=dict(zip(self.parts, scores, strict=True)),
         )
 
 

@@ -5,7 +5,6 @@ are built, once for all its questions, and never stored in the sample's `doc`.
 """
 
 import copy
-import functools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from lm_eval.api.filter import FilterEnsemble
 from lm_eval.api.instance import Instance
 from lm_eval.config.task import TaskConfig
+from lm_eval.utils import warning_once
 
 from leval_tasks import data
 from leval_tasks.aggregation import stderr_of_mean
@@ -37,12 +37,7 @@ GENERATION = {"until": [], "do_sample": False, "temperature": 0.0}
 class PartScore(float):
     """A score with the names of the `parts` that its question has."""
 
-    parts: tuple[str, ...]
-
-    def __new__(cls, value: float, parts: tuple[str, ...] = ()) -> "PartScore":  # noqa: D102
-        made = super().__new__(cls, value)
-        made.parts = parts
-        return made
+    parts: tuple[str, ...] = ()
 
 
 class LEvalClosedTask(PlainTask):
@@ -57,12 +52,12 @@ class LEvalClosedTask(PlainTask):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.closed = task_named(str(config.get("task")))
-        metadata = dict(config.get("metadata") or {})
-        settings = read_metadata(ClosedSettings, metadata)
+        self.run = dict(config.get("metadata") or {})
+        settings = read_metadata(ClosedSettings, self.run)
         if not settings.truncation:
             settings = settings.changed(truncation=self.closed.truncation)
-        self.settings, self.run = settings, metadata
-        self.file = data.load(data.resolve_source(metadata), self.closed)
+        self.settings = settings
+        self.file = data.load(data.resolve_source(self.run), self.closed)
         self._documents: dict[str, str] = {}
         self._docs = self._read_docs()
         self._prompts: dict[tuple[str, int], QuestionPrompts] = {}
@@ -75,7 +70,7 @@ class LEvalClosedTask(PlainTask):
             generation_kwargs={**kwargs, "until": list(kwargs["until"])},
             num_fewshot=0,
             metadata={
-                **metadata,
+                **self.run,
                 "version": VERSION,
                 "data": self.file.described(),
                 "settings": settings.recorded(),
@@ -95,21 +90,20 @@ class LEvalClosedTask(PlainTask):
         for count, record in enumerate(self.file.records):
             if wanted and count >= wanted and len(docs) >= enough:
                 break
-            self._documents[record.document_id] = record.document
+            self._documents[str(count)] = record.document
             pairs = zip(record.instructions, record.outputs, strict=True)
-            for number, (question, gold) in enumerate(pairs):
-                own = f"-{number}" if self.closed.own_clusters else ""
-                docs.append(
-                    {
-                        "document_id": record.document_id,
-                        "question_id": number,
-                        "question": question,
-                        "gold": gold,
-                        "cluster": record.document_id + own,
-                        "source": self.file.source.kind,
-                        "prompt": {},
-                    }
-                )
+            docs += [
+                {
+                    "document_id": str(count),
+                    "question_id": number,
+                    "question": question,
+                    "gold": gold,
+                    "cluster": f"{count}-{number}" if self.closed.own_clusters else str(count),
+                    "source": self.file.source.kind,
+                    "prompt": {},
+                }
+                for number, (question, gold) in enumerate(pairs)
+            ]
         return docs
 
     def test_docs(self) -> list[dict[str, Any]]:
@@ -141,14 +135,18 @@ class LEvalClosedTask(PlainTask):
             SettingError: the frame does not go with the template.
         """
         tokenizer, (length, origin) = find_tokenizer(self.run), resolve_context(self.run)
-        generated = generation_tokens(self.config.generation_kwargs)
-        frame = frame_name(self.settings.frame, template)
-        if template is None and self.settings.frame is None:
-            _warn_of_template(tokenizer)
-        prefix = self.settings.answer_prefix
-        writer = PromptWriter(frame, tokenizer, template, prefix, system_instruction)
+        kwargs, settings = self.config.generation_kwargs, self.settings
+        generated = generation_tokens(kwargs)
+        self.config.generation_kwargs = with_generation_tokens(kwargs, generated)
+        frame = frame_name(settings.frame, template)
+        if template is None and not settings.frame and getattr(tokenizer, "chat_template", None):
+            name = getattr(tokenizer, "name_or_path", "the model")
+            warning_once(logger, asked_without_template(name))
+        writer = PromptWriter(
+            frame, tokenizer, template, settings.answer_prefix, system_instruction
+        )
+        documents = len(self._documents)
         self._write_prompts(writer, tokenizer, length - generated)
-        skipped = {doc["document_id"] for doc in self._docs if _key(doc) not in self._prompts}
         self._docs = [doc for doc in self._docs if _key(doc) in self._prompts]
         if not self._docs:
             raise ContextLengthError(
@@ -156,16 +154,16 @@ class LEvalClosedTask(PlainTask):
                 "and truncation is 'skip'. Give a larger context_length, or truncation: middle, "
                 "right or left."
             )
-        kwargs = self.config.generation_kwargs
-        self.config.generation_kwargs = with_generation_tokens(kwargs, generated)
         first = next(iter(self._prompts.values()))
-        mark, removed_by_backend = self.settings.end_of_thinking, self.run.get("think_end_token")
-        self._opened = removed_by_backend is None and any(
-            opens_thinking(str(argument), mark) for argument in first.arguments(template)
+        removed_by_backend = self.run.get("think_end_token") is not None
+        self._opened = not removed_by_backend and any(
+            opens_thinking(str(argument), settings.end_of_thinking)
+            for argument in first.arguments(template)
         )
-        self.config.metadata["settings"] |= {"frame": frame}
-        self.config.metadata["skipped_documents"] = len(skipped)
-        self.config.metadata["prompt"] = {
+        metadata = self.config.metadata
+        metadata["settings"] |= {"frame": frame}
+        metadata["skipped_documents"] = documents - len({doc["document_id"] for doc in self._docs})
+        metadata["prompt"] = {
             "context_length": length,
             "context_length_from": origin,
             "generated_tokens": generated,
@@ -178,7 +176,7 @@ class LEvalClosedTask(PlainTask):
 
     def _write_prompts(self, writer: PromptWriter, tokenizer: Any, room: int) -> None:
         """Fit each document into `room` tokens; write its questions' prompts and token counts."""
-        by_text: dict[str, list[dict[str, Any]]] = {}
+        by_text: dict[str, list[dict[str, Any]]] = {}  # GSM's questions share one text
         for doc in self._docs:
             by_text.setdefault(self._documents[doc["document_id"]], []).append(doc)
         self._prompts = {}
@@ -189,9 +187,8 @@ class LEvalClosedTask(PlainTask):
             cut, lengths = fit(document, firsts, room, str(self.settings.truncation))
             if cut is None:
                 continue
-            pieces = tuple(text[start:end] for start, end in cut.spans)
             for doc, each, tokens in zip(docs, prompts, lengths, strict=True):
-                self._prompts[_key(doc)] = QuestionPrompts(tuple(each), pieces)
+                self._prompts[_key(doc)] = QuestionPrompts(tuple(each), cut.pieces)
                 doc["prompt"] = {
                     "prompt_tokens": tokens,
                     "document_tokens": len(document),
@@ -217,6 +214,11 @@ class LEvalClosedTask(PlainTask):
             for index, argument in enumerate(self.prompts_of(doc).arguments(_template(kwargs)))
         ]
 
+    def _score(self, doc: Mapping[str, Any], responses: Sequence[str]) -> Row:
+        """Scores and marks of one question."""
+        mark, gold, number = self.settings.end_of_thinking, str(doc["gold"]), doc["question_id"]
+        return self.closed.score_responses(responses, gold, number, mark, opened=self._opened)
+
     def _describe(self, doc: Mapping[str, Any], responses: list[str]) -> Iterator[Described]:
         """The extracted answer of each response, and the question's marks beside the first."""
         row = self._score(doc, responses)
@@ -228,26 +230,17 @@ class LEvalClosedTask(PlainTask):
             yield Described([answer, *marks], response)
             marks = []
 
-    def _score(self, doc: Mapping[str, Any], responses: list[str]) -> Row:
-        """Scores and marks of one question."""
-        return self.closed.score_responses(
-            responses,
-            str(doc["gold"]),
-            int(doc["question_id"]),
-            self.settings.end_of_thinking,
-            opened=self._opened,
-        )
-
     def process_results(self, doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, Any]:
         """Scores of one question, from responses or from descriptions that carry them."""
         row = self._score(doc, [getattr(result, "response", result) for result in results])
-        parts = self.closed.parts_of(row)
+        scores = {name: PartScore(row[name] or 0.0) for name in SCORES}
+        for score in scores.values():
+            score.parts = self.closed.parts_of(row)
         return {
-            "exact_match": row["exact_match"],
+            **scores,
             # after exact_match: its aggregate replaces lm-eval's own field of this name
             "exact_match_stderr": (doc["cluster"], row["exact_match"]),
             **{name: row[name] for name in self.closed.rule.parts},
-            **{name: PartScore(float(row[name] or 0.0), parts) for name in SCORES},
         }
 
     def higher_is_better(self) -> dict[str, bool]:
@@ -269,20 +262,9 @@ def _mean_of_known(values: Sequence[float | None]) -> float | str:
     return mean(known) if known else NOT_AVAILABLE
 
 
-def _mean_of_scores(values: Sequence[float]) -> float:
+def _mean_of_scores(values: Sequence[PartScore]) -> float:
     """Mean of a score, in which topic retrieval's positions weigh the same."""
-    return mean_of_parts(values, [getattr(value, "parts", ()) for value in values])
-
-
-def _warn_of_template(tokenizer: Any) -> None:
-    if getattr(tokenizer, "chat_template", None):
-        _warn_once(asked_without_template(getattr(tokenizer, "name_or_path", "the model")))
-
-
-@functools.cache
-def _warn_once(message: str) -> None:
-    """One line a process, not one a task."""
-    logger.warning(message)
+    return mean_of_parts(values, [value.parts for value in values])
 
 
 def _template(kwargs: Mapping[str, Any]) -> ChatTemplate | None:

@@ -17,23 +17,24 @@ from lm_eval.api.filter import FilterEnsemble
 
 from leval_tasks.aggregation import with_stderr
 from leval_tasks.context import LengthLimit, claimed_lengths, find_limit
-from leval_tasks.effective_context.reads import (
-    FULL,
-    WINDOWS,
-    Losses,
-    block_rows,
-    gains,
-    joined,
-    windows_of,
-)
 from leval_tasks.lm_task import Described, QuestionFilter
 from leval_tasks.metadata import EffectiveContextSettings, TextSettings, scored_from
 from leval_tasks.model import running_model
 from leval_tasks.perplexity.documents import TokenizedText
 from leval_tasks.perplexity.task import PerplexityTask, begins_with_bos
-from leval_tasks.perplexity.windows import Window, document_tokens
-from leval_tasks.token_logprobs import SumOfLogprobs, check_reports_tokens
+from leval_tasks.perplexity.windows import Window, document_tokens, make_windows
+from leval_tasks.statistics.effective_context import Floats, block_sums, clipped_difference
+from leval_tasks.token_logprobs import Logprobs, SumOfLogprobs, check_reports_tokens
 from resonance_vllm.errors import SettingError, not_allowed
+
+FULL, WINDOWS = "full", "windows"
+
+Losses = Mapping[str, Logprobs]
+"""Read -> nats of each scored token, float32 `[tokens]`."""
+
+COLUMNS = ("start", "tokens", "full", "windows", "gain")
+"""What a block holds: its first position, BOS counted, and sums over its tokens. A gain is the loss
+in windows minus the loss of the full read, clipped token by token."""
 
 METRICS = {"loss": FULL, "windows_loss": WINDOWS, "gain": "all"}
 """Metric -> the read that it is of; a gain needs both."""
@@ -49,7 +50,6 @@ class EffectiveContextTask(PerplexityTask):
     settings_type = EffectiveContextSettings
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """Keep the settings; see `PerplexityTask`."""
         super().__init__(config)
         self._filters = [FilterEnsemble("none", [lambda: QuestionFilter(self._describe)])]
         self.token_losses: dict[str, Losses] = {}
@@ -62,24 +62,20 @@ class EffectiveContextTask(PerplexityTask):
         self._moving = moving_window(settings.window or 0, limit)
         return settings
 
-    def _cut(
-        self, documents: Sequence[TokenizedText], settings: TextSettings
-    ) -> Sequence[TokenizedText]:
+    def _cut(self, drawn: Sequence[TokenizedText], settings: Any) -> Sequence[TokenizedText]:
         """Texts take turns with the lengths; one that is shorter is read as far as it goes."""
-        lengths = settings.context_length or ()
-        sizes = [document_tokens(each, bool(settings.bos)) for each in lengths]
+        sizes = [document_tokens(each, settings.bos) for each in settings.context_length]
         return [
             replace(text, tokens=text.tokens[:size], ends=text.ends[:size])
-            for text, size in zip(documents, itertools.cycle(sizes), strict=False)
+            for text, size in zip(drawn, itertools.cycle(sizes), strict=False)
         ]
 
     def test_docs(self) -> list[dict[str, Any]]:
         """What is logged of each text: its name, its size, and the digest of its tokens."""
-        return [doc | {"tokens_sha256": self._digest(doc)} for doc in super().test_docs()]
-
-    def _digest(self, doc: Mapping[str, Any]) -> str:
-        tokens = self._documents[doc["document_id"]].tokens
-        return hashlib.sha256(repr(tokens).encode()).hexdigest()[:16]
+        texts = [repr(each.tokens).encode() for each in self._documents.values()]
+        digests = [hashlib.sha256(text).hexdigest()[:16] for text in texts]
+        pairs = zip(super().test_docs(), digests, strict=True)
+        return [doc | {"tokens_sha256": digest} for doc, digest in pairs]
 
     def build_all_requests(self, **kwargs: Any) -> None:
         """As lm-eval, for a model that reports the log-probability of each token."""
@@ -92,23 +88,21 @@ class EffectiveContextTask(PerplexityTask):
         return [window for _, window in self._reads(doc)]
 
     def _reads(self, doc: Mapping[str, Any]) -> list[tuple[str, Window]]:
-        given: EffectiveContextSettings = self.settings
-        n, bos = len(self._documents[doc["document_id"]].tokens), bool(given.bos)
-        reads = FULL if given.reads == "all" and n + bos <= (given.window or 0) else given.reads
-        return windows_of(n, self._start, self._moving, reads, bos)
+        given, n = self.settings, len(self._documents[doc["document_id"]].tokens)
+        reads = FULL if given.reads == "all" and n + given.bos <= given.window else given.reads
+        return windows_of(n, self._start, self._moving, reads, given.bos)
 
     def _losses(self, doc: Mapping[str, Any], totals: Sequence[SumOfLogprobs]) -> Losses:
         """The losses of a text from the answers to its windows."""
-        answers = [total.logprobs for total in totals]
-        parts = [(*read, each) for read, each in zip(self._reads(doc), answers, strict=True)]
+        pairs = zip(self._reads(doc), totals, strict=True)
+        parts = [(*read, total.logprobs) for read, total in pairs]
         return joined(parts, self._start, len(self._documents[doc["document_id"]].tokens))
 
     @property
     def _start(self) -> int:
         """Tokens of a text before the first that is scored, BOS not counted."""
-        given: EffectiveContextSettings = self.settings
-        start = scored_from(given.window or 0, (given.context_length or (0,))[-1])
-        return document_tokens(start, bool(given.bos))
+        given = self.settings
+        return document_tokens(scored_from(given.window, given.context_length[-1]), given.bos)
 
     def _describe(self, doc: Mapping[str, Any], totals: list[SumOfLogprobs]) -> list[Described]:
         """The blocks of a text beside the answer to its first window."""
@@ -174,3 +168,60 @@ def complete_settings(
     limit.check(longest, "context_length", extra=limit.after_window)
     least = max(given.min_tokens or document_tokens(lengths[-1], bos), start + 1)
     return given.changed(context_length=lengths, window=window, bos=bos, min_tokens=least)
+
+
+def windows_of(n: int, start: int, window: int, reads: str, bos: bool) -> list[tuple[str, Window]]:
+    """Every window of a text of `n` tokens, with the read that it belongs to.
+
+    Windows move by half of their size, so that a token past the first one has half a window of
+    context at least. Of the first one, the tokens from `start` on are scored.
+
+    Args:
+        n: tokens of the text, without BOS.
+        start: the first token that is scored.
+        window: positions of a window, BOS included.
+        reads: `all`, `full` or `windows`.
+        bos: whether windows begin with BOS.
+    """
+    found = []
+    if reads != WINDOWS:
+        found.append((FULL, Window(n + bos, 0, start, n, bos)))
+    if reads != FULL:
+        moving = make_windows(n, window, window // 2, "sliding", bos)
+        found += [
+            (WINDOWS, Window(window, each.start, max(each.score_start, start), each.end, bos))
+            for each in moving
+            if each.end > start
+        ]
+    return found
+
+
+def joined(
+    parts: Sequence[tuple[str, Window, Logprobs]], start: int, n: int
+) -> dict[str, Logprobs]:
+    """Losses of tokens `start..n-1` by read, from the log-probabilities of its windows."""
+    losses: dict[str, Logprobs] = {}
+    for read, window, logprobs in parts:
+        of_read = losses.setdefault(read, np.full(n - start, np.nan, np.float32))
+        of_read[window.score_start - start : window.end - start] = -logprobs
+    return losses
+
+
+def block_rows(losses: Losses, start: int) -> list[list[float | None]]:
+    """Sums over blocks of tokens, a row of `COLUMNS` each; None where a read is missing.
+
+    `start` is the position of the first token of the losses, BOS counted.
+    """
+    reads = [losses.get(FULL), losses.get(WINDOWS), gains(losses)]
+    found = [None if each is None else block_sums(np.asarray(each, np.float64)) for each in reads]
+    tokens = next(each[1] for each in found if each is not None)
+    starts = start + np.cumsum(tokens) - tokens
+    sums = [[None] * tokens.size if each is None else each[0].tolist() for each in found]
+    return [list(row) for row in zip(starts.tolist(), tokens.tolist(), *sums, strict=True)]
+
+
+def gains(losses: Losses) -> Floats | None:
+    """Clipped gain of each token of the full read over that in windows; None without both."""
+    if FULL not in losses or WINDOWS not in losses:
+        return None
+    return -clipped_difference(losses[FULL], losses[WINDOWS])

@@ -45,7 +45,7 @@ class Text:
     @property
     def sha256(self) -> str:
         """Hex digest of the UTF-8 bytes."""
-        return sha256_of(self.text)
+        return hashlib.sha256(self.text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +76,16 @@ class TextRow(BaseModel):
     text: str
 
 
-def sha256_of(text: str) -> str:
-    """Hex digest of the UTF-8 bytes."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+def encoder(tokenizer: Any) -> Encode:
+    """The tokeniser of a model as a function of text."""
+
+    def encode(text: str) -> tuple[list[int], list[int]]:
+        found = tokenizer(
+            text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+        )
+        return list(found["input_ids"]), [end for _, end in found["offset_mapping"]]
+
+    return encode
 
 
 def read_corpus(corpus: str, data_dir: str | None) -> tuple[list[Text], dict[str, Any]]:
@@ -120,20 +127,20 @@ def _from_hub(corpus: str) -> tuple[list[Text], dict[str, Any]]:
     from huggingface_hub import constants
 
     path, split, column = HUB.get(corpus, ("", "", ""))
-    reason = "no data set there loads without a script"
+    reason, rows = "" if path else "no data set there loads without a script", None
     if path and not constants.HF_HUB_OFFLINE:  # offline, what was fetched before is read
         reason = why_hub_is_unreachable()
     try:
-        rows = load_dataset(path, split=split)[column] if path and not reason else None
+        rows = None if reason else load_dataset(path, split=split)[column]
     except Exception as error:  # noqa: BLE001 - of whatever library it asks
-        reason, rows = str(error), None
+        reason = str(error)
     if rows is None:
         raise DataError(
             f"{corpus} cannot be read from the hub ({reason}); put {corpus}.jsonl, one JSON object "
             'with "text" a line, into a folder and give it: --metadata \'{"data_dir": "FOLDER"}\''
         )
     texts = [Text(f"{corpus}-{number}", text) for number, text in enumerate(rows)]
-    digest = sha256_of("\0".join(each.text for each in texts))
+    digest = Text(corpus, "\0".join(each.text for each in texts)).sha256
     return texts, _about("hub", path, f"{split}.{column}", digest)
 
 
@@ -160,9 +167,11 @@ def draw(
     usable: dict[str, Text] = {}
     left_out = {"empty": 0, "duplicate": 0, "too_short": 0}
     for text in texts:
-        if usable.setdefault(text.text.strip(), text) is not text:
-            left_out["duplicate" if text.text.strip() else "empty"] += 1
-    left_out["empty"] += usable.pop("", None) is not None
+        stripped = text.text.strip()
+        if stripped and stripped not in usable:
+            usable[stripped] = text
+        else:
+            left_out["duplicate" if stripped else "empty"] += 1
     candidates = list(usable.values())
     order = list(range(len(candidates)))
     random.Random(settings.seed).shuffle(order)
@@ -186,13 +195,10 @@ def draw(
             "context_length or other documents"
         )
     if any(left_out.values()) or len(chosen) < settings.num_docs:
+        counts = ", ".join(f"{count} {name}" for name, count in left_out.items())
         logger.warning(
-            "left out: %d empty, %d duplicate, %d shorter than %d tokens; %d documents remain of "
-            "num_docs=%d",
-            *left_out.values(),
-            least,
-            len(chosen),
-            settings.num_docs,
+            "left out: %s (below %d tokens); %d documents remain of num_docs=%d",
+            *(counts.replace("_", " "), least, len(chosen), settings.num_docs),
         )
     return [chosen[index] for index in sorted(chosen)], left_out
 
@@ -227,7 +233,7 @@ def language_reference(topics: Mapping[str, str] | None = None) -> tuple[str, st
         topics = shipped
     paragraphs = (each for name in sorted(topics) for each in topics[name].split("\n\n"))
     text = "\n\n".join(each.strip("\n") for each in without_repeats(paragraphs))
-    return text, sha256_of(text)
+    return text, Text(PYDOCS, text).sha256
 
 
 def draw_pydocs(

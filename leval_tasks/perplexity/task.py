@@ -18,12 +18,12 @@ from leval_tasks.context import LengthLimit, find_limit
 from leval_tasks.lm_task import PlainTask
 from leval_tasks.metadata import PerplexitySettings, TextSettings, read_metadata
 from leval_tasks.metrics import OURS, compose, directions, split
-from leval_tasks.model import encoder, find_tokenizer, running_model
-from leval_tasks.perplexity.documents import PYDOCS, TokenizedText, draw, draw_pydocs, read_corpus
+from leval_tasks.model import find_tokenizer, running_model
+from leval_tasks.perplexity import documents
+from leval_tasks.perplexity.documents import TokenizedText
 from leval_tasks.perplexity.windows import (
     METRICS,
     Window,
-    check_settings,
     document_pairs,
     document_tokens,
     make_windows,
@@ -35,7 +35,10 @@ logger = logging.getLogger(__name__)
 
 
 class PerplexityTask(PlainTask):
-    """One corpus read window by window; settings come through lm-eval's `--metadata`."""
+    """One corpus read window by window; settings come through lm-eval's `--metadata`.
+
+    Documents and tokenizer are read when requests are built.
+    """
 
     VERSION = 1
     OUTPUT_TYPE = REQUEST
@@ -43,7 +46,6 @@ class PerplexityTask(PlainTask):
     settings_type: type[TextSettings] = PerplexitySettings
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """Keep the settings; documents and tokenizer are read when requests are built."""
         self._metadata = dict(config.get("metadata") or {})
         lm_config = TaskConfig(
             task=config.get("task"), output_type=REQUEST, num_fewshot=0, metadata=self._metadata
@@ -55,12 +57,12 @@ class PerplexityTask(PlainTask):
         """What is logged of each document: its name and size, never its text."""
         return [
             {
-                "document_id": document.document_id,
-                "cluster": document.document_id,
+                "document_id": name,
+                "cluster": name,
                 "source": self._config.metadata["data"]["source"],
                 "document_tokens": len(document.tokens),
             }
-            for document in self._documents.values()
+            for name, document in self._documents.items()
         ]
 
     @property
@@ -78,7 +80,7 @@ class PerplexityTask(PlainTask):
     @cached_property
     def _reading(self) -> tuple[TextSettings, dict[str, TokenizedText]]:
         tokenizer = find_tokenizer(self._metadata)
-        encode, bos = encoder(tokenizer), tokenizer.bos_token_id
+        encode, bos = documents.encoder(tokenizer), tokenizer.bos_token_id
         corpus = str(self._metadata["corpus"])
         settings = self._complete(has_bos=bos is not None)
         self._bos = [bos] * bool(settings.bos)
@@ -86,21 +88,19 @@ class PerplexityTask(PlainTask):
             logger.warning(
                 "windows begin without BOS: the first token of each document is not scored"
             )
-        if corpus == PYDOCS:
-            drawn, left_out, data = draw_pydocs(encode, settings)
+        if corpus == documents.PYDOCS:
+            drawn, left_out, data = documents.draw_pydocs(encode, settings)
         else:
-            texts, data = read_corpus(corpus, settings.data_dir)
-            drawn, left_out = draw(texts, encode, settings)
+            texts, data = documents.read_corpus(corpus, settings.data_dir)
+            drawn, left_out = documents.draw(texts, encode, settings)
         self._config.metadata.update(
             data=data, settings=settings.recorded(), left_out=left_out, documents=len(drawn)
         )
         return settings, {each.document_id: each for each in self._cut(drawn, settings)}
 
-    def _cut(
-        self, documents: Sequence[TokenizedText], settings: TextSettings
-    ) -> Sequence[TokenizedText]:
+    def _cut(self, drawn: Sequence[TokenizedText], settings: Any) -> Sequence[TokenizedText]:
         """The part of each document that is read."""
-        return documents
+        return drawn
 
     def build_all_requests(self, **kwargs: Any) -> None:
         """As lm-eval, of plain text: no chat template, and never from its request cache."""
@@ -182,9 +182,10 @@ def complete_settings(
         ContextLengthError: no context length is known, or it is above the limit.
     """
     lengths = given.context_length or (limit.known - limit.after_window,)
-    bos = begins_with_bos(given.bos, has_bos)
-    for length in lengths:
-        check_settings(length, given.stride, given.mode)
+    bos, most = begins_with_bos(given.bos, has_bos), lengths[0] - 1
+    if given.mode == "sliding" and given.stride > most:  # tokens would never be scored
+        allowed = f"1 to {most}, the tokens that a window of {lengths[0]} positions can score"
+        raise SettingError(not_allowed("stride", given.stride, allowed))
     full = document_tokens(lengths[-1], bos)
     if given.max_tokens is not None and given.max_tokens < full:
         window = f"at least {full}, a window of the longest context"

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from leval_tasks.metadata import Mode
-from resonance_vllm.errors import SettingError, not_allowed
 
 METRICS = (
     "token_perplexity",
@@ -67,22 +66,6 @@ def make_windows(n: int, context_length: int, stride: int, mode: Mode, bos: bool
         windows.append(Window(context_length, start, scored_up_to, end, bos))
         start, scored_up_to = start + stride, end
     return windows[:1] if mode == "truncate" else windows
-
-
-def check_settings(context_length: int, stride: int, mode: Mode) -> None:
-    """Refuse settings that do not fit each other.
-
-    Raises:
-        SettingError: a window without room for a scored token, or a stride larger than the window
-            (tokens between two windows would never be scored).
-    """
-    if context_length < 2:
-        allowed = "at least 2, of which one is scored"
-        raise SettingError(not_allowed("context_length", context_length, allowed))
-    most = context_length - 1
-    if mode == "sliding" and stride > most:
-        allowed = f"1 to {most}, the tokens that a window of {context_length} positions can score"
-        raise SettingError(not_allowed("stride", stride, allowed))
 
 
 def document_pairs(

@@ -55,11 +55,6 @@ class Pair(NamedTuple):
     trained: Name
     tested: Name
 
-    @property
-    def title(self) -> str:
-        """As tables and figures print it."""
-        return " → ".join(ENCODINGS[name].title for name in dict.fromkeys(self))
-
 
 def parse_pair(text: str) -> Pair:
     """`TRAINED:TESTED`, or one name for a model tested with its own encoding.
@@ -92,13 +87,9 @@ def parse_tests(texts: Iterable[str]) -> Mapping[str, list[str]]:
 
 def published_pairs(reading: Reading) -> dict[Name, Pair]:
     """Row of the paper's Table 1 -> what a reading of the protocol trains and tests for it."""
-    pairs = {}
-    for name in PUBLISHED:
-        encoding = ENCODINGS[name]
-        crossed = reading == "code" and encoding.scaling is not None
-        pairs[name] = (
-            Pair(encoding.scaled(None), encoding.scaled("code")) if crossed else Pair(name, name)
-        )
+    pairs = {name: Pair(name, name) for name in PUBLISHED}
+    for name in ("yarn", "resonance_yarn") if reading == "code" else ():
+        pairs[name] = Pair(ENCODINGS[name].scaled(None), ENCODINGS[name].scaled("code"))
     return pairs
 
 

@@ -1,7 +1,8 @@
 """PosGen sequences: every token after the seed is a sum, modulo `m`, of earlier tokens.
 
 Sources: arXiv 2403.00071, Section 5 and Appendix C.1; where its formula for the semi-recursive
-sub-task is ambiguous, the reading that reproduces its Figure 2.
+sub-task is ambiguous, the reading that reproduces its Figure 2. The settings are described in
+`leval_tasks.metadata.PosGenSettings`.
 """
 
 from dataclasses import dataclass
@@ -12,14 +13,10 @@ import numpy.typing as npt
 
 from leval_tasks.metadata import PosGenSettings
 from leval_tasks.metrics import compose
-from resonance_vllm.errors import SettingError, UserError
+from resonance_vllm.errors import SettingError
 
 Tokens = npt.NDArray[np.int64]
 BANDS = 3
-
-
-class PosGenError(UserError):
-    """A PosGen setting that cannot be met."""
 
 
 def position_ranges(settings: PosGenSettings) -> dict[str, tuple[int, int]]:
@@ -44,61 +41,44 @@ class Splits:
     test: Tokens
 
 
-def extend(seeds: Tokens, subtask: str, length: int, modulus: int, far: int, near: int) -> Tokens:
-    """Continue seed tuples by the rule of a sub-task.
-
-    Args:
-        seeds: `[n, far + near]` numbers below `modulus`.
-        subtask: one of `SUBTASKS`.
-        length: numbers in a finished sequence.
-        modulus: `m`.
-        far: `j`.
-        near: `k`.
-
-    Returns:
-        `[n, length]`; the first `far + near` columns are the seeds.
-    """
+def extend(seeds: Tokens, settings: PosGenSettings) -> Tokens:
+    """Continue seed tuples `[n, far + near]` by the rule of a sub-task to `[n, length]`."""
     # Positions come first, so that one step reads and writes whole rows of memory.
-    tokens = np.empty((length, len(seeds)), dtype=np.int64)
-    tokens[: far + near] = seeds.T
-    for index in range(far + near, length):
-        tokens[index] = _next(tokens, index, subtask, modulus, far, near)
+    tokens = np.empty((settings.length, len(seeds)), dtype=np.int64)
+    tokens[: settings.seed_tokens] = seeds.T
+    for index in range(settings.seed_tokens, settings.length):
+        tokens[index] = _next(tokens, index, settings)
     return np.ascontiguousarray(tokens.T)
 
 
-def _next(tokens: Tokens, index: int, subtask: str, modulus: int, far: int, near: int) -> Tokens:
+def _next(tokens: Tokens, index: int, settings: PosGenSettings) -> Tokens:
     """Numbers `[n]` of the rule at an index, from the tokens before it, `[positions, n]`."""
-    first = index - far - near
-    start = {"recursive": first, "cot": 0, "semi_recursive": first // 2}[subtask]
-    total = tokens[start : start + far].sum(axis=0) + tokens[index - near : index].sum(axis=0)
-    return np.remainder(total, modulus)
+    first = index - settings.seed_tokens
+    start = {"recursive": first, "cot": 0, "semi_recursive": first // 2}[settings.subtask]
+    total = tokens[start : start + settings.far].sum(axis=0)
+    total += tokens[index - settings.near : index].sum(axis=0)
+    return np.remainder(total, settings.modulus)
 
 
-def rule_labels(tokens: Tokens, subtask: str, modulus: int, far: int, near: int) -> Tokens:
+def rule_labels(tokens: Tokens, settings: PosGenSettings) -> Tokens:
     """The rule's number at every position after the seed, from the given numbers before it.
 
     In a PosGen sequence that is the sequence itself; in random numbers no shorter rule gives it.
 
     Args:
-        tokens: `[n, length]` numbers below `modulus`.
-        subtask: one of `SUBTASKS`.
-        modulus: `m`.
-        far: `j`.
-        near: `k`.
+        tokens: `[n, positions]` numbers below the modulus.
+        settings: of the rule.
 
     Returns:
-        `[n, length - far - near]`.
+        `[n, positions - far - near]`.
     """
     rows = np.ascontiguousarray(tokens.T)
-    indices = range(far + near, len(rows))
-    return np.stack([_next(rows, at, subtask, modulus, far, near) for at in indices], axis=1)
+    indices = range(settings.seed_tokens, len(rows))
+    return np.stack([_next(rows, at, settings) for at in indices], axis=1)
 
 
 def random_seeds(n: int, width: int, modulus: int, seed: int) -> Tokens:
-    """Distinct tuples drawn uniformly from all `modulus ** width`.
-
-    Returns:
-        `[n, width]`, in drawing order.
+    """Distinct tuples `[n, width]` drawn uniformly from all `modulus ** width`, in drawing order.
 
     Raises:
         SettingError: there are fewer than `n` tuples.
@@ -139,16 +119,12 @@ def splits(settings: PosGenSettings) -> Splits:
     Raises:
         SettingError: the settings cannot be met.
     """
-    rule = (settings.subtask, settings.length, settings.modulus, settings.far, settings.near)
-    n = settings.train + settings.validation + settings.test
-    width = settings.seed_tokens
-    if settings.seed_policy == "cycled":
-        everything = extend(cycled_seeds(n, width, settings.modulus), *rule)
-        return Splits(
-            everything[: settings.train, : settings.train_length],
-            everything[: settings.validation],
-            everything[settings.validation : settings.validation + settings.test],
-        )
-    everything = extend(random_seeds(n, width, settings.modulus, settings.seed), *rule)
-    train, validation, test = np.split(everything, [settings.train, n - settings.test])
-    return Splits(train[:, : settings.train_length], validation, test)
+    s, width = settings, settings.seed_tokens
+    n = s.train + s.validation + s.test
+    if s.seed_policy == "cycled":
+        everything = extend(cycled_seeds(n, width, s.modulus), s)
+        train, rest = everything[: s.train], everything[: s.validation + s.test]
+    else:
+        everything = extend(random_seeds(n, width, s.modulus, s.seed), s)
+        train, rest = everything[: s.train], everything[s.train :]
+    return Splits(train[:, : s.train_length], rest[: s.validation], rest[s.validation :])

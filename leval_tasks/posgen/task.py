@@ -19,7 +19,7 @@ from leval_tasks.lm_task import PlainTask
 from leval_tasks.metadata import PosGenSettings, refuse_near_misses
 from leval_tasks.metrics import directions
 from leval_tasks.model import find_tokenizer, running_model
-from leval_tasks.posgen.sequences import PosGenError, position_ranges, splits
+from leval_tasks.posgen.sequences import position_ranges, splits
 from leval_tasks.posgen.vocabulary import modulus_of
 from resonance_vllm.errors import SettingError, not_allowed
 from resonance_vllm.files import read_object
@@ -42,15 +42,12 @@ class TokenRequest(Instance):
 
 
 def accuracies(correct: list[bool], settings: PosGenSettings) -> dict[str, float]:
-    """Metrics of one sequence.
+    """Metrics of one sequence: fractions by the names of `position_ranges`.
 
     Args:
         correct: whether each of the numbers 1..length-1 (or 0..length-1) was predicted; the last
             item belongs to the last number.
         settings: the data set.
-
-    Returns:
-        Fractions by the names of `position_ranges`.
     """
     offset = settings.length - len(correct)
     return {
@@ -98,12 +95,12 @@ class PosGenTask(PlainTask):
         """As lm-eval, after checking that the model reads these sequences whole.
 
         Raises:
-            PosGenError: the backend gives no result for each position.
+            SettingError: the backend gives no result for each position.
             ContextLengthError: the model does not read so long a sequence.
         """
         model = running_model()
         if model is not None and not hasattr(model, REQUEST):
-            raise PosGenError(
+            raise SettingError(
                 f"model: the backend {type(model).__name__} gives no result for each position, "
                 "which PosGen needs; use --model hf-long (with `leval-harness lm-eval`)"
             )
@@ -124,11 +121,14 @@ class PosGenTask(PlainTask):
         correct, _ = results[0]
         return with_stderr(accuracies(correct, self.settings))
 
-    def aggregation(self) -> dict[str, Callable[[Iterable[float]], float | str]]:
+    def aggregation(self) -> dict[str, Callable[..., float | str]]:
         """Sequences are equally long, so the mean over them is the mean over tokens."""
-        return {
-            each: _stderr if each.endswith("_stderr") else mean for each in self.higher_is_better()
-        }
+
+        def stderr(shares: Iterable[float]) -> float | str:
+            return stderr_of_mean(enumerate(shares))
+
+        names = self.higher_is_better()
+        return {each: stderr if each.endswith("_stderr") else mean for each in names}
 
     def higher_is_better(self) -> dict[str, bool]:
         """Direction of each metric."""
@@ -136,18 +136,10 @@ class PosGenTask(PlainTask):
         return directions(each for name in names for each in (name, f"{name}_stderr"))
 
 
-def _stderr(shares: Iterable[float]) -> float | str:
-    """Standard error over sequences, `N/A` where all of them are equal."""
-    return stderr_of_mean(enumerate(shares))
-
-
 def read_settings(subtask: str, metadata: Mapping[str, Any], modulus: int) -> PosGenSettings:
     """Settings of a task: the run's, else those that the checkpoint was trained with.
 
-    Args:
-        subtask: the sub-task.
-        metadata: of the run.
-        modulus: how many numbers the tokenizer knows.
+    `modulus` is how many numbers the tokenizer knows.
 
     Raises:
         SettingError: a value that is not allowed, or a key that is a setting of ours misspelt.

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from leval_tasks.posgen.sequences import PosGenError
+from leval_tasks.errors import TaskError
 
 SPECIAL_TOKENS = ("[UNK]", "[PAD]", "[CLS]", "[SEP]", "[EOS]")
 PREFIX = "[EOS]"  # starts every sequence
@@ -22,13 +22,13 @@ def modulus_of(tokenizer: Any) -> int:
     """How many numbers a tokenizer knows: those of which the text is the token with that id.
 
     Raises:
-        PosGenError: it does not know 0 and 1.
+        TaskError: it does not know 0 and 1.
     """
     known, modulus = tokenizer.get_vocab(), 0
     while known.get(str(modulus)) == modulus:
         modulus += 1
     if modulus < 2:
-        raise PosGenError(
+        raise TaskError(
             f"tokenizer: {getattr(tokenizer, 'name_or_path', tokenizer)!r} has no number "
             "vocabulary; use a checkpoint of `leval-harness posgen train`"
         )
@@ -36,10 +36,7 @@ def modulus_of(tokenizer: Any) -> int:
 
 
 def build_tokenizer(modulus: int) -> Any:
-    """The tokenizer that PosGen checkpoints carry: one token a number, then the special ones.
-
-    Its ids are those of the authors' code: numbers 0..m-1, [UNK] m, … [EOS] m + 4.
-    """
+    """The tokenizer that PosGen checkpoints carry: one token a number, then the special ones."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -49,12 +46,8 @@ def build_tokenizer(modulus: int) -> Any:
     inner.post_processor = processors.TemplateProcessing(
         single=f"{PREFIX} $A", special_tokens=[(PREFIX, special_id(PREFIX, modulus))]
     )
+    names = {"unk": "[UNK]", "pad": "[PAD]", "cls": "[CLS]", "sep": "[SEP]"}
+    special = {f"{name}_token": token for name, token in names.items()}
     return PreTrainedTokenizerFast(
-        tokenizer_object=inner,
-        unk_token="[UNK]",
-        pad_token="[PAD]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        eos_token=PREFIX,
-        bos_token=PREFIX,
+        tokenizer_object=inner, **special, eos_token=PREFIX, bos_token=PREFIX
     )

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from leval_tasks.statistics.effective_context import Floats, block_sums, interval
 
@@ -28,6 +29,8 @@ MARGIN = 0.01
 
 FIRST_BIN = 256
 """Tokens of the first bin, or a quarter of what there is where that is less."""
+
+Ids = npt.NDArray[np.integer]
 
 SAME, WORSE, BETTER, OPEN = "same", "worse", "better", "not decided"
 
@@ -113,3 +116,31 @@ def verdict_of(bins: Sequence[Bin]) -> str:
     """Of all bins of a length: `same`, `worse`, `better` or `not decided`."""
     found = {each.verdict for each in bins}
     return next((each for each in (WORSE, BETTER, OPEN) if each in found), SAME)
+
+
+def kl_lower_bound(ids_a: Ids, a: Floats, ids_b: Ids, b: Floats) -> Floats:
+    """A lower bound of `KL(A || B)` from the most probable tokens of both.
+
+    Tokens that are among the tops of both are kept; all others are one event. Merging events can
+    only make the divergence smaller (data-processing inequality).
+
+    Args:
+        ids_a: token ids of A's top `[P, k]`, each once in a row.
+        a: their log-probabilities `[P, k]`.
+        ids_b: token ids of B's top.
+        b: their log-probabilities.
+
+    Returns:
+        `[P]`, nats, at least 0.
+    """
+    same = ids_a[:, :, None] == ids_b[:, None, :]
+    p, q = (np.exp(np.asarray(each, np.float64)) for each in (a, b))
+    shared = same.any(axis=2)
+    matched = np.where(shared, (same * q[:, None, :]).sum(axis=2), 1.0)
+    kept = np.where(shared, p, 0.0)
+    tiny = np.finfo(np.float64).tiny
+    inner = kept * (np.log(np.maximum(kept, tiny)) - np.log(np.maximum(matched, tiny)))
+    rest_p = np.clip(1 - kept.sum(axis=1), 0.0, 1.0)
+    rest_q = np.clip(1 - np.where(shared, matched, 0.0).sum(axis=1), 1e-12, 1.0)
+    rest = rest_p * (np.log(np.maximum(rest_p, tiny)) - np.log(rest_q))
+    return np.maximum(inner.sum(axis=1) + np.where(rest_p > 0, rest, 0.0), 0.0)

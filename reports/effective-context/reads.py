@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from leval_tasks.effective_context.reads import WINDOWS, windows_of
+from leval_tasks.effective_context.task import WINDOWS, windows_of
 from leval_tasks.perplexity.documents import language_reference
 from leval_tasks.statistics.effective_context import block_sums, clipped_difference
 

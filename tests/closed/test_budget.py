@@ -16,7 +16,7 @@ from leval_tasks.errors import ContextLengthError
 from leval_tasks.posgen.vocabulary import build_tokenizer
 
 TOEFL = TASKS["leval_closed_toefl"]
-DOCUMENTS = [row.document for row in data.parse((data.SAMPLE / "tpo.jsonl").read_bytes(), "tpo")]
+DOCUMENTS = [row.document for row in data.load(data.Source("sample", ""), TOEFL).records]
 BETWEEN = ["", "\n\n", "  ", "café ", "日本語", "🙂🙂", "=====", "12345 ", "\t", " A"]
 
 
@@ -55,9 +55,9 @@ def test_prompts_never_exceed_the_room_and_waste_little(parts, room, side):
     except ContextLengthError:
         assert max(tokens_of(each.before + each.after) for each in prompts) >= room - 2
         return
-    assert lengths == [tokens_of(each.text(document.kept(cut))) for each in prompts]
+    assert lengths == [tokens_of(each.text("".join(cut.pieces))) for each in prompts]
     assert max(lengths) <= room
-    assert cut.truncated == (document.kept(cut) != text)
+    assert cut.truncated == ("".join(cut.pieces) != text)
     if cut.truncated:
         assert max(lengths) >= room - 16  # merges at the cut may cost a few tokens
         assert cut.head + cut.tail < len(document)
@@ -66,11 +66,11 @@ def test_prompts_never_exceed_the_room_and_waste_little(parts, room, side):
 def test_sides():
     document = fitting.TokenizedDocument("one two three four five six", tokenizer())
     n = len(document)
-    assert document.keep(n, "middle") == fitting.Cut(((0, 27),), n, 0, truncated=False)
-    assert document.kept(document.keep(3, "right")) == document.text[: document.offsets[2][1]]
-    assert document.kept(document.keep(3, "left")) == document.text[document.offsets[-3][0] :]
-    middle = document.keep(3, "middle")
-    assert (middle.head, middle.tail) == (2, 1)
+    assert document.keep(n, "middle") == fitting.Cut((document.text,), n, 0, truncated=False)
+    assert document.keep(3, "right").pieces == (document.text[: document.offsets[2][1]],)
+    assert document.keep(3, "left").pieces == (document.text[document.offsets[-3][0] :],)
+    pieces = document.text[: document.offsets[1][1]], document.text[document.offsets[-1][0] :]
+    assert document.keep(3, "middle") == fitting.Cut(pieces, 2, 1, truncated=True)
 
 
 def test_skip_leaves_out_instead_of_cutting():

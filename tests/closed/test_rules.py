@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leval_tasks.closed.catalog import TASKS, task_named
+from leval_tasks.closed.catalog import task_named
 from leval_tasks.closed.definition import MARKS, marks_in
 from leval_tasks.closed.rules import compare, mean_of_parts
 from leval_tasks.closed.thinking import (
@@ -315,12 +315,6 @@ def test_marks_are_read_from_what_is_logged_of_an_answer(logged, marks):
     assert marks_in(logged) == expected
 
 
-def test_the_fact_question_alone_is_a_second_prompt():
-    assert {task.key: task.prompts for task in TASKS.values() if task.prompts != 1} == {
-        "sfiction": 2
-    }
-
-
 def test_each_value_needs_its_parts():
     assert mean_of_parts([1.0, 0.0, 0.0], [["a"], ["b"], ["b"]]) == 0.5
     with pytest.raises(ValueError, match="shorter"):
@@ -338,7 +332,7 @@ def test_each_value_needs_its_parts():
 )
 def test_one_of_the_first_three_marks_holds(response, gold, mark):
     task = task_named("toefl")
-    row = task.score_judged(task.rule.judge(response, gold), 0)
+    row = task.score_responses([response], gold, 0, "")
     assert {name: row[name] for name in MARKS[:3]} == {n: float(n == mark) for n in MARKS[:3]}
 
 

@@ -12,11 +12,10 @@ from lm_eval.evaluator import simple_evaluate
 from lm_eval.tasks import TaskManager
 
 from leval_harness.lm_eval_samples import notes_of
-from leval_tasks import data
 from leval_tasks.closed.catalog import task_named
 from leval_tasks.closed.definition import SCORES
 from leval_tasks.closed.task import LEvalClosedTask
-from leval_tasks.errors import ContextLengthError, DataError, TokenizerError
+from leval_tasks.errors import ContextLengthError, TaskError
 from resonance_vllm.errors import SettingError
 
 SIX = [
@@ -64,10 +63,6 @@ def gold(request: Any) -> str:
         loyalty, fact = answer.rstrip("]").split(" [fact: ")
         return fact if request.idx else loyalty
     return answer
-
-
-def even(request: Any) -> str:
-    return gold(request) if request.doc["question_id"] % 2 == 0 else "?"
 
 
 def uneven(request: Any) -> str:
@@ -125,7 +120,8 @@ def test_group_over_the_sample(evaluate):
         assert config["data"]["sample"]
         assert len(next(iter(config["data"]["files"].values()))) == 64
         assert results["versions"][task] == 1
-    assert results["groups"]["leval_closed"]["exact_match,none"] == 1.0
+    group = results["groups"]["leval_closed"]
+    assert (group["exact_match,none"], group["exact_match_stderr,none"]) == (1.0, "N/A")
 
 
 def test_group_is_the_unweighted_mean_with_its_standard_error(evaluate):
@@ -136,13 +132,6 @@ def test_group_is_the_unweighted_mean_with_its_standard_error(evaluate):
     errors = [row["exact_match_stderr,none"] for row in rows]
     assert group["exact_match,none"] == pytest.approx(sum(scores) / 6)
     assert group["exact_match_stderr,none"] == pytest.approx(math.hypot(*errors) / 6)
-
-
-def test_a_group_has_no_standard_error_where_a_task_has_none(evaluate):
-    results = evaluate(["leval_closed"], Reader(even))
-    errors = [results["results"][task]["exact_match_stderr,none"] for task in SIX]
-    assert "N/A" in errors
-    assert results["groups"]["leval_closed"]["exact_match_stderr,none"] == "N/A"
 
 
 def test_standard_error_is_clustered_in_lm_evals_own_field(evaluate):
@@ -174,19 +163,14 @@ def test_gsm_and_codeu_questions_are_their_own_clusters(evaluate):
         assert len(clusters) == len(results["samples"][task])
 
 
-def test_one_document_has_no_standard_error(evaluate):
-    results = evaluate(["leval_closed_toefl"], Reader(gold), num_docs=1)
-    row = results["results"]["leval_closed_toefl"]
-    assert row["exact_match_stderr,none"] == "N/A"
-    assert results["configs"]["leval_closed_toefl"]["metadata"]["partial"]
-
-
 def test_num_docs_keeps_all_questions_and_min_questions_adds_documents(evaluate):
     results = evaluate(
         ["leval_closed_toefl", "leval_closed_gsm"], Reader(gold), num_docs=1, min_questions=4
     )
-    assert results["results"]["leval_closed_toefl"]["sample_len"] == 8
-    assert results["results"]["leval_closed_gsm"]["sample_len"] == 4
+    toefl, gsm = (results["results"][f"leval_closed_{key}"] for key in ("toefl", "gsm"))
+    assert (toefl["sample_len"], gsm["sample_len"]) == (8, 4)
+    assert toefl["exact_match_stderr,none"] == "N/A"  # of one document
+    assert results["configs"]["leval_closed_toefl"]["metadata"]["partial"]
 
 
 def test_samples_are_small_and_in_document_order(evaluate):
@@ -302,21 +286,6 @@ def test_thinking_cut_before_its_end_is_counted(evaluate):
     assert not any(notes_of(each)["thinking_unfinished"] for each in samples)
 
 
-def test_topic_retrieval_has_three_positions(evaluate, real_data):
-    def not_the_third(request: Any) -> str:
-        return "?" if request.doc["question_id"] == 2 else gold(request)
-
-    results = evaluate(
-        ["leval_closed_topic_retrieval"],
-        Reader(not_the_third),
-        data_dir=str(real_data / "leval/closed"),
-        num_docs=2,
-    )
-    row = results["results"]["leval_closed_topic_retrieval"]
-    assert (row["first,none"], row["second,none"], row["third,none"]) == (1.0, 1.0, 0.0)
-    assert row["exact_match,none"] == pytest.approx(2 / 3)
-
-
 @pytest.mark.parametrize(
     ("limit", "positions", "score"),
     [(1, (1.0, "N/A", "N/A"), 1.0), (2, (1.0, 1.0, "N/A"), 1.0), (4, (1.0, 1.0, 0.0), 2 / 3)],
@@ -379,49 +348,8 @@ def task(name: str = "leval_closed_toefl", **metadata: Any) -> LEvalClosedTask:
     return LEvalClosedTask({"task": name, "metadata": {"data_dir": "sample", **metadata}})
 
 
-@pytest.mark.parametrize(
-    ("metadata", "error", "message"),
-    [
-        (
-            {"truncation": "centre"},
-            SettingError,
-            "truncation: 'centre' is not allowed; allowed: middle",
-        ),
-        ({"truncation": "rigth"}, SettingError, "did you mean 'right'"),
-        ({"num_docs": 0}, SettingError, "num_docs: 0 is not allowed"),
-        ({"answer_prefix": "system"}, SettingError, "allowed: assistant, user"),
-        ({"num_dosc": 1}, SettingError, "num_dosc: unknown setting; did you mean 'num_docs'"),
-        ({"trunctation": "skip"}, SettingError, "trunctation: unknown setting; did you mean 'tr"),
-        ({"data_dir": "/nowhere"}, DataError, "does not exist"),
-    ],
-)
-def test_bad_settings(metadata, error, message):
-    with pytest.raises(error, match=message):
-        task(**metadata)
-
-
-def test_boolean_truncation_of_the_hf_backend_is_not_ours():
-    assert task(truncation=True).settings.truncation == "right"
-
-
 def test_no_tokenizer_and_too_small_a_context(smollm2):
-    with pytest.raises(TokenizerError, match="none is known to the task"):
+    with pytest.raises(TaskError, match="none is known to the task"):
         task().build_all_requests(limit=None)
     with pytest.raises(ContextLengthError, match="instructions and question alone take"):
         task(pretrained=str(smollm2), context_length=600).build_all_requests(limit=None)
-
-
-def test_group_over_data_without_codeu_stops_and_says_what_can_run(evaluate, real_data):
-    with pytest.raises(
-        DataError, match=r"no codeU\.jsonl.*can run on this data: leval_closed_coursera"
-    ):
-        evaluate(["leval_closed"], Reader(gold), data_dir=str(real_data / "leval/closed"))
-
-
-def test_documents_are_not_part_of_the_shared_source(tmp_path):
-    """Every task of a run reads the same source, whatever lies elsewhere."""
-    row = {"instructions": ["Q"], "outputs": ["A"], "input": "Text.", "evaluation": "exam"}
-    (tmp_path / "tpo.jsonl").write_text(json.dumps(row) + "\n")
-    made = task(data_dir=str(tmp_path), own_data=True)
-    assert made.file.source == data.Source("data_dir", str(tmp_path), own=True)
-    assert not made.config.metadata["data"]["verified"]

@@ -40,8 +40,6 @@ def test_folders_that_cannot_be_used(tmp_path):
     (tmp_path / "f").write_text("")
     with pytest.raises(DataError, match="is no folder"):
         data.resolve_source({"data_dir": str(tmp_path / "f")})
-    with pytest.raises(DataError, match="cannot be read: Is a directory"):
-        data.read_bytes(tmp_path)
 
 
 def test_missing_file_names_the_tasks_that_can_run_and_is_not_taken_from_the_sample(tmp_path):

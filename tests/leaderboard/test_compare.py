@@ -164,14 +164,14 @@ def test_two_runs_of_the_same_carry_dates_and_are_no_rivals(tmp_path):
           stamp="2026-01-05T00-00-00.000000")  # fmt: skip
     rows = compare(load_results(tmp_path), baseline="as shipped").set_index("label")
     assert {*rows.index} == {
-        "as shipped (2001-09-09 01:46)", "as shipped (2033-05-18 03:33)", "yarn x2",
+        "as shipped (2001-09-09 01:46:40)", "as shipped (2033-05-18 03:33:20)", "yarn x2",
     }  # fmt: skip
     assert rows["rank"].fillna(0).to_dict() == {
-        "as shipped (2001-09-09 01:46)": 0,
-        "as shipped (2033-05-18 03:33)": 2,
+        "as shipped (2001-09-09 01:46:40)": 0,
+        "as shipped (2033-05-18 03:33:20)": 2,
         "yarn x2": 1,
     }
-    assert rows.loc["as shipped (2001-09-09 01:46)", "note"] == REPETITION
+    assert rows.loc["as shipped (2001-09-09 01:46:40)", "note"] == REPETITION
     assert set(rows["baseline"]) == {"as shipped"}
 
 
@@ -465,7 +465,7 @@ def test_runs_of_unknown_length_are_ranked_compared_and_dated(tmp_path):
     write(tmp_path / "c", samples=second, date=2e9, **known)
     rows = compared(tmp_path)
     assert rows["label"].tolist() == [
-        "as shipped (2001-09-09 01:46)", "yarn x2", "as shipped (2033-05-18 03:33)",
+        "as shipped (2001-09-09 01:46:40)", "yarn x2", "as shipped (2033-05-18 03:33:20)",
     ]  # fmt: skip
     assert rows["note"].tolist() == [REPETITION, "", ""]
     other = {"better": {"acc": False}, "max_length": None}

@@ -8,6 +8,7 @@ import pytest
 from lm_eval_output import ACC, ROPE, answers, cell, sample, write
 
 from leval_harness.compared import compare
+from leval_harness.names import SAMPLE
 from leval_harness.results import ResultsError, load_results
 
 YARN = {"rope_type": "yarn", "factor": 2.0}
@@ -78,6 +79,15 @@ def test_a_sweep_gives_its_cells_order_names_and_those_that_are_missing(tmp_path
     stopped = results.scores[results.scores["name"].isna()]
     assert stopped["status"].tolist() == ["failed", "unfinished"]
     assert stopped["task"].tolist() == ["leval_closed_gsm"] * 2
+
+
+def test_a_run_without_numbers_stands_beside_those_of_its_sweep(tmp_path):
+    folder = cell(tmp_path / "s", "aa")
+    of_sample = {"leval_closed_gsm": {"metadata": {"data": {"source": "sample"}}}}
+    edit(next(folder.glob("results_*")), lambda c: c.update(configs=of_sample))
+    sweep_json(tmp_path / "s", listed("bb"), listed("aa"))
+    titles = compare(load_results(tmp_path)).groupby("status")["block"].first()
+    assert titles["unfinished"] == titles["done"] == f"SmolLM2 · {SAMPLE}"
 
 
 def test_a_cell_that_did_not_finish_says_so(tmp_path):

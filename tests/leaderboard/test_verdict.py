@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from leval_harness.verdict import TERMS, main_numbers, verdict
+from leval_harness.verdict import TERMS, main_numbers, said, verdict
 
 BASE = {
     "block": "m", "label": "yarn", "baseline": "rope", "task": "leval_closed_coursera",
@@ -59,6 +59,11 @@ def test_more_methods_take_more_documents():
     assert all(each.endswith("it takes 7 documents.") for each in found)
 
 
+def test_a_method_of_any_name_is_what_its_sentence_is_about():
+    found = said(pd.DataFrame([{**BASE, "label": "a: b"}, {**BASE, "block": "n"}]))
+    assert [label for label, _ in found] == ["m, a: b against rope", "n, yarn against rope"]
+
+
 def test_the_bundled_sample_decides_nothing():
     assert sentences({"sample": True}) == []
 
@@ -83,6 +88,8 @@ def test_how_far_a_method_retrieves_is_a_sentence(right, says):
         for at, (length, each) in enumerate(zip((8192, 16384), right, strict=True))
     ]  # fmt: skip
     assert verdict(pd.DataFrame(rows)) == [f"yarn: {says}."]
+    both = [*rows, *({**row, "label": "linear"} for row in rows)]
+    assert verdict(pd.DataFrame(both)) == [f"yarn: {says}.", f"linear: {says}."]
 
 
 def test_terms_are_at_most_eight():

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from leval_tasks.statistics.divergence import kl_lower_bound
+from leval_tasks.statistics.difference import kl_lower_bound
 
 VOCABULARY = 50
 

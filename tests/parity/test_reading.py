@@ -1,5 +1,7 @@
 """Readers of local models against the one function that reports log-probabilities of tokens."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ import torch
 from leval_harness.parity.local import HFReader
 from leval_harness.parity.reading import TOP, of_entries, of_logprobs
 from leval_harness.parity.setups import Setup
-from leval_tasks.token_logprobs import token_logprobs
+from leval_tasks.token_logprobs import scored_requests
 from resonance_vllm.errors import UserError
 
 pytestmark = pytest.mark.hf
@@ -27,9 +29,10 @@ def reader(folder, arguments=""):
     return HFReader(Setup.parse(f"{folder},device=cpu,{arguments}".rstrip(",")))
 
 
-def test_log_probabilities_are_those_of_token_logprobs(model):
+def test_log_probabilities_are_those_of_the_tasks(model):
     ours = reader(model)
-    expected = token_logprobs(ours.lm, [(row[:1], row[1:]) for row in ROWS])
+    asked = [SimpleNamespace(token_parts=(None, row[:1], row[1:])) for row in ROWS]
+    expected = [each.logprobs for each in scored_requests(ours.lm, asked)]
     for found, wanted in zip(ours.read(ROWS), expected, strict=True):
         assert found.logprob == pytest.approx(wanted, abs=1e-5)
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,15 @@ from lm_eval.api.registry import get_model
 
 import leval_harness.backends
 from leval_tasks.context import LengthLimit
-from leval_tasks.effective_context.reads import COLUMNS, windows_of
 from leval_tasks.effective_context.task import (
+    COLUMNS,
     EffectiveContextTask,
     complete_settings,
     moving_window,
+    windows_of,
 )
 from leval_tasks.metadata import EffectiveContextSettings, read_metadata, scored_from
-from leval_tasks.token_logprobs import check_reports_tokens, token_logprobs
+from leval_tasks.token_logprobs import check_reports_tokens, scored_requests
 from resonance_vllm.errors import SettingError
 
 TURNS = [200, 240]
@@ -176,10 +178,9 @@ def test_the_softmax_of_a_bfloat16_model_is_float32(tiny):
     with torch.no_grad():
         logits = lm.model(torch.tensor([context + scored])).logits[0].double().log_softmax(-1)
     want = [logits[at - 1, each] for at, each in enumerate(scored, len(context))]
-    np.testing.assert_allclose(token_logprobs(lm, [(context, scored)])[0], want, atol=1e-5)
-    assert token_logprobs(lm, []) == []
-    with pytest.raises(SettingError, match="257 tokens is longer than the 256"):
-        token_logprobs(lm, [([5] * 200, [5] * 57)])
+    (found,) = scored_requests(lm, [SimpleNamespace(token_parts=(None, context, scored))])
+    np.testing.assert_allclose(found.logprobs, want, atol=1e-5)
+    assert scored_requests(lm, []) == []
 
 
 def test_a_backend_that_does_not_report_tokens_is_refused():

@@ -1,11 +1,9 @@
 """Window arithmetic on whole numbers: nothing scored twice, nothing left out, nothing too long."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leval_tasks.perplexity.windows import Window, check_settings, document_tokens, make_windows
-from resonance_vllm.errors import SettingError
+from leval_tasks.perplexity.windows import Window, document_tokens, make_windows
 
 
 def tokens_of(window: Window) -> tuple[list[int], list[int]]:
@@ -25,7 +23,6 @@ def moving_case(draw: st.DrawFn) -> tuple[int, int, int, bool]:
 @given(moving_case())
 def test_every_token_is_scored_once_with_a_context_in_a_window_that_is_not_too_long(case):
     n, length, stride, bos = case
-    check_settings(length, stride, "sliding")
     windows = make_windows(n, length, stride, "sliding", bos)
     parts = [tokens_of(window) for window in windows]
     assert [token for _, scored in parts for token in scored] == list(range(0 if bos else 1, n))
@@ -56,15 +53,3 @@ def test_sliding_without_bos_does_not_score_the_first_token():
         ([2, 3], [4, 5]),
         ([4, 5], [6]),
     ]
-
-
-@pytest.mark.parametrize(
-    ("length", "stride", "mode", "message"),
-    [
-        (8, 8, "sliding", "stride: 8 is not allowed; allowed: 1 to 7, the tokens"),
-        (1, 1, "truncate", "context_length: 1 is not allowed; allowed: at least 2"),
-    ],
-)
-def test_settings_that_do_not_fit(length, stride, mode, message):
-    with pytest.raises(SettingError, match=message):
-        check_settings(length, stride, mode)

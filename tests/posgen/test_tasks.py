@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from leval_tasks.errors import ContextLengthError
+from leval_tasks.errors import ContextLengthError, TaskError
 from leval_tasks.metadata import PosGenSettings
-from leval_tasks.posgen.sequences import PosGenError
 from leval_tasks.posgen.task import accuracies, read_settings
 from leval_tasks.posgen.vocabulary import build_tokenizer, modulus_of, special_id
 from resonance_vllm.errors import SettingError
@@ -22,7 +21,7 @@ def test_a_tokenizer_of_another_kind_is_refused():
     from transformers import AutoTokenizer
 
     other = AutoTokenizer.from_pretrained(Path(__file__).parents[1] / "golden" / "tokenizer")
-    with pytest.raises(PosGenError, match=r"no number vocabulary; use a checkpoint of"):
+    with pytest.raises(TaskError, match=r"no number vocabulary; use a checkpoint of"):
         modulus_of(other)
 
 
@@ -65,10 +64,5 @@ def test_a_model_that_does_not_read_whole_sequences_is_refused(tmp_path, while_r
         while_running(build, "leval_harness.backends.hf_long", max_length=255, teacher_forced=None)
     while_running(build, "leval_harness.backends.hf_long", max_length=256, teacher_forced=None)
     assert len(task.instances[0].token_ids) == 257
-    with pytest.raises(PosGenError, match=r"gives no result for each position.*hf-long"):
+    with pytest.raises(SettingError, match=r"gives no result for each position.*hf-long"):
         while_running(build, "lm_eval.models.huggingface", max_length=256)
-
-
-def test_a_misspelt_setting_is_refused(tmp_path):
-    with pytest.raises(SettingError, match="train_lenght: unknown setting; did you mean 'train_l"):
-        read_settings("cot", {"pretrained": str(tmp_path), "train_lenght": 128}, 17)

@@ -38,12 +38,7 @@ def test_every_task_has_a_file_in_the_layout_of_l_eval():
             assert set(record) == {"instructions", "outputs", "input", "evaluation", "source"}
             assert (record["evaluation"], record["source"]) == ("exam", "sample")
             assert len(record["instructions"]) == len(record["outputs"]) >= 1
-
-
-@pytest.mark.parametrize("file", FILES)
-def test_documents_are_a_few_thousand_tokens_long(file):
-    # Between 3 and 5.5 characters a token
-    assert all(7_000 < len(record["input"]) < 16_000 for record in documents(file))
+            assert 7_000 < len(record["input"]) < 16_000  # a few thousand tokens
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -72,16 +67,6 @@ def test_the_text_states_what_is_right_and_nothing_else(file):
         assert len(set(letters.values())) == 1
 
 
-def test_statements_of_the_stories_are_true_where_the_story_holds_them():
-    cells = Counter()
-    for text, question, answer in questions("sci_fi.jsonl"):
-        claim = question.split("\t")[1].split(", True or False?")[0]
-        loyal, factual = re.fullmatch(r"(True|False) \[fact: (True|False)\]", answer).groups()
-        assert (f"{claim[1:]}." in text) == (loyal == "True")
-        cells[loyal, factual] += 1
-    assert list(cells.values()) == [6] * 4
-
-
 # of the numbers in a question: the hill, rows, plants, kilograms, kept, crate, price
 def dollars(_, rows, plants, weight, kept, crate, price):
     return (rows * plants * weight - kept) / crate * price
@@ -107,10 +92,3 @@ def test_code_prints_the_answer():
         assert shown.stdout.rstrip("\n") == answer
         # shorter ones are found in almost any response
         assert len(answer) >= 3
-
-
-def test_conversations_ask_for_their_topics_in_order():
-    for record in documents("topic_retrieval_longchat.jsonl"):
-        told = re.findall(r"discuss the topic of (.*?)\. ", record["input"])
-        assert [answer.lower() for answer in record["outputs"]] == [t.lower() for t in told[:3]]
-        assert len(told) == 12

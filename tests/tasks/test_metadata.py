@@ -63,11 +63,10 @@ WHOLE = "a whole number"
     ("family", "metadata", "message"),
     [
         (ClosedSettings, {"num_docs": "two"}, f"num_docs: 'two' is not allowed; allowed: {WHOLE}"),
-        (ClosedSettings, {"num_docs": "2"}, f"num_docs: '2' is not allowed; allowed: {WHOLE}"),
         (ClosedSettings, {"num_docs": 1.5}, f"num_docs: 1.5 is not allowed; allowed: {WHOLE}"),
         (ClosedSettings, {"truncation": "rigth"}, "did you mean 'right'?"),
         (PerplexitySettings, {"mode": "last"}, "mode: 'last' is not allowed; allowed: sliding, tr"),
-        (PerplexitySettings, {"mode": "slidding"}, "did you mean 'sliding'?"),
+        (ClosedSettings, {"frame": "lama2"}, "did you mean 'llama2'?"),
         (ClosedSettings, {"data_dir": 1}, "data_dir: 1 is not allowed; allowed: text"),
         (PerplexitySettings, {"stride": 0}, "stride: 0 is not allowed; allowed: a number of at"),
         (
@@ -78,9 +77,10 @@ WHOLE = "a whole number"
         (PerplexitySettings, {"context_length": [64.0]}, "context_length: [64.0] is not allowed"),
         (PerplexitySettings, {"context_length": [8, 4]}, "each larger than the one before"),
         (PerplexitySettings, {"context_length": []}, "context_length: [] is not allowed"),
-        (PerplexitySettings, {"context_length": True}, "context_length: True is not allowed"),
         (PerplexitySettings, {"bos": "yes"}, "bos: 'yes' is not allowed; allowed: true or false"),
+        (PosGenSettings, {"subtask": "recursiv"}, "did you mean 'recursive'"),
         (PosGenSettings, {"subtask": "cot", "train_length": 4}, "train_length: 4 is not allowed"),
+        (PosGenSettings, {"subtask": "cot", "length": 32}, "train_length: 64 is not allowed"),
         (ContextSettings, {"max_length": -1}, "max_length: -1 is not allowed"),
     ],
 )

@@ -26,10 +26,16 @@ def test_a_name_without_a_length():
     assert split("exact_match") == ("exact_match", None)
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_every_metric_of_a_closed_task_is_in_the_table(task):
-    assert set(TASKS[task].metrics()) <= set(OURS)
-    assert directions(TASKS[task].metrics())["exact_match"] is True
+LOSSES = {"perplexity", "nll", "loss", "windows_loss", "bits_per_byte"}
+LOSSES |= {f"{each}_perplexity" for each in ("word", "byte", "token", "paper")}
+
+
+def test_lower_is_better_for_losses_and_what_is_made_of_them():
+    assert {name for name, metric in OURS.items() if metric.kind == "loss"} == {*LOSSES, "gain"}
+    names = [*OURS, "token_perplexity@8192", "exact_match_stderr"]
+    lower = {*LOSSES, "token_perplexity@8192", "exact_match_stderr"}
+    assert directions(names) == {name: name not in lower for name in names}
+    assert {metric for task in TASKS.values() for metric in task.metrics()} <= {*OURS}
 
 
 def test_a_metric_of_ours_that_is_not_in_the_table_is_refused():
@@ -49,6 +55,7 @@ def test_directions_agree_with_lm_evals_own():
 
 @pytest.mark.parametrize(("task", "metric", "unit"), [
     ("squadv2", "f1", "percent"), ("drop", "f1", "share"), ("scrolls_qasper", "f1", "percent"),
+    ("humaneval", "pass@1", "share"), ("mbpp", "pass_at_100", "share"), ("a", "pass@32", "share"),
     ("longbench_qasper", "score", "share"), ("mine", "score", ""), ("wiki", "4096", "share"),
     ("ppl_pg19", "token_perplexity@4096", "perplexity"), ("mine", "my_accuracy", ""),
 ])  # fmt: skip

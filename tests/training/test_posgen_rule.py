@@ -31,10 +31,11 @@ def _recipe(**changes):
 
 @pytest.mark.parametrize("subtask", SUBTASKS)
 def test_labels_are_the_rule_for_the_numbers_that_stand_there(subtask):
-    sequences = extend(random_seeds(20, 4, 7, 0), subtask, 30, 7, 1, 3)
-    assert np.array_equal(rule_labels(sequences, subtask, 7, 1, 3), sequences[:, 4:])
+    settings = PosGenSettings(subtask=subtask, modulus=7, train_length=5, length=30)
+    sequences = extend(random_seeds(20, 4, 7, 0), settings)
+    assert np.array_equal(rule_labels(sequences, settings), sequences[:, 4:])
     numbers = np.random.RandomState(1).randint(0, 7, size=(5, 12))
-    labels = rule_labels(numbers, subtask, 7, 1, 3)
+    labels = rule_labels(numbers, settings)
     for row, made in zip(numbers, labels, strict=True):
         for at in range(4, 12):
             far = {"recursive": at - 4, "cot": 0, "semi_recursive": (at - 4) // 2}[subtask]
@@ -47,7 +48,7 @@ def test_batches_hold_so_many_tokens_and_a_label_never_stands_in_its_input():
     assert inputs.shape == (128, 16)
     assert labels.shape == (128, 12)
     assert (inputs[:, 0] == 5 + 4).all(), "the prefix"
-    again = rule_labels(np.pad(inputs[:, 1:], ((0, 0), (0, 1))), "semi_recursive", 5, 1, 3)
+    again = rule_labels(np.pad(inputs[:, 1:], ((0, 0), (0, 1))), settings)
     assert np.array_equal(labels, again), "the last number is not needed"
     assert lengths(settings) == [6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64]
     assert preset("semi-recursive").settings("semi_recursive").modulus == 5
