@@ -241,11 +241,6 @@ def about_vllm(
             f"type: {rope.rope_type} on transformers, {on_vllm.rope_type} on vLLM, which fixes "
             "frequencies at start-up; they agree for sequences of the served length"
         )
-    if rope.method.switch_length is not None:
-        lines.append(
-            f"lists: transformers changes factors at {rope.method.switch_length} tokens of each "
-            "sequence, vLLM takes those of the served length for all"
-        )
     problem = None if on_vllm.is_stock else plugin_problem()
     if problem:
         lines.append(f"plugin: {on_vllm.rope_type} will be refused by vLLM ({problem})")
