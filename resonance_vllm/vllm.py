@@ -46,6 +46,8 @@ _LOADER = "vllm.model_executor.model_loader.utils"
 _YARN = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor", "truncate")
 # With these a scaled type that a model file names itself is plain RoPE.
 _NEUTRAL = {"factor": 1.0, "beta_fast": 32.0, "beta_slow": 1.0}
+_OF_VLLM = ("type", "rope_dim", "short_mscale", "long_mscale")
+"""Keys that stand beside those of a method: names of vLLM for what we call otherwise."""
 _SHARE = "partial_rotary_factor"
 _AXES = "mrope_section"
 """Key of models whose positions have several axes."""
@@ -108,7 +110,7 @@ def asked_of(rope: Mapping[str, Any], shipped: Mapping[str, Any], length: int) -
     """
     own = {"rope_type", *RopeType.read(rope.get("rope_type")).key_names()}
     spec = RopeSpec.from_dict(
-        {k: v for k, v in rope.items() if k in own or k not in {*shipped, "type", "rope_dim"}}
+        {k: v for k, v in rope.items() if k in own or k not in {*shipped, *_OF_VLLM}}
     )
     spec.method.for_vllm({"rope_type": spec.rope_type})  # refuses what vLLM cannot run
     spec.refuse_unknown()

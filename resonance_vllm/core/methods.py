@@ -243,10 +243,7 @@ class LongRope(Method):
     stock = True
     formula = "divided by `short_factor[j]`, beyond `L` tokens by `long_factor[j]`"
     vllm_multiplies = False
-    derived = dict.fromkeys(
-        ("attention_factor", "short_mscale", "long_mscale"),
-        ("factor", "original_max_position_embeddings"),
-    )
+    derived = {"attention_factor": ("factor", "original_max_position_embeddings")}
 
     factor: Extension | None = Field(
         default=None, description="Context extension s. [that of the model's config]"
@@ -257,8 +254,6 @@ class LongRope(Method):
     )
     short_factor: Divisors = Field(description="Divisor of each frequency up to L, one a feature.")
     long_factor: Divisors = Field(description="Divisor of each frequency beyond L.")
-    short_mscale: Positive | None = Field(None, description="The attention factor in vLLM up to L.")
-    long_mscale: Positive | None = Field(None, description="The attention factor in vLLM beyond L.")
 
     @classmethod
     def example(cls, dim: int) -> dict[str, Any]:
@@ -294,19 +289,15 @@ class LongRope(Method):
         """The divisors of one length, for all lengths."""
         beyond = length > self.original_max_position_embeddings
         divisors = self.long_factor if beyond else self.short_factor
-        same: dict[str, Any] = {"short_factor": divisors, "long_factor": divisors}
-        if not beyond and self.short_mscale is not None:
-            same |= {"attention_factor": self.short_mscale, "long_mscale": self.short_mscale}
-        return self.model_copy(update=same)
+        return self.model_copy(update={"short_factor": divisors, "long_factor": divisors})
 
     def scale(self) -> float:
-        explicit = self.attention_factor or self.long_mscale
-        if explicit is not None:
-            return explicit
+        if self.attention_factor is not None:
+            return self.attention_factor
         if self.factor is None:
             raise RopeConfigError(
-                "factor: missing; longrope needs factor, attention_factor or long_mscale to know "
-                "what cos and sin are multiplied by"
+                "factor: missing; longrope needs factor or attention_factor to know what cos and "
+                "sin are multiplied by"
             )
         if self.factor <= 1:
             return 1.0
@@ -314,18 +305,9 @@ class LongRope(Method):
             1 + math.log(self.factor) / math.log(self.original_max_position_embeddings)
         )
 
-    def for_transformers(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        parameters.pop("short_mscale", None)
-        mscale = parameters.pop("long_mscale", None)
-        if mscale is not None:
-            parameters.setdefault("attention_factor", mscale)
-        return parameters
-
     def for_vllm(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        scale = self.scale()  # vLLM would derive both otherwise
-        parameters["short_mscale"] = self.short_mscale or scale
-        parameters["long_mscale"] = self.long_mscale or scale
-        return parameters
+        # vLLM would derive both otherwise
+        return parameters | dict.fromkeys(("short_mscale", "long_mscale"), self.scale())
 
 
 class Proportional(Method):

@@ -1,18 +1,19 @@
-"""The built wheel in an empty environment and an empty folder, with each extra, and used there.
+"""The built wheel in an empty environment and an empty folder, and what it asks for.
 
-An environment holds our wheel and the distributions that its metadata asks for, theirs included,
-and nothing else: what we import without asking for it is missing there. They are linked from this
-environment, where installing them again would take minutes.
+The environment holds our wheel and the distributions that its metadata asks for, theirs included,
+and nothing else. They are linked from this one, where installing them again would take minutes.
 """
 
+import ast
 import importlib.metadata as metadata
 import json
 import os
-import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,13 @@ from leval_tasks.metrics import FAMILY_OF
 
 ROOT = Path(__file__).parents[2]
 
-# needs of vllm-cpu that break the CPU build of torch; the Makefile takes them out as well
-TAKEN_OUT = {"torchvision", "torchaudio", "torchcodec"}
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+ASKED = [*PROJECT["dependencies"], *chain(*PROJECT["optional-dependencies"].values())]
+BROUGHT = {
+    "huggingface_hub": "datasets", "pydantic_core": "pydantic", "safetensors": "transformers",
+    "sqlitedict": "lm_eval", "tokenizers": "transformers",
+}  # fmt: skip
+"""Packages that we import -> the one that we ask for and that asks for them."""
 
 # names that a pull request to lm-eval (#3927) gives to tasks of its own
 OTHERS = ("coursera", "quality", "codeu", "tpo", "topic_retrieval", "gsm100", "sci_fi")
@@ -55,32 +61,25 @@ def wheel(tmp_path_factory) -> Path:
     return next(folder.glob("*.whl"))
 
 
-def required(wheel: Path, extra: str) -> dict[str, metadata.Distribution]:
-    """Every distribution that the wheel's metadata asks for with an extra, directly or not."""
+def required(wheel: Path) -> dict[str, metadata.Distribution]:
+    """Every distribution that the wheel's metadata asks for without an extra, directly or not."""
     with zipfile.ZipFile(wheel) as opened:
         (name,) = (n for n in opened.namelist() if n.endswith(".dist-info/METADATA"))
         own = metadata.PathDistribution(zipfile.Path(opened, name.rpartition("/")[0] + "/"))
-        asked = [Requirement(each) for each in own.requires or ()]
+        ahead = [(Requirement(each), "") for each in own.requires or ()]
     found: dict[str, metadata.Distribution] = {}
     seen: set[tuple[str, str]] = set()
-    ahead = [(each, extra) for each in asked]
     while ahead:
         need, wanted = ahead.pop()
         if need.marker and not any(need.marker.evaluate({"extra": e}) for e in ("", wanted)):
             continue
         name = canonicalize_name(need.name)
-        extras = {"", *need.extras}
-        if name == "leval-harness":  # an extra that is made of others
-            ahead += [(each, e) for each in asked for e in need.extras]
-            continue
-        if name in TAKEN_OUT:
-            continue
         if name not in found:
             found[name] = metadata.distribution(name)
             assert need.specifier.contains(found[name].version, prereleases=True), need
-        for e in extras - {e for n, e in seen if n == name}:
-            seen.add((name, e))
-            ahead += [(Requirement(r), e) for r in found[name].requires or ()]
+        for extra in {("", name), *((each, name) for each in need.extras)} - seen:
+            seen.add(extra)
+            ahead += [(Requirement(each), extra[0]) for each in found[name].requires or ()]
     return found
 
 
@@ -105,13 +104,13 @@ def link_tree(source: Path, target: Path) -> None:
 class Environment:
     """A virtual environment, and an empty folder in which its commands run."""
 
-    def __init__(self, root: Path, wheel: Path, extra: str) -> None:
+    def __init__(self, root: Path, wheel: Path) -> None:
         self.root, self.folder = root, root / "empty"
         self.folder.mkdir()
         venv = [sys.executable, "-m", "venv", "--without-pip", str(root / "env")]
         subprocess.run(venv, check=True)
         self.site = next((root / "env" / "lib").glob("python3*")) / "site-packages"
-        for distribution in required(wheel, extra).values():
+        for distribution in required(wheel).values():
             for name, place in top_level(distribution):
                 if name == "lm_eval":
                     continue
@@ -137,10 +136,35 @@ class Environment:
         return done.stdout
 
 
+def imported(folder: str) -> Iterator[str]:
+    """Top names of what the modules of a package import."""
+    for path in (ROOT / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Import):
+                yield from (each.name.partition(".")[0] for each in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                yield str(node.module).partition(".")[0]
+
+
+def test_what_is_imported_is_asked_for():
+    asked = {canonicalize_name(Requirement(each).name) for each in ASKED}
+    packages = ("leval_harness", "leval_tasks", "resonance_vllm")
+    names = {name for package in packages for name in imported(package)} - {*packages}
+    distributions = metadata.packages_distributions()
+    for name in names - sys.stdlib_module_names:
+        from_ = BROUGHT.get(name, name)
+        if name in BROUGHT:
+            needs = metadata.requires(from_) or ()
+            found = {canonicalize_name(Requirement(each).name) for each in needs}
+            assert canonicalize_name(name) in found, name
+        found = {canonicalize_name(each) for each in distributions.get(from_, [from_])}
+        assert asked & found, name
+
+
 @pytest.mark.long
 def test_base(wheel, tmp_path):
     """Stock lm-eval finds our tasks, beside others of like names; scoring needs no torch."""
-    environment = Environment(tmp_path, wheel, "")
+    environment = Environment(tmp_path, wheel)
     assert environment.run("python", "-c", "import torch").returncode == 1
     beside = environment.site / "lm_eval" / "tasks" / "leval"
     beside.mkdir()
@@ -166,39 +190,3 @@ def test_base(wheel, tmp_path):
     missing = environment.run("leval-harness", "check", "model", "--rope", "yarn:factor=2")
     assert "install the extra hf" in missing.stderr
     assert "Traceback" not in missing.stderr
-
-
-@pytest.fixture
-def model(tmp_path: Path, save_llama) -> Path:
-    folder = save_llama(tmp_path / "model", vocab_size=4096, max_position_embeddings=512)
-    for file in (ROOT / "tests" / "golden" / "tokenizer").iterdir():
-        shutil.copy(file, folder)
-    return folder
-
-
-CHECK = ("--rope", "resonance_yarn:factor=2", "--context-length", "1024")
-
-
-@pytest.mark.long
-@pytest.mark.hf
-def test_hf(wheel, tmp_path, model):
-    """A model is checked and asked by lm-eval with one of our methods; there is no vLLM."""
-    environment = Environment(tmp_path, wheel, "hf")
-    assert environment.run("python", "-c", "import ray").returncode == 1
-    assert "transformers" in environment.fine("leval-harness", "check", model, *CHECK)
-    environment.fine(
-        *("leval-harness", "lm-eval", "run", "--model", "hf-long", "--device", "cpu"),
-        *("--model_args", f"pretrained={model}", *CHECK, "--tasks", "leval_closed_toefl"),
-        *("--limit", "1", "--gen_kwargs", "max_gen_toks=2", "--output_path", "out"),
-        *("--metadata", '{"data_dir": "sample"}'),
-    )
-    assert "TOEFL" in environment.fine("leval-harness", "table", "out")
-
-
-@pytest.mark.long
-@pytest.mark.vllm
-def test_vllm_cpu(wheel, tmp_path, model):
-    """vLLM finds our plugin by itself and builds a model with one of our methods."""
-    environment = Environment(tmp_path, wheel, "vllm-cpu")
-    said = json.loads(environment.fine("leval-harness", "check", model, *CHECK, "--json"))
-    assert said["vllm"]

@@ -110,7 +110,8 @@ def test_longrope_is_written_with_the_keys_of_each_library():
     vllm = settings.vllm_hf_overrides(*on(rope, CONFIG))
     assert vllm["rope_parameters"]["long_mscale"] == 1.25
     assert vllm["original_max_position_embeddings"] == 8192
-    assert "long_mscale" not in settings.hf_overrides(*on(rope, CONFIG))["rope_parameters"]
+    assert vllm["rope_parameters"]["short_mscale"] == 1.25
+    assert settings.hf_overrides(*on(rope, CONFIG))["rope_parameters"]["attention_factor"] == 1.25
 
 
 def test_gemma_3_keeps_the_base_of_its_sliding_layers():

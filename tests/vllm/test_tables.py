@@ -89,18 +89,6 @@ def test_every_type_of_ours_has_a_table_of_its_values(name: str) -> None:
     torch.testing.assert_close(table, torch.cat((cos, sin), -1), atol=2e-3, rtol=0)
 
 
-@pytest.mark.parametrize("name", [name for name in TYPES if name.startswith("resonance")])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_rows_one_wavelength_apart_are_equal_bit_for_bit(name: str, dtype: torch.dtype) -> None:
-    _, table = table_of(made(name, dtype))
-    assert table.dtype is dtype
-    for j, w in enumerate(wanted(name)[0]):
-        period = min(round(2 * math.pi / w), len(table))
-        for column in (j, HEAD // 2 + j):
-            values = table[:, column]
-            assert torch.equal(values[period:], values[: len(values) - period])
-
-
 def test_resonance_yarn_is_a_class_of_vllms_yarn() -> None:
     from vllm.model_executor.layers import rotary_embedding
 
@@ -152,15 +140,6 @@ def test_layers_share_a_table_and_plain_ones_keep_theirs() -> None:
 
 def spec(name: str) -> RopeSpec:
     return RopeSpec.from_dict({"rope_type": name, **COMMON})
-
-
-def test_a_part_of_a_head_keeps_the_rest() -> None:
-    module = made("resonance_yarn", partial_rotary_factor=0.5)
-    assert module.cos_sin_cache.shape == (SERVED, HEAD // 2)
-    query, key = torch.ones(2, HEAD), torch.ones(2, HEAD)
-    rotated, _ = module.forward_native(torch.tensor([5, 900]), query.clone(), key.clone())
-    assert torch.equal(rotated[:, HEAD // 2 :], query[:, HEAD // 2 :])
-    assert not torch.allclose(rotated[:, : HEAD // 2], query[:, : HEAD // 2])
 
 
 @pytest.mark.parametrize("name", TYPES)
