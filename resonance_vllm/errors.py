@@ -25,7 +25,7 @@ def shown(value: object) -> str:
     return text if len(text) <= 120 else text[:117] + "..."
 
 
-def reason_of(error: Exception) -> str:
+def reason_of(error: BaseException) -> str:
     """The reason that a library gives, in one line."""
     return (" ".join(str(error).split()) or type(error).__name__)[:300]
 

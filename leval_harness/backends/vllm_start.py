@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from resonance_vllm.errors import UserError
+from resonance_vllm.errors import UserError, reason_of
 
 GIB = 1 << 30
 CPU_CACHE_BYTES = 4 * GIB
@@ -55,9 +55,9 @@ def last_exception(log: str) -> str | None:
     return causes[-1] if causes else None
 
 
-def reason_of(error: BaseException, log: str) -> str:
+def engine_reason(error: BaseException, log: str) -> str:
     """Why an engine failed: what its log says where the error points to it."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = reason_of(error)
     points = any(each in f"{type(error).__name__} {text}" for each in _POINTERS)
     return (last_exception(log) if points else None) or text
 
@@ -76,7 +76,7 @@ def starting() -> Iterator[None]:
         try:
             yield
         except (RuntimeError, TypeError) as error:  # an argument that the engine does not have
-            raise UserError(f"vLLM does not start: {reason_of(error, log())}") from error
+            raise UserError(f"vLLM does not start: {engine_reason(error, log())}") from error
 
 
 @contextmanager

@@ -81,7 +81,7 @@ def sweep(
                 raise SettingError(
                     f"--out: {folder} cannot be written ({error.strerror})"
                 ) from None
-        cells = plan(loaded, prepare=not dry_run)
+        cells = plan(loaded)
         loaded = loaded.model_copy(update={"jobs": jobs or loaded.jobs})
         if dry_run:
             _dry_run(cells, folder, as_json)
@@ -101,9 +101,9 @@ def _dry_run(cells: "list[PlannedCell]", folder: Path, as_json: bool) -> None:
     for group in grouped(cells, visible_gpus()):
         of_group = []
         for cell in group.cells:
-            row: dict[str, Any] = {"cell_id": None if cell.is_preview else cell.id}
+            row: dict[str, Any] = {"cell_id": cell.id}
             row |= {"title": cell.record.title, "done": cell.id in finished}
-            if not row["done"] and not cell.is_preview and others:
+            if not row["done"] and others:
                 row["closest"], row["differs"] = closest(cell.record, others)
             of_group.append(row)
         rows.append({"model": group.title, "gpus": group.gpus, "cells": of_group})
@@ -115,7 +115,7 @@ def _dry_run(cells: "list[PlannedCell]", folder: Path, as_json: bool) -> None:
         click.echo(f"  GPUs: {each['gpus']}")
         for row in each["cells"]:
             state = "done " if row["done"] else "to do"
-            click.echo(f"  {row['cell_id'] or '(model to come)':16}  {state}  {row['title']}")
+            click.echo(f"  {row['cell_id']}  {state}  {row['title']}")
             for place, (old, new) in list(row.get("differs", {}).items())[:5]:
                 click.echo(f"    not {row['closest']}: {place}: {old} -> {new}")
     to_do = sum(not row["done"] for each in rows for row in each["cells"])
@@ -130,17 +130,18 @@ def _run(
     ray_address: str | None,
 ) -> int:
     """Run what is not done, list what failed, write and print the table where all is over."""
-    from leval_harness.sweep.run import run_sweep
+    from leval_harness.sweep.run import elsewhere, run_sweep
 
     command = "leval-harness " + shlex.join(sys.argv[1:])
     try:
-        outcome = run_sweep(config, cells, path, command, executor, ray_address, click.echo)
-        finished = any(state.done for state in outcome.states.values())
-        reported = _report(path) if finished and not outcome.elsewhere else True
+        states = run_sweep(config, cells, path, command, executor, ray_address, click.echo)
+        others = elsewhere(states)
+        finished = any(state.done for state in states.values())
+        reported = _report(path) if finished and not others else True
     except KeyboardInterrupt:
         click.echo(f"\nInterrupted; what is done is kept. Resume with:\n  {command}", err=True)
         return 130
-    failed = {name: state.failure for name, state in outcome.states.items() if state.failure}
+    failed = {name: state.failure for name, state in states.items() if state.failure}
     titles = {cell.id: cell.record.title for cell in cells}
     for name, reason in failed.items():
         click.echo(f"\nFailed: {titles[name]}\n  {reason}", err=True)
@@ -148,9 +149,9 @@ def _run(
     if failed:
         many = _cells(len(failed))
         click.echo(f"\nFailed: {many}. Try again with:\n  {command}", err=True)
-    if outcome.elsewhere:
-        hosts = ", ".join(sorted({str(each.get("host", "?")) for each in outcome.elsewhere}))
-        many = _cells(len(outcome.elsewhere))
+    if others:
+        hosts = ", ".join(sorted({str(each.get("host", "?")) for each in others}))
+        many = _cells(len(others))
         click.echo(f"{many} still computed on {hosts}; who ends last writes the table")
     return 1 if failed or not reported else 0
 

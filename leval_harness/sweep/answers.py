@@ -1,18 +1,18 @@
 """What a cell has already been answered, so that a killed one goes on where it was.
 
-Texts are kept by lm-eval's response cache, one file a cell; windows of tokens, which that does not
-know, and how answers ended are kept in a file beside it. Requests are asked at most `MOST_REQUESTS`
-at a time, so that no more are repeated.
+Each attempt at a cell has a file of its own, a JSON line for each answer. Requests are asked at
+most `MOST_REQUESTS` at a time, so that no more are repeated also where a backend tells its answers
+at the end.
 """
 
 import contextlib
 import hashlib
 import json
 import logging
-import sqlite3
 import time
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,7 +22,7 @@ from leval_harness.cell_record import CellRecord
 from leval_harness.layout import CELL, CELLS, LOSSES_OF
 from leval_harness.sweep.claims import Folder
 from leval_harness.sweep.identity import differences
-from leval_tasks.token_logprobs import Logprobs, SumOfLogprobs, scored_requests
+from leval_tasks.token_logprobs import REQUEST, Logprobs, SumOfLogprobs, scored_requests
 from resonance_vllm.files import json_lines, read_object
 
 if TYPE_CHECKING:
@@ -30,114 +30,123 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("leval_harness.sweep.worker")
 TEXTS = ("generate_until", "loglikelihood", "loglikelihood_rolling")
-"""Kinds of requests that lm-eval's response cache keeps."""
-TOKENS = ("_loglikelihood_tokens", "token_logprobs")
-"""Kinds of requests that are windows of tokens."""
+"""Kinds of requests whose answers lm-eval's models pass to their cache hook; not so `REQUEST`."""
 MOST_REQUESTS = 64
 MOST_TOKENS = 16_384
 """Tokens of windows that are asked at a time, where that is more than one window."""
 Answer = Any
 Asked = Callable[[Sequence[Any]], list[Answer]]
+Numbered = tuple[int, Any]
 
 
 class Answers:
     """The answers of one cell; a context inside of which its model keeps them.
 
-    Attributes:
-        response_cache: lm-eval's `use_cache`; None where the file system has no locks.
+    It is the cache hook of the model meanwhile: lm-eval's own cache knows neither model nor
+    rotation, and two answers to one request are one to it.
+
+    Args:
+        model: that answers.
+        cell: what is asked.
+        place: folder of the sweep.
+        attempt: name of this attempt, `<cell>.<turn>`.
     """
 
-    def __init__(self, model: "LoadedModel", cell: CellRecord, place: Folder) -> None:
-        self.model, self.cell, self.place = model, cell, place
-        path = place.work / "cache" / cell.cell_id
-        self.files = [path.with_name(f"{cell.cell_id}{end}") for end in ("_rank0.db", ".tokens.db")]
-        self.response_cache: str | None = str(path)
-        self.kept: MutableMapping[str, Any] = {}
+    def __init__(self, model: "LoadedModel", cell: CellRecord, place: Folder, attempt: str) -> None:
+        self.lm, self.ends = model.lm, model.ends
+        self.progress = place.work / "progress" / cell.cell_id
+        self.file = place.work / "cache" / attempt
+        self.earlier = list(self.file.parent.glob(f"{cell.cell_id}.*"))
+        self.kept: dict[str, list[dict[str, Any]]] = {}
+        self.copies = dict(finished_losses(cell, place.path / CELLS))
         self.asked = self.answered = 0
         self.written = 0.0
-        self.copies = dict(finished_losses(cell, place.path / CELLS))
 
     def __enter__(self) -> Self:
         """Take the place of the model's methods that answer requests."""
-        from sqlitedict import SqliteDict
-
-        lm = self.model.lm
-        try:
-            with contextlib.closing(sqlite3.connect(self.files[1])) as probe:
-                probe.execute("create table if not exists probe (x)")
-            self.kept = SqliteDict(str(self.files[1]), autocommit=True)
-        except sqlite3.Error as error:
-            log.warning(
-                "a cell that is ended here begins anew: no database at its place: %s", error
-            )
-            self.response_cache = None
-        if self.model.ends is not None:
-            self.model.ends.known.clear()
-        lm.set_cache_hook = self._hook
-        for kind in (*TEXTS, *TOKENS):
-            if (method := self._method(kind)) is not None:
-                setattr(lm, kind, partial(self._ask, kind, method))
+        for path in self.earlier:
+            for _, line in json_lines(path.read_text(encoding="utf-8", errors="replace")):
+                with contextlib.suppress(ValueError):  # of a process that was killed
+                    row = json.loads(line)
+                    self.kept.setdefault(row["key"], []).append(row)
+        self.file.parent.mkdir(exist_ok=True)
+        self.handle = self.file.open("a", encoding="utf-8")
+        self.handle.write("\n")  # after half a line of an attempt of the same name
+        if self.ends is not None:
+            self.ends.known.clear()
+        self._hook(self)
+        for kind in (*TEXTS, REQUEST):
+            method = getattr(self.lm, kind, partial(scored_requests, self.lm))
+            setattr(self.lm, kind, partial(self._ask, kind, method))
         return self
 
-    def _method(self, kind: str) -> Asked | None:
-        if kind == "token_logprobs":
-            return partial(scored_requests, self.model.lm)
-        return getattr(self.model.lm, kind, None)
-
     def __exit__(self, *_: object) -> None:
-        """Give the model its own methods back: lm-eval's cache knows neither model nor rotation."""
+        """Give the model its own methods back."""
         from lm_eval.api.model import CacheHook
 
-        lm = self.model.lm
         self._hook(CacheHook(None))
-        for name in ("set_cache_hook", *TEXTS, *TOKENS):
-            vars(lm).pop(name, None)
-        if close := getattr(self.kept, "close", None):
-            close()
+        for name in (*TEXTS, REQUEST):
+            vars(self.lm).pop(name, None)
+        with contextlib.suppress(OSError):  # what a full disk refused once
+            self.handle.close()
 
     def forget(self) -> None:
         """Remove what was kept: the cell is computed."""
-        if close := getattr(self.kept, "close", None):
-            close()
-        for path in [*self.files, self.place.work / "progress" / self.cell.cell_id]:
+        for path in (*self.earlier, self.file, self.progress):
             path.unlink(missing_ok=True)
 
     def _hook(self, hook: Any) -> None:
-        """Set lm-eval's cache hook, which the model calls with every answer to a text."""
-        counted = CountingHook(hook, self)
-        if self.model.ends is not None:  # it stands in front of the hook
-            self.model.ends.cache_hook = counted
-        else:
-            self.model.lm.cache_hook = counted
+        """Set what the model calls with every answer to a text; what notes ends is in front."""
+        (self.lm if self.ends is None else self.ends).cache_hook = hook
 
     def _ask(self, kind: str, method: Asked, requests: Sequence[Any], **options: Any) -> Any:
         """Answer requests of lm-eval's evaluator, some at a time; others pass."""
         if not all(hasattr(request, "args") for request in requests):
             return method(requests, **options)  # a backend calls its own method
         self.asked += len(requests)
-        answers: dict[int, Answer] = {}
-        windows = kind in TOKENS
-        for at, request in enumerate(requests) if windows else ():
-            if (known := self._known(kind, request)) is not None:
-                answers[at] = known
+        known = ((at, self._known(kind, request)) for at, request in enumerate(requests))
+        answers = {at: answer for at, answer in known if answer is not None}
+        log.info("%d of %d answers are there already", len(answers), len(requests))
         self._count(len(answers))
-        todo = [(at, request) for at, request in enumerate(requests) if at not in answers]
-        for part in portions(todo):
+        for part in portions([each for each in enumerate(requests) if each[0] not in answers]):
             before = self.answered
             found = method([request for _, request in part], **options)
-            answers |= {at: answer for (at, _), answer in zip(part, found, strict=True)}
-            if windows:
-                for at, request in part:
-                    self.kept[key_of(kind, request)] = answers[at]
-            self._count(before + len(part) - self.answered)
+            for (at, request), answer in zip(part, found, strict=True):
+                answers[at] = answer
+                if kind == REQUEST:
+                    self.add_partial(kind, request.args, answer)
+            self._count(before + len(part) - self.answered)  # of a backend that tells none
         return [answers[at] for at in range(len(requests))]
 
+    def add_partial(self, kind: str, request: Sequence[Any], answer: Any) -> None:
+        """Keep an answer, with how it ended; the name is that of lm-eval's hooks."""
+        row: dict[str, Any] = {"key": key_of(kind, request), "answer": answer}
+        if kind == REQUEST:
+            row["logprobs"] = answer.logprobs.tolist()
+        elif kind == "generate_until" and self.ends is not None:
+            ends = self.ends.of(str(request[0]), str(answer))
+            row["end"] = ends[-1] if ends else None
+        self.handle.write(json.dumps(row, default=lambda value: value.item()) + "\n")
+        self.handle.flush()
+        self._count(1)
+
     def _known(self, kind: str, request: Any) -> Answer | None:
-        """The kept answer to a window, or one of a finished cell of fewer or more texts."""
-        kept = self.kept.get(key_of(kind, request))
-        window, doc = getattr(request, "window", None), request.doc
-        if kept is not None or window is None or kind != "token_logprobs":
-            return kept
+        """The answer of an earlier attempt, or the losses of a cell of fewer or more texts."""
+        waiting = self.kept.get(key_of(kind, request.args))
+        if not waiting:
+            return self._copied(request) if kind == REQUEST else None
+        row = waiting.pop(0)
+        answer = row["answer"]
+        if kind == REQUEST:
+            return SumOfLogprobs(answer, np.array(row["logprobs"], np.float32))
+        end = row.get("end")
+        if end is not None and self.ends is not None:
+            self.ends.known.setdefault((str(request.args[0]), answer), []).append(end)
+        return tuple(answer) if isinstance(answer, list) else answer
+
+    def _copied(self, request: Any) -> Answer | None:
+        """The answer to a window from the losses of a text that a finished cell has read."""
+        window, doc = request.window, request.doc
         key = (request.task_name, doc.get("document_id"), doc.get("tokens_sha256"))
         if key not in self.copies:
             return None
@@ -151,81 +160,44 @@ class Answers:
 
     def _count(self, number: int) -> None:
         """Note how many requests are answered."""
-        self.answered += number
+        self.answered = min(self.asked, self.answered + number)
         if time.monotonic() - self.written > 1.0 or self.answered == self.asked:
             self.written = time.monotonic()
-            progress = self.place.work / "progress" / self.cell.cell_id
             with contextlib.suppress(OSError):
-                progress.write_text(f"{self.answered} {self.asked}")
-
-    def ends_of(self, prompt: str, answer: str) -> list[bool]:
-        """Whether the limit ended an answer to a prompt, in an earlier attempt at the cell too."""
-        known = self.model.ends.of(prompt, answer) if self.model.ends else []
-        return known or self.kept.get(key_of_end(prompt, answer), [])
+                self.progress.write_text(f"{self.answered} {self.asked}")
 
 
-class CountingHook:
-    """Counts the answers that lm-eval's response cache is given."""
-
-    def __init__(self, hook: Any, answers: Answers) -> None:
-        self.hook, self.answers = hook, answers
-
-    def add_partial(self, kind: str, request: Any, answer: Any) -> None:
-        """Count an answer and keep it, with how it ended."""
-        if kind == "generate_until" and (ends := self.answers.ends_of(request[0], answer)):
-            self.answers.kept[key_of_end(request[0], answer)] = ends
-        self.hook.add_partial(kind, request, answer)
-        if self.answers.answered < self.answers.asked:
-            self.answers._count(1)
+def key_of(kind: str, request: Sequence[Any]) -> str:
+    """What an answer is kept under, from the kind of its request and its arguments."""
+    text = json.dumps([kind, *request], default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def key_of(kind: str, request: Any) -> str:
-    """What a request is kept under, as lm-eval does it: kind and arguments."""
-    text = json.dumps([kind, *request.args])
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def key_of_end(prompt: str, answer: str) -> str:
-    """What the end of an answer is kept under."""
-    return "end " + hashlib.sha256(json.dumps([prompt, answer]).encode()).hexdigest()
-
-
-def portions(requests: Sequence[tuple[int, Any]]) -> Iterator[list[tuple[int, Any]]]:
+def portions(requests: Sequence[Numbered]) -> Iterator[list[Numbered]]:
     """Requests in portions, those about one document together where they fit into one."""
-    portion: list[tuple[int, Any]] = []
-    for document in _by_document(requests):
-        size = sum(_tokens(request) for _, request in portion + document)
-        full = len(portion) + len(document) > MOST_REQUESTS or size > MOST_TOKENS
-        if portion and full:
-            yield portion
-            portion = []
-        portion += document
+    portion: list[Numbered] = []
+    for _, run in groupby(requests, _document):
+        neighbours = list(run)
+        for first in range(0, len(neighbours), MOST_REQUESTS):
+            part = neighbours[first : first + MOST_REQUESTS]
+            size = sum(_tokens(request) for _, request in portion + part)
+            if portion and (len(portion + part) > MOST_REQUESTS or size > MOST_TOKENS):
+                yield portion
+                portion = []
+            portion = portion + part
     if portion:
         yield portion
 
 
-def _by_document(requests: Sequence[tuple[int, Any]]) -> Iterator[list[tuple[int, Any]]]:
-    """Neighbours about one document, at most `MOST_REQUESTS`; windows of tokens one by one."""
-    run: list[tuple[int, Any]] = []
-    for each in requests:
-        doc = each[1].doc
-        name = doc.get("document_id") if isinstance(doc, dict) else None
-        alone = name is None or _tokens(each[1]) > 0
-        if run and (
-            alone or name != run[-1][1].doc.get("document_id") or len(run) == MOST_REQUESTS
-        ):
-            yield run
-            run = []
-        if alone:
-            yield [each]
-        else:
-            run.append(each)
-    if run:
-        yield run
+def _document(numbered: Numbered) -> object:
+    """The document of a text, which a backend may share with others; a window is for itself."""
+    number, request = numbered
+    doc = {} if _tokens(request) or not isinstance(request.doc, dict) else request.doc
+    return doc.get("document_id", number)
 
 
 def _tokens(request: Any) -> int:
-    """Tokens of a window; 0 for a text, which a backend may share with others."""
+    """Tokens of a window; 0 for a text."""
     _, context, scored = getattr(request, "token_parts", (None, (), ()))
     return len(context) + len(scored)
 

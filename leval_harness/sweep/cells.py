@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import math
 import platform
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -25,14 +26,13 @@ from leval_harness.sweep.config import (
 )
 from leval_harness.sweep.identity import cell_identity
 from leval_harness.sweep.task_registry import (
-    CellLength,
-    cell_length,
-    checked_entries,
-    lm_eval_names,
-    members,
-    own_tasks,
+    BESIDE_LENGTH,
+    check_names,
+    check_settings,
+    families_of,
+    told_length,
 )
-from leval_tasks.metadata import asked_without_template, scored_from
+from leval_tasks.metadata import asked_without_template
 from resonance_vllm import config as overrides
 from resonance_vllm.config import ModelPositions, length_limit
 from resonance_vllm.core.spec import RopeSpec
@@ -53,7 +53,7 @@ class ModelFiles(NamedTuple):
         path: its folder, name on the hub, or name on a server.
         positions: what its config says of positions; None for a served model.
         identity: its part of a cell's identity: `files`, or `hub` and `commit`, or `served` and
-            `base_url`; `unprepared` for a model that will be made.
+            `base_url`.
     """
 
     path: str
@@ -68,40 +68,30 @@ class PlannedCell:
     Attributes:
         record: content of `cell.json`, except for what is known when it runs.
         group: cells of one group can be served by one loaded model.
-        alone: the same of cells whose model is loaded with their own RoPE settings and length.
         gpus: how many GPUs its model takes where there are any.
-        tokens_per_second: prompt speed to estimate with before a cell of its model is done.
     """
 
     record: CellRecord
     group: str
-    alone: str
     gpus: int = 0
-    tokens_per_second: float | None = None
 
     @property
     def id(self) -> str:
         """Hash of what decides its numbers; name of its folder."""
         return self.record.cell_id
 
-    @property
-    def is_preview(self) -> bool:
-        """Whether its model's files, and with them its id, are not known yet."""
-        return "unprepared" in self.record.identity["model"]
 
-
-def plan(config: SweepConfig, prepare: bool = True) -> list[PlannedCell]:
+def plan(config: SweepConfig) -> list[PlannedCell]:
     """Every cell of a sweep in the order in which they run.
-
-    With `prepare` the model `smollm2` is made where it is not there; without, its cells have ids
-    that do not last (`PlannedCell.is_preview`).
 
     Raises:
         ConfigError: an unknown task, a model that cannot be found, settings that do not go
             together, or two cells that would compute the same.
     """
-    config = config.model_copy(update={"tasks": tuple(checked_entries(config.tasks))})
-    files = {id(model): find_model(model, prepare) for model in config.models.values()}
+    for entry in config.tasks:
+        check_names(entry.tasks)
+        check_settings(entry.tasks, entry.metadata)
+    files = {id(model): find_model(model) for model in config.models.values()}
     cells: dict[str, PlannedCell] = {}
     for request in with_yardsticks(config.requests(), files):
         cell = resolve(request, config, files[id(request.model)])
@@ -118,8 +108,8 @@ def plan(config: SweepConfig, prepare: bool = True) -> list[PlannedCell]:
 
 def _unused_template(cell: PlannedCell) -> str | None:
     """The checkpoint of a cell whose closed-ended questions leave its chat template out."""
-    record, known = cell.record, own_tasks()
-    closed = any(known[n].family == "closed" for n in members(record.tasks) if n in known)
+    record = cell.record
+    closed = "closed" in families_of(record.tasks)
     if not closed or record.apply_chat_template or record.metadata.get("frame"):
         return None
     folder = Path(str(record.model_args.get("tokenizer") or record.model.path))
@@ -128,8 +118,8 @@ def _unused_template(cell: PlannedCell) -> str | None:
     return str(folder) if there else None
 
 
-def find_model(model: ModelConfig, prepare: bool = True) -> ModelFiles:
-    """The files of a configured model; with `prepare`, `smollm2` is made if it is not there.
+def find_model(model: ModelConfig) -> ModelFiles:
+    """The files of a configured model; `smollm2` is made if it is not there.
 
     Raises:
         ModelNotFoundError: there is no such folder, or no such name on the hub.
@@ -138,17 +128,13 @@ def find_model(model: ModelConfig, prepare: bool = True) -> ModelFiles:
     if model.backend not in ROPE_BACKENDS and not folder.is_dir():
         served = {"served": model.path, "base_url": model.args.get("base_url")}
         return ModelFiles(model.path, None, served)
-    if model.path == smollm2.NAME and not folder.is_dir():
-        if not prepare and not smollm2.is_prepared():
-            positions = ModelPositions.of(smollm2.POSITIONS)
-            return ModelFiles(model.path, positions, {"unprepared": model.path})
-        folder = smollm2.prepare()
+    folder = Path(smollm2.prepared(str(folder)))
     if folder.is_dir():
         path = folder.resolve()
         if not (path / "config.json").is_file():
             raise ModelNotFoundError(
-                f"models: {path} is no checkpoint folder (no config.json in it)"
-                + _adapter_hint(path, model.backend)
+                f"models: {path} is no checkpoint folder (no config.json in it); an adapter goes "
+                "into args, as peft or for vLLM as lora_local_path, and its base model into path"
             )
         identity: dict[str, Any] = {"files": checkpoint_digests(path, model.args)}
         return ModelFiles(str(path), ModelPositions.of_checkpoint(str(path)), identity)
@@ -161,14 +147,6 @@ def find_model(model: ModelConfig, prepare: bool = True) -> ModelFiles:
     where = str(snapshot or model.path)
     identity = {"hub": model.path, "commit": commit}
     return ModelFiles(where, ModelPositions.of_checkpoint(where), identity)
-
-
-def _adapter_hint(folder: Path, backend: str) -> str:
-    """How a model with an adapter is configured, if the folder holds an adapter."""
-    if not (folder / "adapter_config.json").is_file():
-        return ""
-    key = "lora_local_path" if ROPE_BACKENDS.get(backend) == "vllm" else "peft"
-    return f"; it is an adapter: put it into `args` as `{key}`, and its base model into `path`"
 
 
 def with_yardsticks(
@@ -185,9 +163,8 @@ def with_yardsticks(
     """
     planned: list[CellRequest] = []
     for request in requests:
-        task, known = request.task, own_tasks()
-        ours = [n for n in task.tasks if n in known and known[n].family == EFFECTIVE_CONTEXT]
-        given = task.metadata
+        task, given = request.task, request.task.metadata
+        ours = [name for name in task.tasks if families_of([name]) == {EFFECTIVE_CONTEXT}]
         if not ours or READS in given:
             yield request
             continue
@@ -199,7 +176,7 @@ def with_yardsticks(
         if yardstick not in planned:
             planned.append(yardstick)
             yield yardstick
-        full = {**task.metadata, READS: "full"}
+        full = {**given, READS: "full"}
         yield request._replace(task=task.model_copy(update={"metadata": full}))
 
 
@@ -215,14 +192,8 @@ def _yardstick(
             f"which the config of {request.model.path} does not state"
         )
     lengths: list[Any] = [*listed(given.get("context_length") or request.context_length)]
-    shortest, longest = min(lengths), max(lengths)
-    if isinstance(shortest, int) and shortest <= (start := scored_from(trained, longest)):
-        raise ConfigError(
-            f"context_length: {shortest} is not above {start}, from which position on texts of "
-            f"{longest} tokens are scored; give lengths that are more alike"
-        )
-    read = "full" if longest <= trained else "windows"
-    metadata = {"context_length": [request.context_length], **request.task.metadata, READS: read}
+    read = "full" if max(lengths) <= trained else "windows"
+    metadata = {"context_length": [request.context_length], **given, READS: read}
     return request._replace(
         method=YARDSTICK,
         rope=None,
@@ -234,16 +205,9 @@ def _yardstick(
 def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> PlannedCell:
     """A cell with its id, from a request and the files of its model."""
     model, task = request.model, request.task
-    length = CellLength()
-    if lm_eval_names(task.tasks):  # ours take the length from the model's arguments
-        length = cell_length(task.tasks, task.metadata, request.context_length)
-    if length.tokenizer and files.positions is None and "tokenizer" not in model.args:
-        raise ConfigError(
-            f"models.{model.label}.args.tokenizer: missing; {length.tokenizer} makes its texts "
-            "with the model's tokenizer"
-        )
-    spec, precision, model_args = _model_args(request, config.rope_precision, files, length)
-    rope = None if spec is None else spec.to_dict()
+    told = told_length(task.tasks, task.metadata, request.context_length)
+    longer = bool(told) and families_of(task.tasks) == {""}  # ours take all that the model reads
+    spec, precision, model_args = _model_args(request, config.rope_precision, files, longer)
     longest = model_args.get("max_length") or model_args.get("max_model_len")
     content: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
@@ -257,12 +221,12 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Pla
         },
         "method": {
             "name": request.method,
-            "rope_parameters": rope,
+            "rope_parameters": spec and spec.to_dict(),
             "rope_precision": precision,
         },
         "tasks": task.tasks,
         **{name: getattr(task, name) for name in EntrySettings.model_fields},
-        "metadata": {**task.metadata, **length.metadata},
+        "metadata": {**task.metadata, **told},
         **{name: getattr(model, name) for name in OF_MODEL},
         **{name: getattr(config, name) for name in ("seed", "confirm_run_unsafe_code")},
         "context_length": request.context_length or longest,
@@ -279,75 +243,65 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Pla
     }
     return PlannedCell(
         record=record.model_copy(update=found),
-        **group_keys(record, spec, files.positions),
+        group=group_of(record, spec, files.positions),
         gpus=gpus_of(model),
-        tokens_per_second=model.tokens_per_second,
     )
 
 
-def group_keys(
-    record: CellRecord, rope: RopeSpec | None, positions: ModelPositions | None
-) -> dict[str, str]:
-    """`group` and `alone` of a cell: what its loaded model is, with any rotation and with its own.
+def group_of(record: CellRecord, rope: RopeSpec | None, positions: ModelPositions | None) -> str:
+    """What the loaded model of a cell is: with any rotation where that can be exchanged.
 
-    A rotation can be exchanged in a loaded model where it is one table that the length does not
-    change. What turns out not to be, when it runs, is found by its worker.
+    It can where it is one table that the length does not change. What turns out not to be, when it
+    runs, is found by its worker.
     """
-    shared: dict[str, Any] = {"model": record.model.model_dump(exclude={"name"})}
-    shared |= {name: getattr(record, name) for name in ("batch_size", "device")}
-    alone = _hash({**shared, "args": record.model_args})
+    loaded: dict[str, Any] = {"model": record.model.model_dump(exclude={"name"})}
+    loaded |= {name: getattr(record, name) for name in ("batch_size", "device")}
     library = ROPE_BACKENDS.get(record.model.backend)
-    if library is None or positions is None:
-        return {"group": alone, "alone": alone}
-    methods = [rope.method] if rope else []
-    with contextlib.suppress(RopeConfigError):  # a type of the model's own
-        methods.append(positions.shipped().method)
-    fixed = not any(each.follows_length or each.name == "longrope" for each in methods)
-    if library == "vllm":
-        longest = record.model_args["max_model_len"]
-        fixed &= longest <= length_limit(positions, None, longest)
+    fixed = library is not None and positions is not None
+    if fixed and positions:
+        methods = [rope.method] if rope else []
+        with contextlib.suppress(RopeConfigError):  # a type of the model's own
+            methods.append(positions.shipped().method)
+        fixed = not any(each.follows_length or each.name == "longrope" for each in methods)
+        longest = record.model_args.get("max_model_len") if library == "vllm" else None
+        fixed &= longest is None or longest <= length_limit(positions, None, longest)
     precision = record.method.rope_precision
-    return {"group": _hash({**shared, "precision": precision}) if fixed else alone, "alone": alone}
-
-
-def _hash(content: Mapping[str, Any]) -> str:
-    text = json.dumps(content, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    loaded |= {"precision": precision} if fixed else {"args": record.model_args}
+    return hashlib.sha256(json.dumps(loaded, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def gpus_of(model: ModelConfig) -> int:
     """GPUs that a model takes: none where it runs on the CPU or on a server."""
     if model.gpus is not None or model.device == "cpu" or model.backend not in ROPE_BACKENDS:
         return model.gpus or 0
-    total = 1
-    if ROPE_BACKENDS[model.backend] == "vllm":
-        for name in PARALLEL:
-            total *= int(model.args.get(name, 1))
-    return total
+    if ROPE_BACKENDS[model.backend] != "vllm":
+        return 1
+    return math.prod(int(str(model.args.get(name, 1))) for name in PARALLEL)
 
 
 def _model_args(
-    request: CellRequest, precision: str, files: ModelFiles, length: CellLength
+    request: CellRequest, precision: str, files: ModelFiles, longer: bool
 ) -> tuple[RopeSpec | None, str, dict[str, Any]]:
     """Completed RoPE settings, effective precision, and lm-eval's `model_args` of a cell.
 
-    The model reads up to `length.extra_tokens` tokens more than the length of the texts.
+    Where tasks make texts to the length (`longer`), the model reads `BESIDE_LENGTH` tokens more.
     """
     model, positions = request.model, files.positions
     library = ROPE_BACKENDS.get(model.backend)
     args: dict[str, Any] = dict(model.args)
+    readable = request.context_length
+    beside = BESIDE_LENGTH if longer and readable else 0
     if library is None or positions is None:
         args["model" if "completions" in model.backend else "pretrained"] = files.path
-        if request.context_length:
-            args["max_length"] = request.context_length + length.extra_tokens
-        return None, precision, args
+        return None, precision, args | ({"max_length": readable + beside} if readable else {})
+    at = f" @ {readable}" if readable else ""
+    where = f"model '{model.label}', method '{request.method}'{at}"
     try:
         rope = None if request.rope is None else positions.complete(request.rope)
-        readable = request.context_length
-        if readable and not (rope is not None and rope.method.follows_length):
+        if readable and beside and not (rope is not None and rope.method.follows_length):
             # no more than the settings allow, and no longer where they depend on the length
-            longer = readable + length.extra_tokens
-            readable = longer if length_limit(positions, rope, longer) >= longer else readable
+            allowed = length_limit(positions, rope, readable + beside) >= readable + beside
+            readable += beside if allowed else 0
         args |= overrides.model_args(
             rope,
             positions,
@@ -357,11 +311,13 @@ def _model_args(
             rope_precision=precision,
         )
     except ValueError as error:
-        at = f" @ {request.context_length}" if request.context_length else ""
-        where = f"model '{model.label}', method '{request.method}'{at}"
         raise ConfigError(f"{where}: {error}") from error
+    if library == "vllm" and rope is not None:
+        from resonance_vllm.check import plugin_problem
+
+        if problem := plugin_problem():
+            raise ConfigError(f"{where}: vLLM does not load this project's plugin: {problem}")
     args["dtype"] = model.dtype
     if files.path == model.path and (commit := files.identity.get("commit")):
         args["revision"] = commit  # a branch may have moved when the cell runs
-    effective = overrides.effective_rope_precision(library, precision)
-    return rope, effective, args
+    return rope, overrides.effective_rope_precision(library, precision), args

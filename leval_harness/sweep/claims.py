@@ -25,18 +25,15 @@ from resonance_vllm.files import read_object, sync_folder, write_json
 
 BEAT_SECONDS = 20.0
 STALE_SECONDS = 180.0
-CLOCK_SECONDS = 5.0
-"""By which two readings of the time at which a process began may differ."""
 MOST_TURNS = 4
 """A cell that has taken so many owners with it counts as failed."""
 
 
 def _here() -> str:
-    """This machine, as far as process ids mean the same."""
-    space = ""
+    """This machine, as far as process ids mean the same: containers have their own."""
     with contextlib.suppress(OSError):
-        space = str(Path("/proc/self/ns/pid").readlink())
-    return f"{platform.node()} {space}".strip()
+        return f"{platform.node()} {Path('/proc/self/ns/pid').readlink()}"
+    return platform.node()
 
 
 HERE = _here()
@@ -48,8 +45,8 @@ class Folder:
 
     Attributes:
         path: of the folder.
-        began: seconds on the clock of the folder's file system at which this start of the sweep
-            began. Cells that failed before it are tried again, those that failed after it are not.
+        began: when this start of the sweep began, on the clock of the folder's file system. Cells
+            that failed before it are tried again, those that failed after it are not.
     """
 
     path: Path
@@ -79,7 +76,7 @@ class Folder:
     def failure(self, cell: str) -> str | None:
         """Why a cell has failed since this start, which does not try it again."""
         failed = self.path / FAILED_CELLS / cell / FAILED
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(FileNotFoundError):
             if failed.stat().st_mtime >= self.began:
                 return str((read_object(failed) or {}).get("reason", ""))
         return None
@@ -127,17 +124,9 @@ class Folder:
         except (OSError, ValueError):
             return 0.0
 
-    def now(self) -> float:
-        """Seconds on the clock of the folder's file system."""
-        return file_system_time(self.path)
-
     def apart(self) -> set[str]:
         """Cells whose rotation could not be exchanged in a loaded model."""
         return {path.name for path in (self.work / "apart").iterdir()}
-
-    def claims_of(self, cell: str) -> list[dict[str, Any]]:
-        """What the owners of a cell wrote, dead ones too, the last first."""
-        return [content for path in reversed(self.turns(cell)) if (content := read_object(path))]
 
     def turns(self, cell: str) -> list[Path]:
         """The claims on a cell, the one that counts last."""
@@ -145,7 +134,7 @@ class Folder:
         return sorted(found, key=lambda path: int(path.suffix[1:]))
 
     def owner(self, cell: str) -> dict[str, Any] | None:
-        """What the one who computes a cell wrote; None where nobody does."""
+        """What the one who computes a cell wrote, and `claim`, the file; None: nobody does."""
         turns = self.turns(cell)
         if not turns or self._is_abandoned(turns[-1]):
             return None
@@ -158,8 +147,7 @@ class Folder:
             return None
         number = int(turns[-1].suffix[1:]) + 1 if turns else 1
         path = self.work / "claims" / f"{cell}.{number}"
-        me = psutil.Process()
-        about |= {"host": HERE, "pid": me.pid, "started": me.create_time(), "since": time.time()}
+        about |= {"host": HERE, "pid": os.getpid(), "since": time.time()}
         try:
             with path.open("x", encoding="utf-8") as handle:
                 json.dump(about, handle)
@@ -183,17 +171,9 @@ class Folder:
             age = file_system_time(self.path) - claim.stat().st_mtime
         except FileNotFoundError:
             return True  # released in this moment
-        if age > STALE_SECONDS:
-            return True
         owner = read_object(claim)
-        if owner is None or owner.get("host") != HERE:
-            return False  # not written yet, or on another machine
-        try:
-            return (
-                abs(psutil.Process(owner["pid"]).create_time() - owner["started"]) > CLOCK_SECONDS
-            )
-        except psutil.Error:
-            return True
+        here = owner is not None and owner.get("host") == HERE  # None: not written yet
+        return age > STALE_SECONDS or bool(here and owner and not psutil.pid_exists(owner["pid"]))
 
 
 @dataclass(frozen=True)
@@ -203,7 +183,7 @@ class CellState:
     Attributes:
         done: whether its results are there.
         failure: why it has failed since this start of the sweep; None where it has not.
-        owner: what the process that computes it wrote into its claim, and `claim`, the file.
+        owner: of a running cell, see `Folder.owner`.
     """
 
     done: bool

@@ -1,11 +1,9 @@
 """A sweep config: models × methods × context lengths × tasks, checked before anything runs."""
 
-import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
 
 from leval_harness.backends import OWN_BACKENDS, libraries
 from leval_harness.secrets import refuse_credentials
@@ -13,7 +11,7 @@ from leval_harness.sweep import ConfigError
 from leval_tasks.generation import check_generation
 from leval_tasks.metadata import refuse_near_misses
 from resonance_vllm.core.spec import RopeRequest
-from resonance_vllm.errors import UserError, hint, not_allowed, one_of, shown
+from resonance_vllm.errors import UserError, hint, one_of, shown
 from resonance_vllm.settings import Settings, read
 
 Item = TypeVar("Item")
@@ -32,49 +30,9 @@ RESERVED_ARGS = {
 """Arguments of a model that other fields of the sweep decide -> those fields."""
 
 
-def _matching(pattern: str, described: str) -> AfterValidator:
-    def check(value: str) -> str:
-        if not re.fullmatch(pattern, value):
-            raise ValueError(f"{shown(value)} is not allowed; allowed: {described}")
-        return value
-
-    return AfterValidator(check)
-
-
 def listed(value: object) -> Sequence[object]:
     """A list; a single value counts as a list of one."""
     return value if isinstance(value, list | tuple) else [value]
-
-
-def _filled(values: Any) -> Any:
-    if not values:
-        raise ValueError("empty is not allowed; allowed: at least one")
-    return values
-
-
-def _once(values: tuple[Item, ...]) -> tuple[Item, ...]:
-    for i, value in enumerate(values):
-        if value in values[:i]:
-            raise UserError(f"{i}: {shown(value)} is listed twice")
-    return values
-
-
-def _plain(value: Any, place: str) -> None:
-    """Refuse what JSON cannot hold: cells are written as JSON."""
-    inside: Any = ()
-    if isinstance(value, Mapping):
-        inside = value.items()
-        for key in value:
-            if not isinstance(key, str):
-                raise UserError(not_allowed(place, key, "keys that are text"))
-    elif isinstance(value, list | tuple):
-        inside = enumerate(value)
-    elif not isinstance(value, str | int | float | None) or value in (math.inf, -math.inf):
-        raise UserError(not_allowed(place, value, "text, a finite number, true, false, null"))
-    elif value != value:
-        raise UserError(not_allowed(place, value, "a finite number"))
-    for key, each in inside:
-        _plain(each, f"{place}.{key}" if place else str(key))
 
 
 def _checked_by(check: Callable[[Any], object]) -> AfterValidator:
@@ -105,11 +63,6 @@ def _args(given: dict[str, Any]) -> dict[str, Any]:
     return args
 
 
-def _batch_size(value: int | str) -> None:
-    if not re.fullmatch(r"auto(:0*[1-9]\d*)?", value) if isinstance(value, str) else value < 1:
-        raise ValueError(f"{shown(value)} is not allowed; allowed: 1 or more, auto, auto:N")
-
-
 def _rope(rope: dict[str, Any]) -> RopeRequest:
     """A RoPE dictionary: kind and keys are checked here, the rest where the model is known."""
     if not isinstance(rope.get("rope_type"), str):
@@ -122,42 +75,27 @@ def _rope(rope: dict[str, Any]) -> RopeRequest:
 
 def _entries(value: object) -> object:
     """Task entries: one or a list, each a mapping, a task, or a list of tasks."""
-    entries = listed(value)
-    return [each if isinstance(each, Mapping) else {"tasks": each} for each in entries]
+    return [each if isinstance(each, Mapping) else {"tasks": each} for each in listed(value)]
 
 
-Text = Annotated[str, _matching(r"(?s).*\S.*", "text that is not empty")]
-Label = Annotated[
-    str,
-    _matching(
-        r"[A-Za-z0-9][A-Za-z0-9._+()=, @-]{0,79}",
-        "a name of up to 80 letters, digits, blanks and ._+()=,@- beginning with a letter or digit",
-    ),
-]
-FolderName = Annotated[
-    str,
-    _matching(
-        r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}",
-        "a name of up to 80 letters, digits and ._- beginning with a letter or digit",
-    ),
-]
-Count = Annotated[int, Field(ge=1, le=10**15)]
-Natural = Annotated[int, Field(ge=0, le=10**15)]
-Positive = Annotated[float, Field(gt=0)]
+Text = Annotated[str, Field(min_length=1)]
+Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+()=, @-]{0,79}$")]
+FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
+Count = Annotated[int, Field(ge=1)]
+Natural = Annotated[int, Field(ge=0)]
 Several = Annotated[
     tuple[Item, ...],
-    Field(strict=False),
+    Field(strict=False, min_length=1),
     BeforeValidator(listed, json_schema_input_type=Item | list[Item]),
-    AfterValidator(_filled),
-    AfterValidator(_once),
 ]
-"""A list without repetition; a single value counts as a list of one."""
-PlainMapping = Annotated[dict[Text, Any], _checked_by(lambda content: _plain(content, ""))]
+"""A list; a single value counts as a list of one."""
+PlainMapping = dict[Text, JsonValue]
 """Passed through to lm-eval, to a model or to tasks, which know the keys."""
 Metadata = Annotated[PlainMapping, _checked_by(refuse_near_misses)]
 """Keys of other projects pass; a misspelt key of ours does not."""
 Generation = Annotated[PlainMapping, _checked_by(check_generation)]
 """Keys of one backend pass; a value that is wrong on every backend does not."""
+BatchSize = Count | Annotated[str, Field(pattern=r"^auto(:[1-9]\d*)?$")]
 if TYPE_CHECKING:
     RopeMapping = RopeRequest
 else:
@@ -190,16 +128,11 @@ class ModelConfig(Settings):
     apply_chat_template: bool | Text = Field(
         False, description="true, false, or the name of one of the model's templates."
     )
-    batch_size: Annotated[int | str, _checked_by(_batch_size)] = Field(
-        1, description="As lm-eval's `--batch_size`."
-    )
+    batch_size: BatchSize = Field(1, description="As lm-eval's `--batch_size`.")
     device: Text | None = Field(None, description="As lm-eval's `--device`.")
     methods: Several[Text] | None = Field(None, description="Only these of the sweep's methods.")
     context_lengths: Several[Count | None] | None = Field(
         None, description="In place of the sweep's."
-    )
-    tokens_per_second: Positive | None = Field(
-        None, description="Prompt speed for estimates before a cell of it is done."
     )
 
 
@@ -207,10 +140,7 @@ class EntrySettings(Settings):
     """Settings of a task entry; the sweep may give them for all entries."""
 
     metadata: Metadata = Field({}, description="Settings of the tasks, as lm-eval's `--metadata`.")
-    gen_kwargs: Generation = Field({}, description="Generation settings of all tasks.")
-    task_gen_kwargs: dict[Text, Generation] = Field(
-        {}, description="Task -> generation settings of it alone."
-    )
+    gen_kwargs: Generation = Field({}, description="Generation settings of the tasks.")
     limit: Count | None = Field(None, description="Questions a task; null for all.")
     num_fewshot: Natural | None = Field(None, description="As lm-eval's `--num_fewshot`.")
 
@@ -247,19 +177,18 @@ class SweepConfig(EntrySettings):
     """A whole sweep."""
 
     name: FolderName = Field("", description="Of its folder; the file's where it has none.")
-    models: Annotated[
-        dict[str, ModelConfig], BeforeValidator(_labelled), AfterValidator(_filled)
-    ] = Field(description="Name -> one model and how it is run.")
-    methods: Annotated[dict[Label, RopeMapping | None], AfterValidator(_filled)] = Field(
-        description="Name -> RoPE settings, or null for the model as shipped."
+    models: Annotated[dict[str, ModelConfig], BeforeValidator(_labelled)] = Field(
+        description="Name -> one model and how it is run.", min_length=1
+    )
+    methods: dict[Label, RopeMapping | None] = Field(
+        description="Name -> RoPE settings, or null for the model as shipped.", min_length=1
     )
     tasks: Annotated[
         tuple[TaskEntry, ...],
-        Field(strict=False),
+        Field(strict=False, min_length=1),
         BeforeValidator(
             _entries, json_schema_input_type=TaskEntry | str | list[TaskEntry | str | list[str]]
         ),
-        AfterValidator(_filled),
     ] = Field(description="What each cell evaluates.")
     context_lengths: Several[Count | None] = Field(
         (None,), description="Of every model and task that has none of its own, in tokens."
@@ -274,7 +203,9 @@ class SweepConfig(EntrySettings):
     rope_precision: Literal["float32", "model"] = Field(
         "float32", description="Of the rotation on transformers; `model` is the model's own dtype."
     )
-    timeout: Positive | None = Field(None, description="Seconds after which a cell is ended.")
+    timeout: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Seconds after which a cell is ended."
+    )
     jobs: Count = Field(1, description="Processes at a time for models that take no GPU.")
     confirm_run_unsafe_code: bool = Field(False, description="As lm-eval's option.")
 

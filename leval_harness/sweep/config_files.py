@@ -4,37 +4,61 @@ What the keys mean is `leval_harness.sweep.config`.
 """
 
 import csv
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from leval_harness.sweep import ConfigError
-from leval_harness.sweep.config import SweepConfig, listed, parse_config
-from leval_harness.yaml_files import parse_yaml, read_yaml
-from resonance_vllm.errors import hint, not_allowed, shown
+from leval_harness.sweep.config import EntrySettings, SweepConfig, listed, parse_config
+from leval_harness.sweep.task_registry import read_by_tasks
+from leval_harness.yaml_files import parse_yaml, read_yaml, shipped
+from resonance_vllm.errors import hint, shown
 from resonance_vllm.files import user_path
 
-SUFFIXES = (".yaml", ".yml")
-SHIPPED = Path(str(files("harness_configs"))) / "sweeps"
 
-
-def load_config(name: str, overrides: Iterable[str] = ()) -> SweepConfig:
+def load_config(name: str, overrides: Sequence[str] = ()) -> SweepConfig:
     """A sweep config from a path or a shipped name, overrides applied, everything checked.
 
     Raises:
         ConfigError: names every field that is wrong, its value and what is allowed.
     """
     path = find_config(name)
-    content = {"name": path.stem, **load_with_includes(path)}
-    return parse_config(reduce(override, overrides, content))
+    return configured({"name": path.stem, **load_with_includes(path)}, overrides)
 
 
-def shipped_sweeps() -> dict[str, Path]:
-    """Name -> file of every shipped sweep config."""
-    return {path.stem: path for path in sorted(SHIPPED.glob("*.yaml"))}
+def configured(content: Mapping[str, Any], overrides: Sequence[str] = ()) -> SweepConfig:
+    """A sweep config from plain dictionaries, overrides applied, everything checked.
+
+    Raises:
+        ConfigError: names every field that is wrong, its value and what is allowed; or an
+            override with which nothing that runs is another than without it.
+    """
+    changed = reduce(override, overrides, content)
+    config = parse_config(changed)
+    for at, text in enumerate(overrides):
+        try:
+            without = reduce(override, [*overrides[:at], *overrides[at + 1 :]], content)
+            same = without != changed and _acting(parse_config(without)) == _acting(config)
+        except ConfigError:
+            continue  # it is needed
+        if same:
+            key = text.partition("=")[0]
+            raise ConfigError(
+                f"--set {key}: reaches no cell; the entries of tasks or models have their own, or "
+                f"none of them reads it: name one, as in tasks.TASK.{key} or models.NAME.{key}"
+            )
+    return config
+
+
+def _acting(config: SweepConfig) -> object:
+    """What of a config decides how something runs or is shown."""
+    cells = []
+    for request in config.requests():
+        read = read_by_tasks(request.task.tasks, request.task.metadata)
+        cells.append((*request[:-1], request.task.model_copy(update={"metadata": read})))
+    in_cells = {"models", "methods", "tasks", "context_lengths", *EntrySettings.model_fields}
+    return cells, config.model_dump(exclude=in_cells)
 
 
 def find_config(name: str) -> Path:
@@ -43,19 +67,15 @@ def find_config(name: str) -> Path:
     Raises:
         ConfigError: neither a file nor a shipped name; near matches are given.
     """
-    path, shipped = user_path(name), shipped_sweeps()
+    path, known = user_path(name), shipped("sweeps")
     if path.is_file():
         return path
-    if name in shipped:
-        return shipped[name]
-    if path.is_dir():
-        raise ConfigError(f"config: {name} is a folder; give a YAML file")
-    if path.suffix in SUFFIXES or os.sep in name:
-        raise ConfigError(f"config: there is no file {name}{hint(path.stem, shipped)}")
-    raise ConfigError(f"config: {name!r} is no file and no shipped sweep{hint(name, shipped)}")
+    if name not in known:
+        raise ConfigError(f"config: {name!r} is no file and no shipped sweep{hint(name, known)}")
+    return known[name]
 
 
-def load_with_includes(path: Path, _open: tuple[Path, ...] = ()) -> dict[str, Any]:
+def load_with_includes(path: Path, including: tuple[Path, ...] = ()) -> dict[str, Any]:
     """A config with everything that it includes, the including file winning.
 
     `include` is a path or a list of paths, relative to the including file; later ones win.
@@ -64,18 +84,11 @@ def load_with_includes(path: Path, _open: tuple[Path, ...] = ()) -> dict[str, An
         ConfigError: a file is missing, unreadable, or includes itself.
     """
     path = path.resolve()
-    if path in _open:
-        chain = " -> ".join(str(each) for each in (*_open, path))
-        raise ConfigError(f"include: {chain} is a circle")
+    if path in including:
+        raise ConfigError(f"include: {path} includes itself")
     content = read_yaml(path, ConfigError)
-    layers = []
-    for each in listed(content.pop("include", [])):
-        if not isinstance(each, str):
-            raise ConfigError(not_allowed(f"{path}: include", each, "a path or a list of paths"))
-        target = path.parent / user_path(each)
-        if not target.is_file():
-            raise ConfigError(f"{path}: include: there is no file {target}")
-        layers.append(load_with_includes(target, (*_open, path)))
+    paths = [path.parent / user_path(str(each)) for each in listed(content.pop("include", []))]
+    layers = [load_with_includes(each, (*including, path)) for each in paths]
     return reduce(merge, [*layers, content])
 
 
@@ -108,13 +121,11 @@ def override(config: Mapping[str, Any], text: str) -> dict[str, Any]:
     """
     key, equals, raw = text.partition("=")
     where = f"--set {key.strip()[:80]}"
-    if not equals:
-        raise ConfigError(f"{where}: write it as key=value")
     try:
         parts = next(csv.reader([key.strip()], delimiter=".", strict=True), [])
     except csv.Error:
         parts = []
-    if not parts or not all(parts):
+    if not equals or not parts or not all(parts):
         raise ConfigError(f"{where}: write it as key.key=value, dotted names in quotes")
     changed: dict[str, Any] = _with_value(config, parts, parse_yaml(raw, where, ConfigError), where)
     return changed
@@ -145,6 +156,6 @@ def _with_value(node: Any, parts: list[str], value: Any, where: str) -> Any:
     return [*node[:index], _with_value(item, rest, value, where), *node[index + 1 :]]
 
 
-def _tasks(item: Any) -> Any:
+def _tasks(item: Any) -> Iterable[Any]:
     """Tasks of an item of `tasks`: a name, a list of names, or a mapping that holds them."""
     return listed(item.get("tasks") if isinstance(item, Mapping) else item)

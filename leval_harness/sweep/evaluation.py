@@ -1,27 +1,26 @@
 """One evaluation by lm-eval with a loaded model: a cell's tasks and files, complete."""
 
+import contextlib
 import logging
 import random
-import sys
 import time
-from collections.abc import Mapping, Sequence
-from logging.handlers import BufferingHandler
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from leval_harness import backends
 from leval_harness.backends import registry
 from leval_harness.backends.answer_limits import record_answer_ends
+from leval_harness.backends.counters import Counters
 from leval_harness.cell_record import CellRecord
 from leval_harness.layout import LOSSES_OF
 from leval_harness.sweep.answers import Answers
-from leval_harness.sweep.cell_additions import mark_answer_ends, mark_truncated
 from leval_harness.sweep.claims import Folder
-from leval_harness.sweep.task_registry import is_file, own_tasks, task_folders
+from leval_harness.sweep.marks import mark_answer_ends, mark_truncated
+from leval_harness.sweep.task_registry import lm_eval_names, own_tasks, task_folders
 from resonance_vllm import config as overrides
 from resonance_vllm.config import ModelPositions
-from resonance_vllm.errors import UserError, one_of
-from resonance_vllm.files import read_object
+from resonance_vllm.errors import UserError
 
 log = logging.getLogger("leval_harness.sweep.worker")
 
@@ -51,7 +50,7 @@ class LoadedModel:
         log.info("model ready after %.1f s", time.monotonic() - started)
 
     def turn(self, cell: CellRecord) -> None:
-        """Take the rotation and the length of a cell.
+        """Take the rotation and the length of a cell, and count anew.
 
         Raises:
             CannotExchange: the model has to be loaded anew for them.
@@ -64,9 +63,11 @@ class LoadedModel:
                 precision=method.rope_precision,
                 context_length=length_of(cell),
             )
+        if hasattr(self.lm, "counters"):
+            self.lm.counters = Counters()
 
     def telemetry(self) -> dict[str, Any]:
-        """What the backend has counted since it was loaded."""
+        """What the backend has counted since the last turn."""
         counted = dict(self.lm.telemetry()) if hasattr(self.lm, "telemetry") else {}
         precision = getattr(getattr(self.lm, "model", None), "rope_precision_used", None)
         return counted if precision is None else {**counted, "rope_precision": precision}
@@ -93,19 +94,20 @@ def as_shipped(cells: Sequence[CellRecord]) -> dict[str, Any]:
     return {**cell.model.args, **rope_free, **own}
 
 
-def evaluate(model: LoadedModel, cell: CellRecord, folder: Path, place: Folder) -> dict[str, Any]:
+def evaluate(
+    model: LoadedModel, cell: CellRecord, folder: Path, place: Folder, attempt: str
+) -> dict[str, Any]:
     """Run lm-eval, write its files to `folder`, and return what the backend counted meanwhile.
 
     Raises:
-        UserError: lm-eval returned or saved nothing, or requests had too little memory.
+        UserError: lm-eval could not save its results.
     """
     import lm_eval
     from lm_eval.loggers import EvaluationTracker
 
     model.turn(cell)
     tracker = EvaluationTracker(output_path=str(folder))
-    before = model.telemetry()
-    with Answers(model, cell, place) as answers:
+    with Answers(model, cell, place, attempt) as answers:
         manager, tasks = load_tasks(cell)
         results = lm_eval.simple_evaluate(
             model=model.lm,
@@ -115,7 +117,6 @@ def evaluate(model: LoadedModel, cell: CellRecord, folder: Path, place: Folder) 
             num_fewshot=cell.num_fewshot,
             batch_size=cell.batch_size,
             device=model.device,
-            use_cache=answers.response_cache,
             limit=cell.limit,
             log_samples=True,
             evaluation_tracker=tracker,
@@ -127,36 +128,18 @@ def evaluate(model: LoadedModel, cell: CellRecord, folder: Path, place: Folder) 
             confirm_run_unsafe_code=cell.confirm_run_unsafe_code,
             metadata={**cell.model_args, **cell.metadata},
         )
-        if results is None:
-            raise UserError("lm-eval returned no results")
         samples = results.pop("samples")
         others = {name: rows for name, rows in samples.items() if name not in own_tasks()}
         mark_truncated(model.lm, others)
-        mark_answer_ends(answers.ends_of, samples)
-    _save(tracker, results, samples)
+        mark_answer_ends(model.ends.of if model.ends else lambda *_: [], samples)
+    with _warnings_as_errors("lm_eval.loggers.evaluation_tracker"):
+        tracker.save_results_aggregated(results=results, samples=samples)
+        for name, rows in samples.items():
+            tracker.save_results_samples(task_name=name, samples=rows)
     _flatten(folder)
     _write_token_losses(tasks, folder)
-    counted = since(model.telemetry(), before)
-    if failed := counted.get("requests_failed"):
-        # an unanswered request scores as a wrong answer: not a result of the method
-        raise UserError(
-            f"{len(failed)} requests ran out of memory even alone: {', '.join(failed[:5])}; use a "
-            "shorter context_length, a smaller dtype or a larger device"
-        )
     answers.forget()
-    return counted
-
-
-def since(now: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """What was counted between two moments; peaks, shares and names are as they are now."""
-    found = dict(now)
-    for name, value in now.items():
-        old = before.get(name)
-        if isinstance(value, list) and isinstance(old, list):
-            found[name] = value[len(old) :]
-        elif name == "seconds" or (isinstance(value, int) and name.startswith("tokens_")):
-            found[name] = value - (old or 0)
-    return found
+    return model.telemetry()
 
 
 def load_tasks(cell: CellRecord) -> tuple[Any, list[Any]]:
@@ -164,49 +147,66 @@ def load_tasks(cell: CellRecord) -> tuple[Any, list[Any]]:
     import numpy as np
     from lm_eval.tasks import TaskManager
 
-    metadata = {**cell.model_args, **cell.metadata}
-    known = own_tasks()
-    folders = [str(folder) for folder in task_folders()]
-    ours = manager = TaskManager(include_path=folders, include_defaults=False, metadata=metadata)
-    if not all(name in known or is_file(name) for name in cell.tasks):
-        manager = TaskManager(metadata=metadata)
+    # a name of ours means our task, even if another one has that name
+    manager = TaskManager(
+        include_path=[str(folder) for folder in task_folders()],
+        include_defaults=bool(lm_eval_names(cell.tasks)),
+        metadata={**cell.model_args, **cell.metadata},
+    )
     objects: list[Any] = []
-    tasks: dict[str, Any] = {}
     for name in cell.tasks:
         # some tasks draw their questions when they are loaded: the same ones in every cell
         random.seed(cell.seed)
         np.random.seed(cell.seed)  # noqa: NPY002 - the tasks draw from the global state
-        # a name of ours means our task, even if another one has that name
-        loaded = (ours if name in known else manager).load([name])
-        tasks |= loaded["tasks"]
+        with _tokenizers_without_code(cell):
+            loaded = manager.load([name])
+        for task in loaded["tasks"].values():
+            if cell.gen_kwargs and task.get_config("output_type") == "generate_until":
+                task.set_config(key="generation_kwargs", value=cell.gen_kwargs, update=True)
         group = loaded["groups"].get(name)
         objects += loaded["tasks"].values() if group is None else [group]
-    for name in cell.task_gen_kwargs:
-        one_of("task_gen_kwargs", name, tasks)
-    for name, task in tasks.items():
-        settings = {**cell.gen_kwargs, **cell.task_gen_kwargs.get(name, {})}
-        if settings and task.get_config("output_type") == "generate_until":
-            task.set_config(key="generation_kwargs", value=settings, update=True)
     return manager, objects
 
 
-def _save(tracker: Any, results: dict[str, Any], samples: Mapping[str, Any]) -> None:
-    """Write lm-eval's files; its tracker logs every error as a warning, which is raised here."""
-    handler = BufferingHandler(sys.maxsize)
-    logger = logging.getLogger("lm_eval.loggers.evaluation_tracker")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
+@contextlib.contextmanager
+def _tokenizers_without_code(cell: CellRecord) -> Iterator[None]:
+    """Load tokenizers as the model does: lm-eval's RULER and BABILong always trust their code.
+
+    That runs code of the checkpoint which nobody allowed, and fails where its packages are missing
+    though the model itself needs none of it.
+    """
     try:
-        tracker.save_results_aggregated(results=results, samples=samples)
-        for name, rows in samples.items():
-            tracker.save_results_samples(task_name=name, samples=rows)
+        from transformers import AutoTokenizer
+    except ImportError:  # a served model without tokenizer
+        yield
+        return
+    stock = AutoTokenizer.from_pretrained
+    trusted = bool({**cell.model_args, **cell.metadata}.get("trust_remote_code"))
+
+    def from_pretrained(*names: Any, **options: Any) -> Any:
+        return stock(*names, **options | {"trust_remote_code": trusted})
+
+    AutoTokenizer.from_pretrained = from_pretrained
+    try:
+        yield
+    finally:
+        AutoTokenizer.from_pretrained = stock
+
+
+@contextlib.contextmanager
+def _warnings_as_errors(name: str) -> Iterator[None]:
+    """Raise what a library only logs; the error that it had caught is the context of ours."""
+
+    class Raising(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise UserError(f"lm-eval: {record.getMessage()}")
+
+    handler, logger = Raising(logging.WARNING), logging.getLogger(name)
+    logger.addHandler(handler)
+    try:
+        yield
     finally:
         logger.removeHandler(handler)
-    messages = [record.getMessage() for record in handler.buffer]
-    if any(message.startswith("Could not save") for message in messages):
-        text = "; ".join(messages)
-        full = "OSError(28," in text or "OSError(27," in text or "OSError(122," in text
-        raise OSError(f"{'the disk is full: ' if full else ''}lm-eval could not save: {text}")
 
 
 def _write_token_losses(tasks: list[Any], folder: Path) -> None:
@@ -226,6 +226,3 @@ def _flatten(folder: Path) -> None:
         path.replace(folder / path.name)
     for inner in sorted((each for each in folder.rglob("*") if each.is_dir()), reverse=True):
         inner.rmdir()
-    results = list(folder.glob("results_*.json"))
-    if len(results) != 1 or read_object(results[0]) is None:
-        raise UserError("lm-eval's results file is missing or not valid")

@@ -19,11 +19,18 @@ from leval_harness.cell_record import CellRecord
 from leval_harness.checkpoint_files import checkpoint_digests, digest
 from leval_harness.layout import CELL, SCHEMA_VERSION, SWEEP
 from leval_harness.secrets import is_credential
-from leval_harness.sweep.config import ROPE_BACKENDS, SweepConfig
-from leval_harness.sweep.task_registry import SETTINGS, documents, is_file, members, own_tasks
+from leval_harness.sweep.config import ROPE_BACKENDS, SweepConfig, listed
+from leval_harness.sweep.task_registry import (
+    SETTINGS,
+    documents,
+    families_of,
+    is_file,
+    members,
+    own_tasks,
+    read_by_tasks,
+)
 from resonance_vllm.files import read_object, user_path
 from resonance_vllm.hub import hub_commit
-from resonance_vllm.settings import field_names
 
 LIBRARY_PACKAGES = {
     "transformers": ("torch", "transformers"),
@@ -32,17 +39,17 @@ LIBRARY_PACKAGES = {
 """Library that runs the model -> the packages whose versions decide what it computes."""
 FOLDER_ARGS = ("peft", "delta", "tokenizer", "lora_local_path", "model", "hf_config_path")
 """Arguments, also inside of others, that may name a folder of weights or a model of the hub."""
-GENERATION = ("gen_kwargs", "task_gen_kwargs")
 READ_BY_ALL = ("tasks", "limit", "batch_size", "device", "context_length")
-READ_BY_QUESTIONS = ("num_fewshot", "seed", "apply_chat_template", *GENERATION)
+READ_BY_QUESTIONS = ("num_fewshot", "seed", "apply_chat_template", "gen_kwargs")
 """Fields of the record that tasks read as they are; those that read running text none of these."""
-RUNNING_TEXT = ("perplexity", "effective_context")
+RUNNING_TEXT = {"perplexity", "effective_context"}
 LOCATIONS = ("data_dir", "own_data")
 """Settings of our tasks that say where data lies; what was read is hashed."""
-RECORDED = re.compile(
-    r"(CUDA|HIP|ROCR|NVIDIA|NCCL|OMP|MKL|KMP|TORCH|PYTORCH|VLLM|HF|TRANSFORMERS|TOKENIZERS"
-    r"|CUBLAS|ONEDNN|FLASH|TRITON|SLURM_JOB_ID)(_|$)"
-)
+RECORDED = (
+    "CUDA_", "HIP_", "ROCR_", "NVIDIA_", "NCCL_", "OMP_", "MKL_", "TORCH_", "PYTORCH_", "VLLM_",
+    "HF_", "CUBLAS_", "FLASH_", "TRITON_", "SLURM_JOB_ID",
+)  # fmt: skip
+"""What the names of variables begin with that say how libraries ran."""
 
 
 def cell_identity(record: CellRecord, model: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,10 +62,9 @@ def cell_identity(record: CellRecord, model: Mapping[str, Any]) -> dict[str, Any
         record: the request.
         model: what identifies the model's files, see `ModelFiles.identity`.
     """
-    known = own_tasks()
-    single = members(record.tasks)
-    families = {known[name].family if name in known else "" for name in single}
-    fields = READ_BY_ALL + (() if families <= set(RUNNING_TEXT) else READ_BY_QUESTIONS)
+    families, ours = families_of(record.tasks), read_by_tasks(record.tasks, record.metadata)
+    fields = READ_BY_ALL + (() if families <= RUNNING_TEXT else READ_BY_QUESTIONS)
+    hashed = LOCATIONS if families <= set(SETTINGS) else ()
     return {
         "schema_version": SCHEMA_VERSION,
         "model": {
@@ -70,22 +76,13 @@ def cell_identity(record: CellRecord, model: Mapping[str, Any]) -> dict[str, Any
         "rope_parameters": record.method.rope_parameters,
         "rope_precision": record.method.rope_precision,
         **{name: getattr(record, name) for name in fields},
-        "metadata": with_digests(_read_by(families, record.metadata)),
-        "task_versions": {name: task_version(name) for name in [*record.tasks, *single]},
+        "metadata": with_digests({key: ours[key] for key in ours if key not in hashed}),
+        "task_versions": {
+            name: task_version(name) for name in [*record.tasks, *members(record.tasks)]
+        },
         "data": documents(record.tasks, record.metadata),
         "packages": package_versions(record.model.backend),
     }
-
-
-def _read_by(families: set[str], metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the tasks' settings that tasks of some families read; all where others read them."""
-    if not families <= set(SETTINGS):
-        return dict(metadata)
-    read: dict[str, Any] = {}
-    for family in families:
-        names = [*field_names(SETTINGS[family]), "corpus"]
-        read |= {key: metadata[key] for key in names if key in metadata and key not in LOCATIONS}
-    return read
 
 
 @cache
@@ -101,8 +98,8 @@ def package_versions(backend: str) -> dict[str, str]:
 
 def environment() -> dict[str, str]:
     """Variables that say how libraries ran, for the record; no credentials."""
-    names = (name for name in sorted(os.environ) if RECORDED.match(name))
-    return {name: os.environ[name] for name in names if not is_credential(name)}
+    found = sorted(each for each in os.environ.items() if each[0].startswith(RECORDED))
+    return {name: value for name, value in found if not is_credential(name)}
 
 
 def with_digests(value: Any, key: str = "") -> Any:
@@ -160,8 +157,7 @@ def _with_includes(file: Path, seen: dict[Path, Any]) -> dict[Path, Any]:
     """A YAML file and those that it includes -> their contents."""
     if file not in seen:
         seen[file] = content = _content(file)
-        named = content.get("include", []) if isinstance(content, dict) else []
-        for each in named if isinstance(named, list) else [named]:
+        for each in listed(content.get("include", []) if isinstance(content, dict) else []):
             if (included := Path(os.path.normpath(file.parent / str(each)))).is_file():
                 _with_includes(included, seen)
     return seen
@@ -182,21 +178,14 @@ def _beside(folder: Path) -> Iterator[Path]:
 
 
 def _is_sweep(content: Any) -> bool:
-    names = {*SweepConfig.model_fields, "include"}
-    return (
-        isinstance(content, dict)
-        and bool({"models", "methods"} & set(content))
-        and (set(content) <= names)
-    )
+    named = set(content) if isinstance(content, dict) else set()
+    return bool({"models", "methods"} & named) and named <= {*SweepConfig.model_fields, "include"}
 
 
 def _data(content: Any) -> Iterator[Path]:
     """Files of this machine that the data set of a task names."""
-    if isinstance(content, dict):
-        for value in content.values():
-            yield from _data(value)
-    elif isinstance(content, list):
-        for value in content:
+    if isinstance(content, dict | list):
+        for value in content.values() if isinstance(content, dict) else content:
             yield from _data(value)
     elif isinstance(content, str) and 0 < len(content) < 1000 and Path(content).is_file():
         yield Path(content)

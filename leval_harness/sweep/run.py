@@ -11,20 +11,24 @@ import shutil
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from leval_harness.layout import SCHEMA_VERSION, SWEEP
 from leval_harness.sweep import ConfigError, SweepError
 from leval_harness.sweep.cells import PlannedCell
-from leval_harness.sweep.claims import CellState, Folder
+from leval_harness.sweep.claims import CellState, Folder, file_system_time
 from leval_harness.sweep.config import SweepConfig
-from leval_harness.sweep.progress import Progress, display
+from leval_harness.sweep.progress import Progress
 from leval_harness.sweep.workers import Worker, WorkerRequest
 from resonance_vllm.errors import printable
 from resonance_vllm.files import write_json
+
+if TYPE_CHECKING:
+    from leval_harness.sweep.ray_executor import RayExecutor
 
 POLL_SECONDS = 0.5
 DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
@@ -39,13 +43,7 @@ SMI = (
 
 @dataclass(frozen=True)
 class Group:
-    """The cells that one loaded model can serve.
-
-    Attributes:
-        key: what the cells have in common.
-        cells: in the order of the config.
-        gpus: how many a worker takes; 0 on a CPU.
-    """
+    """The cells that one loaded model can serve, and how many GPUs a worker takes; 0 on a CPU."""
 
     key: str
     cells: tuple[PlannedCell, ...]
@@ -77,25 +75,25 @@ def visible_gpus() -> list[str]:
 
 
 def grouped(
-    cells: Iterable[PlannedCell], gpus: Sequence[str], apart: Iterable[str] = ()
+    cells: Iterable[PlannedCell], gpus: Sequence[str], apart: Collection[str] = ()
 ) -> list[Group]:
-    """Cells that one loaded model can serve, together; those of `apart` by their own settings.
+    """Cells that one loaded model can serve, together.
 
     Args:
         cells: of the sweep.
         gpus: that are visible. Without any, what takes one runs on the CPU.
-        apart: cells whose rotation could not be exchanged in a loaded model.
+        apart: ids of those whose rotation could not be exchanged in a loaded model; each alone.
     """
-    alone, found = set(apart), dict[str, list[PlannedCell]]()
+    found: dict[str, list[PlannedCell]] = {}
     for cell in cells:
-        found.setdefault(cell.alone if cell.id in alone else cell.group, []).append(cell)
+        found.setdefault(cell.id if cell.id in apart else cell.group, []).append(cell)
     return [
         Group(key, tuple(each), 0 if each[0].gpus == 1 and not gpus else each[0].gpus)
         for key, each in found.items()
     ]
 
 
-def check_gpus(groups: Sequence[Group], there: int, where: str = "are visible") -> None:
+def check_gpus(groups: Iterable[Group], there: int, where: str) -> None:
     """Refuse a model that takes more GPUs than there are.
 
     Raises:
@@ -129,30 +127,9 @@ def write_sweep(
     write_json(folder.path / SWEEP, about)
 
 
-class Executor(Protocol):
-    """Where workers run."""
-
-    def has_room(self, group: Group) -> bool:
-        """Whether a further worker for a group can start now."""
-
-    def start(self, group: Group, request: WorkerRequest) -> None:
-        """Start a worker."""
-
-    def running(self) -> Mapping[str, int]:
-        """Key of a group -> how many workers it has; those that have ended are judged first."""
-
-    def stop(self) -> None:
-        """End every worker."""
-
-
 @dataclass
 class LocalExecutor:
-    """Workers on this machine: as many as its GPUs allow, and `jobs` of those that take none.
-
-    Attributes:
-        gpus: names of those that may be used.
-        jobs: workers at a time that take no GPU.
-    """
+    """Workers on this machine: as many as its GPUs allow, and `jobs` of those that take none."""
 
     gpus: list[str]
     jobs: int = 1
@@ -160,6 +137,7 @@ class LocalExecutor:
 
     def __post_init__(self) -> None:
         self.free = list(self.gpus)
+        self.at_a_place = len(self.gpus), "are visible"
 
     def has_room(self, group: Group) -> bool:
         """Whether a further worker for a group can start now."""
@@ -177,28 +155,20 @@ class LocalExecutor:
         self.workers.append(Worker.start(request, group.key, mine, environment))
 
     def running(self) -> Mapping[str, int]:
-        """Key of a group -> how many workers it has."""
-        for worker in list(self.workers):
-            if worker.has_ended():
-                self.workers.remove(worker)
-                self.free += worker.gpus
-                worker.judge()
-        return _counted(worker.group for worker in self.workers)
+        """Key of a group -> how many workers it has; those that have ended are judged first."""
+        for worker in [each for each in self.workers if each.has_ended()]:
+            self.workers.remove(worker)
+            self.free += worker.gpus
+            worker.judge()
+        return Counter(worker.group for worker in self.workers)
 
     def stop(self) -> None:
         """End every worker."""
         for worker in self.workers:
-            worker.terminate()
+            worker.ask_to_end()
         for worker in self.workers:
             worker.end()
             worker.let_go()
-
-
-def _counted(names: Iterable[str]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for name in names:
-        counts[name] = counts.get(name, 0) + 1
-    return counts
 
 
 def cores() -> int:
@@ -215,34 +185,20 @@ def devices(names: Sequence[str]) -> dict[str, str]:
     return {DEVICES[0]: chosen, DEVICES[1]: chosen}
 
 
+@dataclass
 class Sweep:
     """The loop that starts workers while cells are open.
 
-    Args:
-        folder: of the results.
-        cells: of the sweep, in order.
-        executor: where workers run.
-        progress: is told what happens.
-        command: what the user typed, for the record.
-        timeout: seconds after which a cell is ended.
-        gpus: that are visible, for grouping.
+    Every worker is told the `request`, with the cells of its group.
     """
 
-    def __init__(
-        self,
-        folder: Folder,
-        cells: Sequence[PlannedCell],
-        executor: Executor,
-        progress: Progress,
-        command: str,
-        timeout: float | None,
-        gpus: Sequence[str],
-    ) -> None:
-        self.folder, self.cells, self.executor, self.progress = folder, cells, executor, progress
-        self.command, self.timeout, self.gpus = command, timeout, gpus
-        self.token = uuid.uuid4().hex[:12]
+    folder: Folder
+    cells: Sequence[PlannedCell]
+    executor: "LocalExecutor | RayExecutor"
+    progress: Progress
+    request: WorkerRequest
 
-    def run(self) -> Mapping[str, CellState]:
+    def run(self) -> dict[str, CellState]:
         """Compute what nobody else does; what is known of the cells at the end.
 
         A cell that another machine computes is waited for until its claim has been seen to live.
@@ -256,16 +212,14 @@ class Sweep:
                 running = self.executor.running()
                 states = self.folder.states(cell.id for cell in self.cells)
                 self.progress.update(states)
-                started = self._start(states, running)
-                if started:
-                    idle_since = None
+                if self._start(states, running):
                     continue
                 if running:
                     idle_since = None
-                elif idle_since is None:
-                    idle_since = self.folder.now()
-                if idle_since is not None and not self._may_be_abandoned(states, idle_since):
-                    return states
+                else:
+                    idle_since = idle_since or file_system_time(self.folder.path)
+                    if not any(_may_be_abandoned(state, idle_since) for state in states.values()):
+                        return states
                 time.sleep(POLL_SECONDS)
         except OSError as error:
             raise SweepError(f"the sweep cannot go on: {error}") from error
@@ -277,12 +231,13 @@ class Sweep:
 
         A group without a worker goes first; a further worker joins a group while no group waits.
         """
-        groups = grouped(self.cells, self.gpus, self.folder.apart())
+        groups = grouped(self.cells, self.executor.gpus, self.folder.apart())
         wanted = [group for group in groups if self._lacks(group, states, running)]
         waiting = [group for group in wanted if not running.get(group.key)]
         for group in waiting or sorted(wanted, key=lambda each: running[each.key]):
             if self.executor.has_room(group):
-                self.executor.start(group, self._request(group))
+                records = [cell.record.written() for cell in group.cells]
+                self.executor.start(group, replace(self.request, records=records))
                 return True
         return False
 
@@ -291,43 +246,24 @@ class Sweep:
     ) -> bool:
         """Whether a group has more cells to compute here than workers."""
         of_group = [states[cell.id] for cell in group.cells]
-        mine = [s for s in of_group if s.owner and s.owner.get("sweep") == self.token]
+        mine = [s for s in of_group if s.owner and s.owner.get("sweep") == self.request.sweep]
         unclaimed = [state for state in of_group if state.is_open]
         return bool(unclaimed) and len(unclaimed) + len(mine) > running.get(group.key, 0)
 
-    def _request(self, group: Group) -> WorkerRequest:
-        return WorkerRequest(
-            folder=str(self.folder.path),
-            began=self.folder.began,
-            sweep=self.token,
-            command=self.command,
-            timeout=self.timeout,
-            records=[cell.record.written() for cell in group.cells],
-        )
 
-    def _may_be_abandoned(self, states: Mapping[str, CellState], since: float) -> bool:
-        """Whether a cell is open, or its owner has not been seen to live since a time."""
-        for state in states.values():
-            if state.is_open:
-                return True
-            if not state.is_over and state.owner:
-                claim: Path = state.owner["claim"]
-                with contextlib.suppress(FileNotFoundError):
-                    if claim.stat().st_mtime < since:
-                        return True
-        return False
+def _may_be_abandoned(state: CellState, since: float) -> bool:
+    """Whether a cell is open, or its owner has not been seen to live since a time."""
+    if state.is_over or state.owner is None:
+        return state.is_open
+    with contextlib.suppress(FileNotFoundError):
+        claim: Path = state.owner["claim"]
+        return claim.stat().st_mtime < since
+    return False
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a start of a sweep ended: what is known of each cell."""
-
-    states: Mapping[str, CellState]
-
-    @property
-    def elsewhere(self) -> list[Mapping[str, Any]]:
-        """The owners of cells that others still compute."""
-        return [s.owner for s in self.states.values() if s.owner is not None and not s.is_over]
+def elsewhere(states: Mapping[str, CellState]) -> list[Mapping[str, Any]]:
+    """The owners of cells that others still compute."""
+    return [s.owner for s in states.values() if s.owner is not None and not s.is_over]
 
 
 def run_sweep(
@@ -338,7 +274,7 @@ def run_sweep(
     executor: str = "local",
     ray_address: str | None = None,
     say: Callable[[str], None] = lambda line: None,
-) -> Outcome:
+) -> dict[str, CellState]:
     """Compute the cells of a sweep that nobody has computed or computes.
 
     Args:
@@ -346,34 +282,38 @@ def run_sweep(
         cells: as planned.
         path: folder of the results.
         command: what the user typed, for the record.
-        executor: `local` or `ray`.
+        executor: `local` or `ray`, at `ray_address`.
         ray_address: of a running cluster.
         say: takes a line for the user.
+
+    Returns:
+        What is known of each cell at the end.
 
     Raises:
         ConfigError: a model takes more GPUs than there are.
         SweepError: the disk is full, workers cannot be started, or the cluster is gone.
     """
     with contextlib.ExitStack() as stack:
-        where: Executor
+        where: LocalExecutor | RayExecutor = LocalExecutor(visible_gpus(), config.jobs)
         if executor == "ray":
-            from leval_harness.sweep.ray_executor import RayExecutor
+            from leval_harness.sweep.ray_executor import connected
 
-            where = stack.enter_context(RayExecutor.connected(ray_address))
-            gpus, most, there = where.gpus, where.most_gpus, "are on one node of the Ray cluster"
-        else:
-            gpus = visible_gpus()
-            where, most, there = LocalExecutor(gpus, config.jobs), len(gpus), "are visible"
-        check_gpus(grouped(cells, gpus), most, there)
+            where = stack.enter_context(connected(ray_address))
+        check_gpus(grouped(cells, where.gpus), *where.at_a_place)
         folder = Folder.of(path)
         write_sweep(folder, config, cells, command)
         states = folder.states(cell.id for cell in cells)
         done = sum(state.done for state in states.values())
         say(f"{printable(str(path))}: {len(cells)} cells, {done} done, {len(cells) - done} to do")
-        with display(cells, folder) as progress:
-            sweep = Sweep(folder, cells, where, progress, command, config.timeout, gpus)
-            outcome = Outcome(sweep.run())
-        if not outcome.elsewhere:
+        request = WorkerRequest(
+            folder=str(folder.path),
+            began=folder.began,
+            sweep=uuid.uuid4().hex[:12],
+            command=command,
+            timeout=config.timeout,
+        )
+        states = Sweep(folder, cells, where, Progress(cells, folder), request).run()
+        if not elsewhere(states):
             # not the folders themselves: another machine may still look at them
             shutil.rmtree(folder.work / "cache", ignore_errors=True)
-        return outcome
+        return states

@@ -6,7 +6,7 @@ ours takes milliseconds.
 
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -16,19 +16,20 @@ import yaml
 
 from leval_harness.checkpoint_files import digest
 from leval_harness.sweep import ConfigError
-from leval_harness.sweep.config import TaskEntry, listed
-from leval_harness.sweep.config_files import SUFFIXES
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.closed.definition import VERSION
 from leval_tasks.metadata import (
     ClosedSettings,
+    ContextSettings,
     EffectiveContextSettings,
     PerplexitySettings,
     TaskSettings,
     read_metadata,
 )
-from resonance_vllm.errors import SettingError, near, not_allowed, one_of, shown
+from resonance_vllm.errors import SettingError, near, one_of
+from resonance_vllm.settings import field_names
 
+SUFFIXES = (".yaml", ".yml")
 ROOT = Path(str(files("leval_tasks")))
 FAMILIES = ("closed", "perplexity", "effective_context", "posgen")
 SETTINGS: dict[str, type[TaskSettings]] = {
@@ -100,22 +101,20 @@ def members(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(flat))
 
 
-def checked_entries(entries: Sequence[TaskEntry]) -> list[TaskEntry]:
-    """The task entries of a sweep, each with the `task_gen_kwargs` of its own tasks alone.
+def families_of(names: Iterable[str]) -> set[str]:
+    """Families of some tasks and groups; those of others are `""`."""
+    known = own_tasks()
+    return {known[name].family if name in known else "" for name in members(names)}
 
-    Raises:
-        ConfigError: an unknown task, or a setting of a task that is not allowed.
-    """
-    names = list(dict.fromkeys(name for entry in entries for name in entry.tasks))
-    check_names(names)
-    checked = []
-    for entry in entries:
-        check_keys_are_tasks("task_gen_kwargs", entry.task_gen_kwargs, names)
-        check_settings(entry.tasks, entry.metadata)
-        others = set(members(names)) - set(members(entry.tasks))
-        own = {key: value for key, value in entry.task_gen_kwargs.items() if key not in others}
-        checked.append(entry.model_copy(update={"task_gen_kwargs": own}))
-    return checked
+
+def read_by_tasks(names: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the settings that tasks read; all where tasks of others are among them."""
+    families = families_of(names)
+    if not families <= set(SETTINGS):
+        return dict(metadata)
+    settings: list[type[TaskSettings]] = [ContextSettings, *map(SETTINGS.__getitem__, families)]
+    read = {"corpus", *(name for each in settings for name in field_names(each))}
+    return {key: value for key, value in metadata.items() if key in read}
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -138,27 +137,13 @@ def check_names(names: Iterable[str]) -> None:
             raise ConfigError(f"tasks: {name!r} is no task{near_ones}")
 
 
-def check_keys_are_tasks(field: str, keys: Iterable[str], tasks: Iterable[str]) -> None:
-    """Refuse a key of `field` that names none of `tasks`, where the names of all tasks are known.
-
-    Raises:
-        ConfigError: names the key and similar task names.
-    """
-    tasks = list(tasks)
-    if not any(is_file(name) for name in tasks) and not lm_eval_names(tasks):
-        for name in keys:
-            one_of(field, name, members(tasks), ConfigError)
-
-
 def check_settings(names: Iterable[str], metadata: Mapping[str, Any]) -> None:
     """Refuse settings that one of our tasks would refuse, before a model is loaded for it.
 
     Raises:
         ConfigError: names the setting, its value and what is allowed.
     """
-    known = own_tasks()
-    families = {known[name].family for name in members(names) if name in known}
-    for family in families & set(SETTINGS):
+    for family in families_of(names) & set(SETTINGS):
         try:
             read_metadata(SETTINGS[family], metadata)
         except SettingError as error:
@@ -180,9 +165,8 @@ def documents(names: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, An
         if file == PYTHON_FILE:
             found["python"] = platform.python_version()
         elif file:
-            family = known[task].family
             source, hashed = _document(task, file, metadata)
-            of_family = found.setdefault(family, {"source": source, "files": {}})
+            of_family = found.setdefault(known[task].family, {"source": source, "files": {}})
             of_family["files"] |= hashed
     return found
 
@@ -192,54 +176,29 @@ def _document(task: str, file: str, settings: Mapping[str, Any]) -> tuple[str, d
 
     try:
         source = resolve_source(settings)
-        if task in TASKS and not source.has(TASKS[task]):
-            raise missing_file(source, TASKS[task])
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    if source.folder is None or (source.kind == "sample" and task not in TASKS):
+    closed = TASKS.get(task)
+    if source.folder is None or (source.kind == "sample" and closed is None):
         return source.kind, {}
     # texts for perplexity may lie in a subfolder
-    places = [source.folder] + ([] if task in TASKS else [source.folder / "corpora"])
-    path = next((each / file for each in places if (each / file).is_file()), None)
-    if path is None:
-        raise ConfigError(f"data_dir: {source.path} has no {file}")
-    return source.kind, {file: digest(path)}
+    for path in (source.folder / file, source.folder / "corpora" / file):
+        if path.is_file():
+            return source.kind, {file: digest(path)}
+    if closed is not None:
+        raise ConfigError(str(missing_file(source, closed)))
+    raise ConfigError(f"data_dir: {source.path} has no {file}")
 
 
 LENGTH_KEY = "max_seq_lengths"
 """The setting in `--metadata` by which tasks of lm-eval take a length."""
-BABILONG = ("0k", "1k", "2k", "4k", "8k", "16k", "32k", "64k", "128k")
-"""Configurations of the hub's `RMT-team/babilong-1k-samples`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LengthForm:
-    """How tasks of lm-eval take a context length; other tasks have texts of their own lengths.
-
-    Attributes:
-        value: of `LENGTH_KEY` for a length in tokens; None for a length that the tasks do not have.
-        extra_tokens: that a prompt and its answer may take beyond the length.
-        allowed: the lengths that the tasks have, in words.
-        tokenizer: whether texts are made with the run's tokenizer.
-    """
-
-    value: Callable[[int], Any]
-    extra_tokens: int
-    allowed: str = ""
-    tokenizer: bool = False
-
-
-LENGTH_FORMS: dict[str, LengthForm] = {
-    # the answer prefix, and with fwe the 50 tokens of the answer, come on top
-    "ruler": LengthForm(value=lambda length: [length], extra_tokens=128, tokenizer=True),
-    # lengths are counted in another tokenizer; examples and instructions come on top
-    "babilong": LengthForm(
-        value=lambda length: next((k for k in BABILONG if int(k[:-1]) * 1024 == length), None),
-        extra_tokens=512,
-        allowed=", ".join(str(int(name[:-1]) * 1024) for name in BABILONG),
-    ),
+LENGTH_FORMS: dict[str, Callable[[int], Any]] = {
+    "ruler": lambda length: [length],
+    "babilong": lambda length: f"{length // 1024}k",
 }
-"""Folder below `lm_eval/tasks` -> how its tasks take a length."""
+"""Folder below `lm_eval/tasks` whose tasks take a length -> its form; others have texts of any."""
+BESIDE_LENGTH = 512
+"""Tokens that examples, instructions and answers of these tasks may take beyond the length."""
 
 
 @cache
@@ -250,75 +209,38 @@ def lm_eval_index() -> Mapping[str, Any]:
     return dict(TaskManager()._index)
 
 
-def length_forms(names: Iterable[str]) -> dict[str, LengthForm]:
-    """Those of some tasks, groups and tags of lm-eval that take a length -> how they take it."""
-    import lm_eval.tasks
-
-    index, known = lm_eval_index(), {}
-    root = Path(lm_eval.tasks.__file__).parent
-    for name in names:
-        entries = [index[name]] if index[name].yaml_path else [index[e] for e in index[name].tags]
-        paths = [Path(entry.yaml_path) for entry in entries if entry.yaml_path]
-        folders = sorted({path.relative_to(root).parts[0] for path in paths} & set(LENGTH_FORMS))
-        if folders:
-            known[name] = LENGTH_FORMS[folders[0]]
-    return known
-
-
-@dataclass(frozen=True)
-class CellLength:
-    """What a cell's context length means for its tasks.
-
-    Attributes:
-        metadata: settings that give the tasks the length.
-        extra_tokens: that the model has to read beyond it.
-        tokenizer: name of a task that makes its texts with the run's tokenizer; empty without one.
-    """
-
-    metadata: dict[str, Any] = field(default_factory=dict)
-    extra_tokens: int = 0
-    tokenizer: str = ""
-
-
-def cell_length(
+def told_length(
     names: Sequence[str], metadata: Mapping[str, Any], length: int | None
-) -> CellLength:
-    """What the context length of a cell means for its tasks.
+) -> dict[str, Any]:
+    """Settings that tell tasks of lm-eval the context length of their cell.
 
     lm-eval chains the questions of several lengths, and `limit` takes the first of the chain. A
     cell therefore has one length, and its number of questions is that of this length.
 
     Raises:
-        ConfigError: several lengths, another length than the cell's, or one that a task lacks.
+        ConfigError: the length stands there by hand too, or the tasks take it in different forms.
     """
     others = lm_eval_names(names)
-    forms = length_forms(others) if others else {}
-    if not forms:
-        return CellLength()
-    tokenizer = next((name for name, form in forms.items() if form.tokenizer), "")
-    given = metadata.get(LENGTH_KEY)
-    if isinstance(given, list | tuple) and len(given) > 1:
+    folders = {folder for name in others for folder in _folders(name)} & set(LENGTH_FORMS)
+    if not folders or length is None:
+        return {}
+    if LENGTH_KEY in metadata:
         raise ConfigError(
-            f"metadata.{LENGTH_KEY}: {shown(given)}: lm-eval asks the lengths one after the other, "
-            "and `limit` takes the first questions of all; write context_lengths, a cell a length"
+            f"metadata.{LENGTH_KEY}: write it as context_lengths of the sweep, a cell a length"
         )
-    if length is None:
-        return CellLength(tokenizer=tokenizer)
-    values = {name: form.value(length) for name, form in forms.items()}
-    first, expected = next(iter(values.items()))
-    for name, value in values.items():
-        if value is None:
-            allowed = forms[name].allowed
-            raise ConfigError(not_allowed(f"context_lengths of {name}", length, allowed))
-        if value != expected:
-            raise ConfigError(
-                f"tasks: {name} and {first} take their length in different forms; write them as "
-                "two entries"
-            )
-    if given is not None and [*map(str, listed(given))] != [*map(str, listed(expected))]:
+    if len(folders) > 1:
         raise ConfigError(
-            f"metadata.{LENGTH_KEY}: {shown(given)} is not the cell's length of {length}; write it "
-            "as context_lengths of the sweep instead"
+            f"tasks: those of {' and '.join(sorted(folders))} take their length in different "
+            "forms; write them as two entries"
         )
-    extra = max(form.extra_tokens for form in forms.values()) if len(others) == len(names) else 0
-    return CellLength({LENGTH_KEY: expected}, extra, tokenizer)
+    return {LENGTH_KEY: LENGTH_FORMS[folders.pop()](length)}
+
+
+def _folders(name: str) -> set[str]:
+    """Folders below `lm_eval/tasks` of a task, of a group, or of the tasks with a tag."""
+    import lm_eval.tasks
+
+    index, root = lm_eval_index(), Path(lm_eval.tasks.__file__).parent
+    entries = [index[name]] if index[name].yaml_path else [index[e] for e in index[name].tags]
+    paths = [Path(entry.yaml_path) for entry in entries if entry.yaml_path]
+    return {path.relative_to(root).parts[0] for path in paths}

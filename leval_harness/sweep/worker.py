@@ -3,7 +3,7 @@
     python -m leval_harness.sweep.worker < REQUEST
 
 It claims a cell, computes it in a folder of its own and renames that folder into place, then takes
-the next. Its exit code is one of `workers`.
+the next. Its exit code is 0, also where a cell has failed, or `workers.DISK_FULL`.
 """
 
 import contextlib
@@ -22,14 +22,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from leval_harness.backends.registry import CannotExchange
-from leval_harness.backends.vllm_start import reason_of
+from leval_harness.backends.vllm_start import engine_reason
 from leval_harness.cell_record import CellRecord
 from leval_harness.layout import CELL, LOG
 from leval_harness.sweep.claims import beating
-from leval_harness.sweep.workers import ANEW, DISK_FULL, WorkerRequest, log_since
+from leval_harness.sweep.workers import DISK_FULL, WorkerRequest, log_since
 from resonance_vllm.errors import UserError
 from resonance_vllm.files import read_object, write_json
 
@@ -65,11 +63,17 @@ class Group:
                 return cell, claim
         return None
 
-    def fail(self, cell: CellRecord, claim: Path, reason: str) -> None:
-        """Note why a cell has no results."""
+    def fail(self, cell: CellRecord, claim: Path, error: Exception) -> None:
+        """Note why a cell has no results; of an engine, what its log says."""
+        output = Path(self.request.log)
+        reason = engine_reason(error, output.read_text(errors="replace"))
+        if not isinstance(error, UserError):  # a message for users needs neither
+            log.error("evaluation failed", exc_info=error)
+            reason = f"{type(error).__name__}: {reason}"
         log.error("the cell failed: %s", reason)
-        printed = log_since(Path(self.request.log), read_object(claim) or {})
+        printed = log_since(output, read_object(claim) or {})
         self.place.write_failure(cell.cell_id, reason, printed)
+        self.place.release(cell.cell_id)
 
 
 def run(group: Group) -> int:
@@ -88,31 +92,17 @@ def run(group: Group) -> int:
         except CannotExchange as error:
             log.info("%s is computed by a worker of its own: %s", cell.title, error)
             (group.place.work / "apart" / cell.cell_id).touch()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, it costs this cell
             if no_room(error):
                 return DISK_FULL
-            if not isinstance(error, UserError):  # a message for users needs no traceback
-                log.exception("evaluation failed")
-            group.fail(cell, claim, reason := _reason(error, Path(group.request.log)))
+            group.fail(cell, claim, error)
             if model is None:  # nor can the others be computed
-                group.place.release(cell.cell_id)
                 for other, its_claim in group:
-                    group.fail(other, its_claim, reason)
-                    group.place.release(other.cell_id)
-            if not isinstance(error, UserError):
-                group.place.release(cell.cell_id)
-                return ANEW
+                    group.fail(other, its_claim, error)
+            elif not isinstance(error, UserError):
+                return 0  # the model may be broken: the next cell gets a new process
         group.place.release(cell.cell_id)
     return 0
-
-
-def _reason(error: Exception, log_file: Path) -> str:
-    """Why an evaluation failed; of an engine, what its log says."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    if isinstance(error, UserError):
-        return text
-    found = reason_of(error, log_file.read_text(errors="replace"))
-    return f"{type(error).__name__}: {found}" if found == text else found
 
 
 def compute(group: Group, cell: CellRecord, claim: Path, model: Any) -> None:
@@ -124,14 +114,9 @@ def compute(group: Group, cell: CellRecord, claim: Path, model: Any) -> None:
     shutil.rmtree(attempt, ignore_errors=True)
     attempt.mkdir()
     started = time.monotonic()
-    telemetry = evaluate(model, cell, attempt, group.place)
+    telemetry = evaluate(model, cell, attempt, group.place, claim.name)
     about = {
-        "host": {
-            "name": platform.node(),
-            "system": platform.platform(),
-            "processor": platform.machine(),
-            "cores": os.cpu_count(),
-        },
+        "host": {"name": platform.node(), "cores": os.cpu_count()},
         "command": group.request.command,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "environment": environment(),
@@ -151,19 +136,16 @@ def no_room(error: BaseException | None) -> bool:
     if error is None:
         return False
     full = isinstance(error, OSError) and error.errno in NO_ROOM
-    return full or "disk is full" in str(error) or no_room(error.__cause__ or error.__context__)
+    return full or no_room(error.__cause__ or error.__context__)
 
 
 def end_with(parent: int, group: Group) -> None:
     """End this process and all that it has started within a second after its parent has ended."""
     while os.getppid() == parent:
         time.sleep(1)
-    for child in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            child.kill()
     with contextlib.suppress(OSError):
         group.place.release(group.held)
-    os.kill(os.getpid(), signal.SIGKILL)
+    os.killpg(0, signal.SIGKILL)
 
 
 def main() -> int:

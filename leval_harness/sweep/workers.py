@@ -8,18 +8,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import psutil
+from typing import Any
 
 from leval_harness.sweep import SweepError
 from leval_harness.sweep.claims import HERE, Folder
 from resonance_vllm.errors import printable
+from resonance_vllm.files import read_object
 
-ANEW, DISK_FULL = 70, 74
-"""Exit codes of a worker: its cell has failed and the next needs a new process; no room on disk."""
+DISK_FULL = 74
+"""Exit code of a worker that found no room on the disk."""
 GRACE_SECONDS = 10.0
 ENDED_POLITELY = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Somebody ended the process, not the cell: it is tried again."""
@@ -45,7 +44,7 @@ class WorkerRequest:
     sweep: str
     command: str
     timeout: float | None
-    records: Sequence[Mapping[str, Any]]
+    records: Sequence[Mapping[str, Any]] = ()
     parent: int = 0
     log: str = ""
 
@@ -60,44 +59,34 @@ class WorkerRequest:
         return [record["cell_id"] for record in self.records]
 
 
-class Held(NamedTuple):
-    """A cell that a worker computes, and its claim."""
-
-    cell: str
-    claim: Mapping[str, Any]
-
-
 @dataclass
 class Worker:
-    """A running worker.
+    """A running worker, with a session of its own that all that it starts belongs to.
 
     Attributes:
         request: what it was given.
         group: key of its group.
         gpus: names of those that it sees.
         process: of the worker.
-        family: processes that it has started, as last seen: they outlive a worker that is killed.
+        is_late: whether it was ended because its cell took too long.
     """
 
     request: WorkerRequest
     group: str
-    gpus: list[str]
+    gpus: Sequence[str]
     process: "subprocess.Popen[bytes]"
-    family: list[psutil.Process] = field(default_factory=list)
-    late: str = ""
-    oom_kills: int = 0
+    is_late: bool = False
 
     @classmethod
     def start(
         cls,
         request: WorkerRequest,
         group: str,
-        gpus: Sequence[str],
-        environment: Mapping[str, str],
+        gpus: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> "Worker":
         """Start the process; `environment` is added to that of this one."""
-        place = request.place
-        log = place.work / "logs" / f"{request.sweep}-{os.getpid()}-{time.time_ns()}.txt"
+        log = request.place.work / "logs" / f"{request.sweep}-{os.getpid()}-{time.time_ns()}.txt"
         whole = {**asdict(request), "parent": os.getpid(), "log": str(log)}
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -106,34 +95,31 @@ class Worker:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                env={**os.environ, **environment},
+                env={**os.environ, **(environment or {})},
             )
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError), process.stdin:
             process.stdin.write(json.dumps(whole).encode())
-        request = WorkerRequest(**whole)
-        return cls(request, group, list(gpus), process, oom_kills=oom_kills())
+        return cls(WorkerRequest(**whole), group, gpus, process)
 
     def has_ended(self) -> bool:
         """Whether the process is gone; one whose cell takes too long is ended."""
-        if self.process.poll() is None:
-            with contextlib.suppress(psutil.Error):
-                self.family = psutil.Process(self.process.pid).children(recursive=True)
-            limit, held = self.request.timeout, self.held()
-            if limit and held and time.time() - held.claim["since"] > limit:
-                self.late = f"not done after {limit:g} s, so it was ended"
-                self.terminate()
+        if self.process.poll() is None and (limit := self.request.timeout):
+            _, claim = self.held()
+            if time.time() - claim.get("since", time.time()) > limit:
+                self.is_late = True
                 self.end()
         return self.process.poll() is not None
 
-    def held(self) -> Held | None:
-        """The cell that it computes, or computed when it ended."""
+    def held(self) -> tuple[str, Mapping[str, Any]]:
+        """The cell that it computes, or computed when it ended, and its claim; empty for none."""
         place = self.request.place
         for cell in self.request.cells:
-            for claim in place.claims_of(cell):
+            for path in place.turns(cell):
+                claim = read_object(path) or {}
                 if claim.get("host") == HERE and claim.get("pid") == self.process.pid:
-                    return Held(cell, claim)
-        return None
+                    return cell, claim
+        return "", {}
 
     def judge(self) -> None:
         """After its end: note a cell that it died of, and free what it held.
@@ -141,54 +127,48 @@ class Worker:
         Raises:
             SweepError: the disk is full, or it ended before it could do anything.
         """
-        self.end()
-        code, held, place = self.process.returncode, self.held(), self.request.place
+        self._signal(signal.SIGKILL)  # what it has started outlives a worker that is killed
+        code, (cell, claim), place = self.process.returncode, self.held(), self.request.place
         log = Path(self.request.log)
-        polite = not self.late and -code in ENDED_POLITELY  # its claim is taken over
-        if held is not None and not polite:
-            if code != DISK_FULL:
-                place.write_failure(held.cell, self._reason(code, log), log_since(log, held.claim))
-            place.release(held.cell)
-        elif code not in (0, ANEW, DISK_FULL) and not polite:
-            raise SweepError(f"a worker ended with code {code}: {last_line(log.read_bytes())}")
+        printed = log.read_bytes()
         if code == DISK_FULL:
+            self.let_go()
             raise SweepError("the disk is full; what is done is kept. Make room first")
-        log.unlink(missing_ok=True)
+        if code and (self.is_late or -code not in ENDED_POLITELY):  # else another worker takes it
+            if not cell:
+                raise SweepError(f"a worker ended with code {code}: {last_line(printed)}")
+            reason = f"{self._end(code)}; last output: {last_line(printed)}"
+            place.write_failure(cell, reason, log_since(log, claim))
+        self.let_go()
 
-    def _reason(self, code: int, log: Path) -> str:
-        last = f"last output: {last_line(log.read_bytes())}"
-        if self.late:
-            return f"{self.late}; {last}"
-        if code == -signal.SIGKILL and oom_kills() > self.oom_kills:
-            return "its process was killed by the kernel: the machine ran out of memory"
-        if code < 0:
-            known = {each.value: each.name for each in signal.Signals}
-            return f"its process was ended by {known.get(-code, f'signal {-code}')}; {last}"
-        return f"its process ended with code {code}; {last}"
+    def _end(self, code: int) -> str:
+        if self.is_late:
+            return f"not done after {self.request.timeout:g} s, so it was ended"
+        known = {-each.value: f"was ended by {each.name}" for each in signal.Signals}
+        hint = " (out of memory?)" if code == -signal.SIGKILL else ""
+        return f"its process {known.get(code, f'ended with code {code}')}{hint}"
 
-    def terminate(self) -> None:
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+    def ask_to_end(self) -> None:
         """Ask the process and all that it has started to end."""
-        with contextlib.suppress(psutil.Error):
-            self.family = psutil.Process(self.process.pid).children(recursive=True)
-        for each in self.family:
-            with contextlib.suppress(psutil.Error):
-                each.terminate()
-        self.process.terminate()
+        self._signal(signal.SIGTERM)
 
     def end(self) -> None:
-        """Wait for the end of the process and all that it has started, then kill what is left."""
+        """End the process and all that it has started: first ask, then kill."""
+        self.ask_to_end()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(GRACE_SECONDS)
-        self.process.kill()
+        self._signal(signal.SIGKILL)
         self.process.wait()
-        for each in psutil.wait_procs(self.family, timeout=1.0)[1]:
-            with contextlib.suppress(psutil.Error):
-                each.kill()
 
     def let_go(self) -> None:
-        """After it was stopped: leave its cell to the next start."""
-        if (held := self.held()) is not None:
-            self.request.place.release(held.cell)
+        """After its end: leave its cell to others, or to the next start."""
+        cell, _ = self.held()
+        if cell:
+            self.request.place.release(cell)
         Path(self.request.log).unlink(missing_ok=True)
 
 
@@ -206,12 +186,3 @@ def last_line(log: bytes) -> str:
     states = (line.rstrip().split("\r")[-1].strip() for line in text.split("\n"))
     lines = [state for state in states if state]
     return printable(lines[-1][:500]) if lines else "no output"
-
-
-def oom_kills() -> int:
-    """How many processes the kernel has killed for lack of memory; 0 where it does not count."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/vmstat").read_text().splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return 0

@@ -63,7 +63,7 @@ table absent                                            # does not exist
 table {results}/posgen --format nope                    # 'nope' is not one of
 page {results}/posgen                                   # --out
 sweep quickstrt                                         # did you mean 'quickstart'
-sweep absent/config.yaml                                # there is no file absent/config.yaml
+sweep absent/config.yaml                                # is no file and no shipped sweep
 sweep bad.yaml                                          # is not valid YAML
 sweep text.txt                                          # must be a mapping
 sweep quickstart --set nope                             # key=value

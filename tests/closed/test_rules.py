@@ -339,3 +339,14 @@ def test_one_of_the_first_three_marks_holds(response, gold, mark):
 def test_responses_are_joined_as_the_rule_reads_them():
     assert rule("toefl").join(["A"]) == "A"
     assert rule("sfiction").join(["True", "False"]) == "True [fact: False]"
+
+
+def test_the_three_positions_of_a_conversation_take_turns():
+    judged = judge("topic_retrieval", "whales", "Whales")
+    parts = [rule("topic_retrieval").part_scores(judged, number) for number in range(4)]
+    assert [[name for name, score in each.items() if score is not None] for each in parts] == [
+        ["first"],
+        ["second"],
+        ["third"],
+        ["first"],
+    ]

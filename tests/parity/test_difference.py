@@ -1,5 +1,7 @@
 """Bins that begin where losses differ, their intervals, and how often the verdict is wrong."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from leval_tasks.statistics.difference import (
+    Bin,
     difference_bins,
     doubling_edges,
     equal_up_to,
@@ -95,3 +98,17 @@ def test_no_difference_is_rarely_called_one(texts):
         wrong[verdict] = wrong.get(verdict, 0) + 1
     assert wrong["worse"] <= 0.05 * runs
     assert wrong["better"] <= 0.05 * runs
+
+
+@pytest.mark.parametrize(
+    ("mean", "half", "margin", "times"),
+    [
+        (0.02, 0.04, 0.01, 4.0),  # until the interval holds no zero
+        (0.002, 0.016, 0.01, 4.0),  # until it lies within the margin
+        (-0.002, 0.016, 0.01, 4.0),
+        (0.0, 0.1, 0.0, math.inf),
+    ],
+)
+def test_how_many_times_the_texts_would_decide(mean, half, margin, times):
+    of_bin = Bin(0, 64, mean, mean - half, mean + half, margin)
+    assert of_bin.more() == pytest.approx(times)

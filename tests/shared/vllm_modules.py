@@ -40,7 +40,7 @@ def main() -> None:
     """The process."""
     from vllm.model_executor.models import registry
 
-    from resonance_vllm.check import reason_of, vllm_report
+    from resonance_vllm.check import refusal, vllm_report
 
     gc.disable()  # which saves a third of the time that imports take; this process soon ends
     sys.modules["sklearn"] = None  # type: ignore[assignment] # imported where it is, for nothing
@@ -55,7 +55,7 @@ def main() -> None:
                 )
                 answer = {"held": [asdict(each) for each in reports]}
             except Exception as error:  # noqa: BLE001 - any error of vLLM is the reason
-                answer = {"refused": reason_of(error)}
+                answer = {"refused": refusal(error)}
             file.write(json.dumps(answer) + "\n")
             file.flush()
 

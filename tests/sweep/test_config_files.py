@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from leval_harness.sweep import ConfigError
 from leval_harness.sweep.config_files import (
+    configured,
     find_config,
     load_with_includes,
     merge,
@@ -65,7 +66,7 @@ def test_later_includes_win_and_the_file_itself_wins_over_them(tmp_path: Path) -
 def test_a_circle_of_includes_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("include: b.yaml\n")
     (tmp_path / "b.yaml").write_text("include: a.yaml\n")
-    with pytest.raises(ConfigError, match=r"a\.yaml -> .*b\.yaml -> .*a\.yaml is a circle"):
+    with pytest.raises(ConfigError, match=r"a\.yaml includes itself"):
         load_with_includes(tmp_path / "a.yaml")
 
 
@@ -75,11 +76,8 @@ def test_a_circle_of_includes_is_named(tmp_path: Path) -> None:
         ("a: !!python/object/apply:os.system ['true']", "not valid YAML"),
         ("? [1, 2]\n: 3\n", "not valid YAML: found unhashable key \\(line 1, column 3\\)"),
         ("- 1\n", "must be a mapping"),
-        ("a: [1\n", "not valid YAML"),
         ("a: 2020-13-45\n", "not valid YAML"),
-        ("include: 3\n", "include: 3 is not allowed; allowed: a path or a list of paths"),
-        ("include: nowhere.yaml\n", "there is no file"),
-        ("include: ~nouser/x.yaml\n", r"config\.yaml: include: '~nouser/x\.yaml' is no path"),
+        ("include: nowhere.yaml\n", r"nowhere\.yaml: cannot be read \(No such file"),
     ],
 )
 def test_files_that_cannot_be_meant(tmp_path: Path, text: str, message: str) -> None:
@@ -93,12 +91,8 @@ def test_names_near_a_shipped_sweep_are_suggested() -> None:
     assert find_config("quickstart").name == "quickstart.yaml"
     with pytest.raises(ConfigError, match="did you mean 'quickstart'"):
         find_config("quikstart")
-    with pytest.raises(ConfigError, match=r"there is no file nowhere/x\.yaml"):
+    with pytest.raises(ConfigError, match=r"'nowhere/x\.yaml' is no file and no shipped sweep"):
         find_config("nowhere/x.yaml")
-    with pytest.raises(SettingError, match=r"config: '~nouser/x\.yaml' is no path"):
-        find_config("~nouser/x.yaml")
-    with pytest.raises(ConfigError, match="config: / is a folder; give a YAML file"):
-        find_config("/")
 
 
 def test_overrides_reach_nested_listed_and_dotted_keys() -> None:
@@ -153,3 +147,37 @@ def test_overrides_that_cannot_be_meant(text: str, message: str) -> None:
 def test_no_override_text_ends_in_anything_but_a_config_error(text: str) -> None:
     with contextlib.suppress(ConfigError):
         override({"a": {"b": 1}, "tasks": [1]}, text)
+
+
+TWO_MODELS = {
+    "models": {"one": {"path": "a"}, "two": {"path": "b", "methods": ["rope"]}},
+    "methods": {"rope": None, "yarn": {"rope_type": "yarn", "factor": 2}},
+    "tasks": [{"tasks": "effective_context_pydocs", "metadata": {"num_docs": 3}}],
+    "context_lengths": [4096],
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "reaches"),
+    [
+        ("metadata.num_docs=4", False),
+        ("metadata.min_questions=4", False),
+        ("methods.other={rope_type: default}", False),
+        ("tasks.effective_context_pydocs.metadata.num_docs=4", True),
+        ("metadata.num_docs=3", False),
+        ("metadata.seed=1", True),
+        ("tasks.0.metadata.num_docs=3", True),
+        ("methods.yarn.factor=4", True),
+        ("jobs=2", True),
+        ("models.two.methods=[rope, yarn]", True),
+    ],
+)
+def test_an_override_that_reaches_no_cell_is_an_error(text: str, reaches: bool) -> None:
+    models = {**TWO_MODELS["models"], "one": {"path": "a", "methods": ["rope", "yarn"]}}
+    content = {"name": "x", **TWO_MODELS, "models": models}
+    if reaches:
+        configured(content, ["seed=3", text])
+    else:
+        key = text.partition("=")[0]
+        with pytest.raises(ConfigError, match=f"--set {key}: reaches no cell; .*tasks.TASK.{key}"):
+            configured(content, ["seed=3", text])

@@ -1,6 +1,7 @@
 """lm-eval's long-context tasks in sweeps: one cell a length, told to the task, its cuts counted."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,8 @@ from forked_programs import COMMAND, Forks
 
 from leval_harness.sweep import ConfigError, cells
 from leval_harness.sweep import task_registry as lengths
-from leval_harness.sweep.cell_additions import mark_truncated
 from leval_harness.sweep.config import parse_config
+from leval_harness.sweep.marks import mark_truncated
 
 CONFIG = {
     "model_type": "llama",
@@ -22,11 +23,11 @@ CONFIG = {
 LENGTHS = [4096, 8192, 16384]
 TOLD = {"ruler": lambda length: [length], "babilong": lambda length: f"{length // 1024}k"}
 """What the READMEs of these folders of lm-eval say that `max_seq_lengths` is to be."""
-BESIDE = {"ruler": 128, "babilong": 512, "longbench": 0, "longbench2": 0, "infinitebench": 0}
-"""Folder of lm-eval -> tokens that its prompts and answers may take beyond the length."""
+UNTOLD = ("longbench", "longbench2", "infinitebench")
+KEY = lengths.LENGTH_KEY
 
 
-def planned(folder: Path, task: str, **changes: Any) -> list[cells.PlannedCell]:
+def planned(folder: Path, task: Any, **changes: Any) -> list[cells.PlannedCell]:
     (folder / "config.json").write_text(json.dumps(CONFIG))
     content = {
         "name": "lengths",
@@ -39,88 +40,54 @@ def planned(folder: Path, task: str, **changes: Any) -> list[cells.PlannedCell]:
     return cells.plan(parse_config({**content, **changes}))
 
 
-@pytest.mark.parametrize("folder", BESIDE)
+@pytest.mark.parametrize("folder", [*TOLD, *UNTOLD])
 def test_a_cell_asks_for_its_length_alone(tmp_path: Path, folder: str) -> None:
+    """And reads more for what these tasks put beside it, where the method reads further."""
     made = planned(tmp_path, folder)
     assert len({cell.id for cell in made}) == len(made) == 2 * len(LENGTHS)
     for cell in made:
-        record, told = cell.record, TOLD.get(folder)
-        length = record.context_length
-        expected = {} if told is None else {lengths.LENGTH_KEY: told(length)}
-        assert record.metadata == expected
-        assert record.identity["metadata"] == expected
-        assert record.limit == 20
-        beside = record.model_args["max_length"] - length
-        # yarn x2 of 8192 reads 16384 tokens and none beside them
+        record, length = cell.record, cell.record.context_length
+        assert length is not None
+        expected = {KEY: TOLD[folder](length)} if folder in TOLD else {}
+        assert record.metadata == record.identity["metadata"] == expected
         at_the_end = record.method.name == "yarn" and length == 16384
-        assert beside == (0 if at_the_end else BESIDE[folder])
+        beside = lengths.BESIDE_LENGTH if folder in TOLD and not at_the_end else 0
+        assert record.model_args["max_length"] == length + beside
 
 
-@pytest.mark.parametrize("folder", BESIDE)
-def test_folders_are_those_of_lm_eval_and_their_members_are_told_the_same(folder: str) -> None:
+@pytest.mark.parametrize("folder", [*TOLD, *UNTOLD])
+def test_members_of_a_folder_are_told_the_same(folder: str) -> None:
     index = lengths.lm_eval_index()
-    inside = [
-        n for n, e in index.items() if e.yaml_path and f"/tasks/{folder}/" in str(e.yaml_path)
-    ]
-    assert folder in inside
-    assert len(inside) > 5
-    forms = lengths.length_forms(inside)
-    assert set(forms) == (set(inside) if folder in TOLD else set())
-    assert set(forms.values()) == {lengths.LENGTH_FORMS[f] for f in TOLD if f == folder}
+    names = [n for n, e in index.items() if f"/tasks/{folder}/" in str(e.yaml_path)]
+    assert folder in names
+    assert len(names) > 5
+    told = {str(lengths.told_length([name], {}, 4096)) for name in names}
+    assert told == {str({KEY: TOLD[folder](4096)} if folder in TOLD else {})}
 
 
 def test_the_documentation_has_every_folder() -> None:
     text = (Path(__file__).parents[2] / "docs/reference/tasks.md").read_text()
-    for folder in {*BESIDE, *lengths.LENGTH_FORMS}:
+    for folder in {*UNTOLD, *lengths.LENGTH_FORMS}:
         (row,) = [line for line in text.splitlines() if line.startswith(f"| `{folder}` |")]
         assert len(row.split("|")) > 3
 
 
 def test_a_tag_is_told_what_its_tasks_are() -> None:
-    assert lengths.length_forms(["longcxt"])["longcxt"] == lengths.LENGTH_FORMS["ruler"]
-    assert not lengths.length_forms(["wikitext"])
+    assert lengths.told_length(["longcxt"], {}, 8192) == {KEY: [8192]}
+    assert lengths.told_length(["wikitext"], {}, 8192) == {}
+    assert lengths.told_length(["ruler"], {KEY: [4096]}, None) == {}, "by hand, without a length"
 
 
 @pytest.mark.parametrize(
     ("task", "changes", "message"),
     [
-        ("niah_single_1", {"metadata": {"max_seq_lengths": [4096, 8192]}}, "lm-eval asks the len"),
-        ("niah_single_1", {"metadata": {"max_seq_lengths": [2048]}}, "is not the cell's length"),
-        (
-            "babilong_qa1",
-            {"context_lengths": [12288]},
-            "context_lengths of babilong_qa1: 12288 is not allowed; allowed: 0, 1024, 2048, 4096",
-        ),
+        ("niah_single_1", {"metadata": {KEY: [4096]}}, f"metadata.{KEY}: write it as context_len"),
         ([["ruler_vt", "babilong_qa1"]], {}, "write them as two entries"),
-        (
-            "ruler_vt",
-            {
-                "models": {"s": {"path": "served", "backend": "local-completions"}},
-                "methods": {"a": None},
-            },
-            "models.s.args.tokenizer: missing; ruler_vt makes its texts",
-        ),
     ],
 )
 def test_what_a_task_cannot_be_told(tmp_path: Path, task: Any, changes: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         planned(tmp_path, task, **changes)
-
-
-def test_the_length_may_stand_there_by_hand_where_it_is_the_cells(tmp_path: Path) -> None:
-    metadata = {"max_seq_lengths": [4096]}
-    made = planned(tmp_path, "ruler_vt", metadata=metadata, context_lengths=[4096])
-    assert [cell.record.metadata for cell in made] == [metadata, metadata]
-    alone = planned(tmp_path, "ruler_vt", metadata=metadata, context_lengths=[None])
-    assert [cell.record.metadata for cell in alone] == [metadata, metadata]
-
-
-@pytest.mark.parametrize("written", [4096, "4096", [4096], ["4096"]])
-def test_one_length_is_a_list_of_one(tmp_path: Path, written: Any) -> None:
-    made = planned(
-        tmp_path, "ruler_vt", metadata={"max_seq_lengths": written}, context_lengths=[4096]
-    )
-    assert {str(cell.record.metadata) for cell in made} == {"{'max_seq_lengths': [4096]}"}
 
 
 def test_our_tasks_beside_others_read_no_more_than_the_length(tmp_path: Path) -> None:
@@ -179,7 +146,13 @@ limit: 3
 def test_ruler_asks_every_method_the_same_questions(
     tmp_path: Path, tiny: Path, forks: Forks
 ) -> None:
-    (tmp_path / "ruler.yaml").write_text(RULER.format(root=tiny))
+    """From a checkpoint with code that nobody allowed, which RULER's own loading would run."""
+    shutil.copytree(tiny / "model", tmp_path / "model")
+    (tmp_path / "model" / "own.py").write_text("import no_such_package\n")
+    settings = tmp_path / "model" / "tokenizer_config.json"
+    code = {"auto_map": {"AutoTokenizer": ["own.Tokenizer", None]}}
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), **code}))
+    (tmp_path / "ruler.yaml").write_text(RULER.format(root=tmp_path))
     # Its modules take seconds to import; cells are forks that have them already.
     modules = "import lm_eval.tasks.ruler.niah_utils, lm_eval.tasks.ruler.fwe_utils"
     command = ("sweep", tmp_path / "ruler.yaml", "--out", tmp_path)
@@ -198,34 +171,10 @@ def test_ruler_asks_every_method_the_same_questions(
             for line in path.read_text().splitlines()
         ]
         assert [row["truncated"] for row in rows] == [0.0] * 6
-        assert max(row["prompt_tokens"] for row in rows) <= 1024 + 128 - 2
+        assert max(row["prompt_tokens"] for row in rows) <= 1024 + 512 - 2
         assert {row["reached_limit"] for row in rows} <= {0.0, 1.0}
         assert sum(row["reached_limit"] for row in rows)  # two tokens are few
         asked.append([row["doc_hash"] for row in rows])
     assert len(asked) == 2
     assert asked[0] == asked[1]
     assert len(set(asked[0])) == 6
-
-
-@pytest.mark.parametrize(
-    ("tasks", "name", "refused"),
-    [
-        (["leval_closed_gsm"], "leval_closed_gms", True),
-        (["leval_closed"], "leval_closed_topic_retrieval", True),
-        (["leval_closed"], "leval_closed_gsm", False),
-        (
-            ["leval_closed_gsm", "longbench"],
-            "longbench_qasper",
-            False,
-        ),  # members are known when it runs
-    ],
-)
-def test_generation_settings_of_no_task_of_the_cell(
-    tmp_path: Path, tasks: list[str], name: str, refused: bool
-) -> None:
-    given = {"task_gen_kwargs": {name: {"max_gen_toks": 4}}, "metadata": {"data_dir": "sample"}}
-    if refused:
-        with pytest.raises(ConfigError, match=f"task_gen_kwargs: {name!r} is not allowed"):
-            planned(tmp_path, [tasks], **given)
-    else:
-        assert planned(tmp_path, [tasks], **given)

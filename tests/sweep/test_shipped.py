@@ -4,10 +4,12 @@ import pytest
 
 from leval_harness.sweep import task_registry as own_tasks
 from leval_harness.sweep.config import ROPE_BACKENDS
-from leval_harness.sweep.config_files import SHIPPED, load_config, shipped_sweeps
+from leval_harness.sweep.config_files import load_config
+from leval_harness.yaml_files import shipped
 from resonance_vllm.config import ModelPositions, length_limit
 
-SWEEPS = shipped_sweeps()
+SWEEPS = shipped("sweeps")
+SHIPPED = SWEEPS["quickstart"].parent
 
 # What the models' config.json say, as far as RoPE is concerned.
 LLAMA3_ROPE = {

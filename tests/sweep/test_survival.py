@@ -20,7 +20,6 @@ pytestmark = [pytest.mark.hf, pytest.mark.slow]
 VOLATILE = {
     "created", "command", "seconds", "telemetry", "date", "start_time", "end_time", "environment",
     "total_evaluation_time_seconds", "pretty_env_info", "host", "git_hash", "upper_git_hash",
-    "use_cache",
 }  # fmt: skip
 """What tells two runs of the same cell apart without being a result."""
 
@@ -106,7 +105,7 @@ def test_a_killed_worker_costs_the_cell_that_it_computed(
     (claim,) = wait_for(lambda: claims(tmp_path))
     os.kill(claim["pid"], signal.SIGKILL)
     assert forks.ended() == 1, forks.said()
-    assert "its process was ended by SIGKILL; last output: " in forks.said()
+    assert "its process was ended by SIGKILL (out of memory?); last output: " in forks.said()
     assert "[2/2, 1 failed]" in forks.said()
     assert len(list(tmp_path.glob("sweep/cells/*"))) == 1
     (failed,) = tmp_path.glob("sweep/failed/*")
@@ -135,9 +134,9 @@ def test_an_interrupted_sweep_ends_its_workers_and_says_how_to_resume(
 
 
 def test_what_a_worker_has_started_ends_with_it(tiny: Path, forks: Forks, tmp_path: Path) -> None:
-    """Engines start processes in sessions of their own; the worker is killed as it can do least."""
-    source = "import subprocess\nALONE = {'start_new_session': True}\n"
-    source += "def hang(docs):\n    subprocess.Popen(['sleep', '1234'], **ALONE)\n"
+    """An engine's processes; the worker ends at the time limit, or is killed with the sweep."""
+    source = "import subprocess\n"
+    source += "def hang(docs):\n    subprocess.Popen(['sleep', '1234'])\n"
     source += "    print('now hanging', flush=True)\n    import time; time.sleep(1000)\n"
     (tmp_path / "bad.py").write_text(source)
     task = (tiny / "tiny_gen.yaml").read_text()
@@ -171,7 +170,7 @@ gen_kwargs: {{max_gen_toks: 16}}
 def test_a_killed_long_cell_repeats_at_most_64_requests(
     tiny: Path, forks: Forks, tmp_path: Path
 ) -> None:
-    rows = [{"q": f"What is {i} + {i}?", "a": str(2 * i)} for i in range(200)]
+    rows = [{"q": f"What is {i} + {i}?", "a": str(2 * i)} for i in range(70)]
     (tmp_path / "docs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     task = (tiny / "tiny_gen.yaml").read_text().replace(f"{tiny}/docs", f"{tmp_path}/docs")
     (tmp_path / "tiny_gen.yaml").write_text(task)
@@ -185,28 +184,17 @@ def test_a_killed_long_cell_repeats_at_most_64_requests(
         text = [path.read_text() for path in cut.glob("sweep/.work/progress/*")]
         return int(text[0].split()[0]) if text and text[0] else 0
 
-    wait_for(lambda: answered() >= 80)
+    wait_for(lambda: answered() >= 20)
     os.kill(sweep, signal.SIGKILL)
     forks.ended()
     wait_for(lambda: not any(psutil.pid_exists(claim["pid"]) for claim in claims(cut)))
     known = answered()
-    assert known < 200
+    assert known < 70
     assert forks.sweep(tmp_path / "sweep.yaml", cut) == 0, forks.said()
     log = next(cut.glob("sweep/cells/*/log.txt")).read_text()
-    cached = int(log.partition("Cached requests: ")[2].partition(",")[0])
-    assert cached >= known - 64
+    cached = int(log.partition(" answers are there already")[0].split()[-3])
+    assert cached >= known, "an answer is kept as soon as it is there"
     assert results(cut / "sweep") == results(whole / "sweep")
-
-
-def test_a_disk_without_room_ends_the_sweep_and_costs_nothing(
-    tiny: Path, quiet: dict[str, Any], forks: Forks, tmp_path: Path
-) -> None:
-    """The worker may write 3 kB a file: its log begins, its results do not fit."""
-    assert forks.sweep(tiny / "sweep.yaml", tmp_path, TEST_FILE_LIMIT="3000") == 1
-    assert "the disk is full; what is done is kept. Make room first" in forks.said()
-    assert not list(tmp_path.glob("sweep/cells/*"))
-    assert forks.sweep(tiny / "sweep.yaml", tmp_path) == 0, forks.said()
-    assert results(tmp_path / "sweep") == quiet
 
 
 @pytest.fixture

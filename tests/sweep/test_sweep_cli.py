@@ -14,8 +14,7 @@ from leval_harness.sweep import ConfigError
 from leval_harness.sweep.cells import plan
 from leval_harness.sweep.claims import CellState, Folder
 from leval_harness.sweep.config import SweepConfig, parse_config
-from leval_harness.sweep.config_files import SHIPPED, shipped_sweeps
-from leval_harness.sweep.progress import Progress, duration
+from leval_harness.sweep.progress import Progress
 from leval_harness.sweep.workers import last_line
 from resonance_vllm.errors import SettingError
 
@@ -120,7 +119,6 @@ def test_the_schema_takes_every_shipped_sweep() -> None:
     for part in schema["$defs"].values():
         described += part.get("properties", {}).values() if "label" in str(part) else []
     assert all(each.get("description") for each in described if isinstance(each, dict))
-    assert {path.stem for path in SHIPPED.glob("*.yaml")} == set(shipped_sweeps())
     assert "tasks" in SweepConfig.model_json_schema()["required"]
 
 
@@ -149,22 +147,15 @@ def test_lines_say_what_happens_and_how_long_it_takes(
     now[0] = 100.0
     (folder.work / "progress" / one).write_text("1 2")
     progress.update(states({one: "running", two: "open"}))
-    assert lines[-1].endswith(": 1 min 40 s, 50%, ETA 5 min 00 s"), "a quarter is done"
+    assert lines[-1].endswith(": 0:01:40, 50%, ETA 0:05:00"), "a quarter is done"
     now[0] = 200.0
     progress.update(states({one: "done", two: "running"}))
-    assert lines[-2] == "[1/2] small | rope @ 4096 | leval_closed_gsm: done after 3 min 20 s, " + (
-        "ETA 3 min 20 s"
+    assert lines[-2] == "[1/2] small | rope @ 4096 | leval_closed_gsm: done after 0:03:20, " + (
+        "ETA 0:03:20"
     )
     progress.update(states({one: "done", two: "failed"}))
     assert "[2/2, 1 failed]" in lines[-1]
     assert "failed: no luck" in lines[-1]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(41.6, "42 s"), (185, "3 min 05 s"), (7800, "2 h 10 min")]
-)
-def test_durations_as_people_say_them(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
 
 
 def test_the_last_line_of_a_log_is_its_last_state() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from leval_harness.layout import YARDSTICK
 from leval_harness.sweep import ConfigError
-from leval_harness.sweep.cells import ModelFiles, plan, with_yardsticks
+from leval_harness.sweep.cells import ModelFiles, with_yardsticks
 from leval_harness.sweep.config import CellRequest, parse_config
 from resonance_vllm.config import ModelPositions
 
@@ -59,10 +59,9 @@ def test_other_tasks_of_an_entry_are_not_asked_by_the_windows():
 
 
 def test_who_divides_the_reads_is_left_alone():
-    for metadata in ({"reads": "all"}, {"effective_context": {"reads": "all"}}):
-        found = planned(metadata=metadata)
-        assert [each.method for each in found] == ["plain", "yarn"] * 2
-        assert all(each.task.metadata == metadata for each in found)
+    found = planned(metadata={"reads": "all"})
+    assert [each.method for each in found] == ["plain", "yarn"] * 2
+    assert all(each.task.metadata == {"reads": "all"} for each in found)
 
 
 def test_methods_need_a_length_that_they_share():
@@ -75,18 +74,3 @@ def test_within_the_trained_length_the_yardstick_is_the_full_read():
     assert {each.task.metadata["reads"] for each in found} == {"full"}
     longer = planned(context_lengths=[2048], metadata={"window": 1024})
     assert longer[0].task.metadata["reads"] == "windows"
-
-
-def test_texts_of_which_no_token_is_scored_are_refused_before_a_cell_runs():
-    content = {
-        "name": "s",
-        "models": {"one": {"path": "smollm2", "backend": "hf-long"}},
-        "methods": {"plain": None},
-        "tasks": [TASK],
-    }
-    uneven = {"context_lengths": [11264], "metadata": {"context_length": [2048, 11264]}}
-    message = "context_length: 2048 is not above 2048, from which position on texts of 11264 tokens"
-    with pytest.raises(ConfigError, match=message):
-        plan(parse_config(content | uneven), prepare=False)
-    within = parse_config({**content, "context_lengths": [1024]})  # far below the trained length
-    assert len(plan(within, prepare=False)) == 2

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from leval_harness.backends import vllm_start
-from leval_harness.backends.vllm_start import last_exception, reason_of, with_cpu_cache
+from leval_harness.backends.vllm_start import engine_reason, last_exception, with_cpu_cache
 from resonance_vllm.errors import UserError
 
 LOG = """\
@@ -21,9 +21,9 @@ POINTER = RuntimeError("Engine core initialization failed. See root cause above.
 
 def test_the_last_exception_of_a_log_is_the_reason() -> None:
     assert last_exception(LOG) == "ValueError: To serve at least one request"
-    assert reason_of(POINTER, LOG) == "ValueError: To serve at least one request"
-    assert reason_of(RuntimeError("no\nlog"), LOG) == "no log", "it points to nothing"
-    assert "root cause above" in reason_of(POINTER, "INFO nothing\n")
+    assert engine_reason(POINTER, LOG) == "ValueError: To serve at least one request"
+    assert engine_reason(RuntimeError("no\nlog"), LOG) == "no log", "it points to nothing"
+    assert "root cause above" in engine_reason(POINTER, "INFO nothing\n")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import importlib
 import importlib.util
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -25,7 +24,6 @@ PRELOADED = (
     "lm_eval.loggers",
     "lm_eval.models.huggingface",
     "lm_eval.tasks",
-    "sqlitedict",
     "torch.utils.collect_env",
     "transformers.models.llama.modeling_llama",
     "transformers.models.llama.tokenization_llama",
@@ -74,10 +72,6 @@ class Forked:
         self.stdin = os.fdopen(writing, "wb")
 
     def main(self) -> int:
-        if "TEST_FILE_LIMIT" in os.environ:
-            limit = int(os.environ["TEST_FILE_LIMIT"])
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         try:
             return int(sys.modules[WORKER].main())
         except BaseException:  # noqa: BLE001 - a fork must never fall back into its parent

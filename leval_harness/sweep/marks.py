@@ -1,18 +1,18 @@
-"""Marks that a cell writes into the samples that lm-eval logs."""
+"""Marks in lm-eval's samples: which prompts were cut, and which answers the limit ended."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from statistics import fmean
 from typing import Any
 
 from leval_tasks.closed.definition import marks_in
 from leval_tasks.closed.thinking import THINKING, opens_thinking, thinking_unfinished
 
-log = logging.getLogger("leval_harness.sweep.cell")
+log = logging.getLogger("leval_harness.sweep.worker")
 
 Samples = Mapping[str, list[dict[str, Any]]]
 """Task -> rows, with lm-eval's `arguments` (the requests, the prompt first) and `resps`."""
-AT_LIMIT, OPEN = "reached_limit", "thinking_unfinished"
 
 
 def mark_truncated(model: Any, samples: Samples) -> None:
@@ -21,44 +21,31 @@ def mark_truncated(model: Any, samples: Samples) -> None:
     A prompt is counted with the model's own tokenizer. It is truncated where it and the answer (or
     the scored text) are longer than the model's `max_length`. Without both nothing is written.
     """
+    from lm_eval.models.utils import normalize_gen_kwargs
+
     limit, encode = getattr(model, "max_length", None), getattr(model, "tok_encode", None)
     if not isinstance(limit, int) or encode is None:
         return
-    tokens: dict[str, int] = {}
-
-    def count(text: str) -> int:
-        if text not in tokens:
-            tokens[text] = len(encode(text))
-        return tokens[text]
-
+    count = cache(lambda text: len(encode(text)))
     for name, rows in samples.items():
-        truncated = 0
         for row in rows:
-            longest = max(_lengths(row.get("arguments") or (), count, model), default=None)
-            if longest is not None:
-                row["truncated"] = float(longest > limit)
+            lengths = []
+            for prompt, *rest in row.get("arguments") or ():
+                if isinstance(prompt, str) and len(rest) == 1 and isinstance(rest[0], str):
+                    lengths.append(count(prompt) + count(rest[0]))
+                elif isinstance(prompt, str) and len(rest) == 1:
+                    most = getattr(model, "max_gen_toks", 0)
+                    given = normalize_gen_kwargs(dict(rest[0]), most)
+                    lengths.append(count(prompt) + given["max_gen_toks"])
+            if lengths:
+                row["truncated"] = float(max(lengths) > limit)
                 row["prompt_tokens"] = max(count(each[0]) for each in row["arguments"])
-                truncated += longest > limit
-        if truncated:
+        if truncated := sum(row.get("truncated", 0.0) > 0 for row in rows):
             log.warning(
                 "%s: %d of %d prompts are longer than the %d tokens that the model takes, with the "
                 "answer, and were cut on the left",
                 *(name, truncated, len(rows), limit),
             )
-
-
-def _lengths(requests: Iterable[Any], count: Callable[[str], int], model: Any) -> Iterator[int]:
-    """Tokens that each request needs: prompt and answer, or prompt and scored text."""
-    from lm_eval.models.utils import normalize_gen_kwargs
-
-    for prompt, *rest in requests:
-        if not isinstance(prompt, str) or len(rest) != 1:
-            continue
-        if isinstance(rest[0], str):
-            yield count(prompt) + count(rest[0])
-        else:
-            given = normalize_gen_kwargs(dict(rest[0]), getattr(model, "max_gen_toks", 0))
-            yield count(prompt) + given["max_gen_toks"]
 
 
 def mark_answer_ends(ends_of: Callable[[str, str], list[bool]], samples: Samples) -> None:
@@ -79,9 +66,9 @@ def mark_answer_ends(ends_of: Callable[[str, str], list[bool]], samples: Samples
             continue
         noted = [ends_of(*each) for each in answers]
         if all(noted):
-            row[AT_LIMIT] = fmean(end for each in noted for end in each)
+            row["reached_limit"] = fmean(end for each in noted for end in each)
         if not marks_in(row.get("filtered_resps")):
-            row[OPEN] = float(any(_is_all_thinking(*each) for each in answers))
+            row["thinking_unfinished"] = float(any(_is_all_thinking(*each) for each in answers))
 
 
 def _is_all_thinking(prompt: str, answer: str) -> bool:
