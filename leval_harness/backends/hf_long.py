@@ -83,6 +83,10 @@ class HFLong(HF):
             "peak_memory_bytes": peak_memory_bytes(self.device),
         }
 
+    def count_anew(self) -> None:
+        """Set the counts of `telemetry` to zero."""
+        self.head.tokens_read = self.tokens_generated = 0
+
     def get_model_info(self) -> dict[str, Any]:
         """What lm-eval writes into the results."""
         used = getattr(self.model, "rope_precision_used", "model")

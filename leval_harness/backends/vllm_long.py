@@ -97,6 +97,10 @@ class VLLMLong(RopeVLLM):
         """
         return dict(self.counted)
 
+    def count_anew(self) -> None:
+        """Set the counts of `telemetry` to zero."""
+        self.counted = dict.fromkeys(self.counted, 0)
+
     def _model_generate(
         self, requests: list[list[int]], generate: bool = False, sampling_params: Any = None
     ) -> list[Any]:

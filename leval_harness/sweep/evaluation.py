@@ -11,7 +11,6 @@ from typing import Any
 from leval_harness import backends
 from leval_harness.backends import registry
 from leval_harness.backends.answer_limits import record_answer_ends
-from leval_harness.backends.counters import Counters
 from leval_harness.cell_record import CellRecord
 from leval_harness.layout import LOSSES_OF
 from leval_harness.sweep.answers import Answers
@@ -63,8 +62,8 @@ class LoadedModel:
                 precision=method.rope_precision,
                 context_length=length_of(cell),
             )
-        if hasattr(self.lm, "counters"):
-            self.lm.counters = Counters()
+        if hasattr(self.lm, "count_anew"):
+            self.lm.count_anew()
 
     def telemetry(self) -> dict[str, Any]:
         """What the backend has counted since the last turn."""
