@@ -91,6 +91,7 @@ def test_nothing_guessed_counts(name, response, gold):
 def test_partial_credit_stays_in_the_strict_score():
     assert judge("coursera", "A", "ABC").strict == 0.25
     assert not judge("coursera", "A", "ABC").right
+    assert judge("coursera", "BAC", "ABC").right
 
 
 @pytest.mark.parametrize(
