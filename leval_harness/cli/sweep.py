@@ -83,10 +83,24 @@ def sweep(
                 ) from None
         cells = plan(loaded)
         loaded = loaded.model_copy(update={"jobs": jobs or loaded.jobs})
+        if executor == "local":
+            _tell_what_is_slow(loaded)
         if dry_run:
             _dry_run(cells, folder, as_json)
             return 0
         return _run(loaded, cells, folder, executor, ray_address)
+
+
+def _tell_what_is_slow(config: "SweepConfig") -> None:
+    """Name the setting that makes models faster on a CPU without bfloat16."""
+    from leval_harness.sweep.config import ROPE_BACKENDS
+    from leval_harness.sweep.run import lacks_bfloat16, visible_gpus
+
+    for name, model in config.models.items():
+        slow = model.backend in ROPE_BACKENDS and model.dtype == "bfloat16" and lacks_bfloat16()
+        if slow and not visible_gpus():
+            faster = f"--set models.{name}.dtype=float32"
+            click.echo(f"{name}: this CPU is slow in bfloat16; faster: {faster}", err=True)
 
 
 def _dry_run(cells: "list[PlannedCell]", folder: Path, as_json: bool) -> None:

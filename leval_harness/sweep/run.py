@@ -185,6 +185,15 @@ def devices(names: Sequence[str]) -> dict[str, str]:
     return {DEVICES[0]: chosen, DEVICES[1]: chosen}
 
 
+def lacks_bfloat16() -> bool:
+    """Whether this is an x86 CPU without instructions for bfloat16: float32 is faster there."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text().split()
+    except OSError:
+        return False
+    return "flags" in flags and not {"avx512_bf16", "amx_bf16"} & set(flags)
+
+
 @dataclass
 class Sweep:
     """The loop that starts workers while cells are open.

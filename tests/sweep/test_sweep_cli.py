@@ -62,6 +62,25 @@ def test_a_dry_run_shows_groups_cells_and_gpus(
     assert {group["gpus"] for group in groups} == {2}
 
 
+@pytest.mark.parametrize(
+    ("slow", "gpus", "dtype", "told"),
+    [
+        (True, "", "bfloat16", True),
+        (False, "", "bfloat16", False),
+        (True, "0,1", "bfloat16", False),
+        (True, "", "float32", False),
+    ],
+)
+def test_a_cpu_without_bfloat16_is_told_what_is_faster(
+    config: Path, monkeypatch: pytest.MonkeyPatch, slow: bool, gpus: str, dtype: str, told: bool
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
+    monkeypatch.setattr("leval_harness.sweep.run.lacks_bfloat16", lambda: slow)
+    more = ["--set", "models.small.backend=hf", "--set", "models.small.args={}"]
+    run = sweep(config, "--dry-run", *more, "--set", f"models.small.dtype={dtype}")
+    assert ("models.small.dtype=float32" in run.stderr) is told
+
+
 def test_a_dry_run_says_what_differs_from_the_cell_on_disk(config: Path, tmp_path: Path) -> None:
     cells = plan(parse_config({"name": "sweep", **yaml.safe_load(config.read_text())}))
     for cell in cells:
