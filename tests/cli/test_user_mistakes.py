@@ -24,7 +24,6 @@ sweep --help
 FAILED = """
 check model --rope yarn:factor=2 --context-length 5000  # --rope yarn:factor=20
 export model --rope yarn:factor=2 --out full            # give a new folder
-export empty --rope yarn:factor=2 --out new             # holds no config.json
 score --task gsm empty.jsonl
 score --task gsm text.txt
 table empty                                             # no cell.json and no results
@@ -43,6 +42,7 @@ rope --method nope                                      # 'nope' is not one of
 rope --method ntk --factor 0.5                          # factor: 0.5 is not allowed
 rope --method longrope --short-factor [1
 check empty                                             # holds no config.json
+export empty --rope yarn:factor=2 --out new             # holds no config.json
 check ./absent/model                                    # there is no folder
 check model --nope                                      # No such option
 check model --rope nope:factor=2                        # unknown type 'nope'
