@@ -303,11 +303,13 @@ def run_sweep(
         SweepError: the disk is full, workers cannot be started, or the cluster is gone.
     """
     with contextlib.ExitStack() as stack:
-        where: LocalExecutor | RayExecutor = LocalExecutor(visible_gpus(), config.jobs)
+        where: LocalExecutor | RayExecutor
         if executor == "ray":
             from leval_harness.sweep.ray_executor import connected
 
             where = stack.enter_context(connected(ray_address))
+        else:
+            where = LocalExecutor(visible_gpus(), config.jobs)
         check_gpus(grouped(cells, where.gpus), *where.at_a_place)
         folder = Folder.of(path)
         write_sweep(folder, config, cells, command)
