@@ -207,8 +207,8 @@ def _numbers(line: dict[str, Any], names: list[str]) -> list[tuple[str, float, f
         if name in NOTES or name.endswith("_stderr"):
             continue
         value = line.get(name)
-        both = value if isinstance(value, list) and len(value) == 2 else (value, 1.0)
-        top, bottom = map(finite, both)
+        is_ratio = isinstance(value, list) and len(value) == 2
+        top, bottom = map(finite, value) if is_ratio else (finite(value), 1.0)
         if top is None or bottom is None or bottom <= 0:
             continue
         if top < 0 and length_of(name) is not None:  # RULER's sign of another length
@@ -227,17 +227,12 @@ def notes_of(line: dict[str, Any]) -> dict[str, float]:
     `filtered_resps`. What a sweep wrote into the sample itself comes before both.
     """
     prompt = object_of(object_of(line.get("doc")).get("prompt"))
-    found = {}
-    for source in (line, marks_in(line.get("filtered_resps")), prompt):
-        for name in source.keys() & ALL_NOTES - found.keys():
-            value = source[name]
-            note = float(value) if isinstance(value, bool) else finite(value)
-            if note is not None:
-                found[name] = note
-    kept = [finite(prompt.get(name)) for name in ("kept_head", "kept_tail")]
-    if "kept_tokens" not in found and None not in kept:
-        found["kept_tokens"] = sum(each or 0.0 for each in kept)
-    return found
+    found = prompt | marks_in(line.get("filtered_resps"))
+    found |= {name: line[name] for name in line.keys() & ALL_NOTES}
+    numbers = {name: float(each) for name, each in found.items() if isinstance(each, int | float)}
+    if "kept_head" in numbers and "kept_tail" in numbers:
+        numbers["kept_tokens"] = numbers["kept_head"] + numbers["kept_tail"]
+    return numbers
 
 
 LOG_LIKELIHOODS = {"perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte"}
