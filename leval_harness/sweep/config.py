@@ -73,7 +73,7 @@ def _rope(rope: dict[str, Any]) -> RopeRequest:
     return RopeRequest.from_dict(rope)
 
 
-def _entries(value: object) -> object:
+def task_entries(value: object) -> list[Any]:
     """Task entries: one or a list, each a mapping, a task, or a list of tasks."""
     return [each if isinstance(each, Mapping) else {"tasks": each} for each in listed(value)]
 
@@ -83,11 +83,7 @@ Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+()=, @-]{0,79}$"
 FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
-Several = Annotated[
-    tuple[Item, ...],
-    Field(strict=False, min_length=1),
-    BeforeValidator(listed, json_schema_input_type=Item | list[Item]),
-]
+Several = Annotated[tuple[Item, ...], Field(strict=False, min_length=1), BeforeValidator(listed)]
 """A list; a single value counts as a list of one."""
 PlainMapping = dict[Text, JsonValue]
 """Passed through to lm-eval, to a model or to tasks, which know the keys."""
@@ -186,9 +182,7 @@ class SweepConfig(EntrySettings):
     tasks: Annotated[
         tuple[TaskEntry, ...],
         Field(strict=False, min_length=1),
-        BeforeValidator(
-            _entries, json_schema_input_type=TaskEntry | str | list[TaskEntry | str | list[str]]
-        ),
+        BeforeValidator(task_entries),
     ] = Field(description="What each cell evaluates.")
     context_lengths: Several[Count | None] = Field(
         (None,), description="Of every model and task that has none of its own, in tokens."
@@ -202,9 +196,6 @@ class SweepConfig(EntrySettings):
     )
     rope_precision: Literal["float32", "model"] = Field(
         "float32", description="Of the rotation on transformers; `model` is the model's own dtype."
-    )
-    timeout: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="Seconds after which a cell is ended."
     )
     jobs: Count = Field(1, description="Processes at a time for models that take no GPU.")
     confirm_run_unsafe_code: bool = Field(False, description="As lm-eval's option.")

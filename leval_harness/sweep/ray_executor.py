@@ -26,8 +26,8 @@ def work(request: WorkerRequest, group: str) -> None:
 
 
 @contextlib.contextmanager
-def connected(address: str | None) -> "Iterator[RayExecutor]":
-    """Join the cluster of an address or of the environment, or start one here.
+def connected() -> "Iterator[RayExecutor]":
+    """Join the cluster of `RAY_ADDRESS`, or start one here.
 
     Raises:
         ConfigError: Ray is not installed.
@@ -42,7 +42,7 @@ def connected(address: str | None) -> "Iterator[RayExecutor]":
     try:
         if not joined:
             quiet = {"include_dashboard": False, "log_to_driver": False}
-            ray.init(address=address, logging_level="WARNING", **quiet)
+            ray.init(logging_level="WARNING", **quiet)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise SweepError(f"Ray: {error}") from error
     for number, handler in handlers.items():  # Ray replaces them

@@ -185,15 +185,6 @@ def devices(names: Sequence[str]) -> dict[str, str]:
     return {DEVICES[0]: chosen, DEVICES[1]: chosen}
 
 
-def lacks_bfloat16() -> bool:
-    """Whether this is an x86 CPU without instructions for bfloat16: float32 is faster there."""
-    try:
-        flags = Path("/proc/cpuinfo").read_text().split()
-    except OSError:
-        return False
-    return "flags" in flags and not {"avx512_bf16", "amx_bf16"} & set(flags)
-
-
 @dataclass
 class Sweep:
     """The loop that starts workers while cells are open.
@@ -281,7 +272,6 @@ def run_sweep(
     path: Path,
     command: str,
     executor: str = "local",
-    ray_address: str | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, CellState]:
     """Compute the cells of a sweep that nobody has computed or computes.
@@ -291,8 +281,7 @@ def run_sweep(
         cells: as planned.
         path: folder of the results.
         command: what the user typed, for the record.
-        executor: `local` or `ray`, at `ray_address`.
-        ray_address: of a running cluster.
+        executor: `local` or `ray`.
         say: takes a line for the user.
 
     Returns:
@@ -307,7 +296,7 @@ def run_sweep(
         if executor == "ray":
             from leval_harness.sweep.ray_executor import connected
 
-            where = stack.enter_context(connected(ray_address))
+            where = stack.enter_context(connected())
         else:
             where = LocalExecutor(visible_gpus(), config.jobs)
         check_gpus(grouped(cells, where.gpus), *where.at_a_place)
@@ -321,7 +310,6 @@ def run_sweep(
             began=folder.began,
             sweep=uuid.uuid4().hex[:12],
             command=command,
-            timeout=config.timeout,
         )
         states = Sweep(folder, cells, where, Progress(cells, folder), request).run()
         if not elsewhere(states):

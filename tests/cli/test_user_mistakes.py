@@ -16,7 +16,6 @@ export model --rope yarn:factor=2 --out new
 score --task gsm one.jsonl
 table {results}/posgen
 page {results}/posgen --out new
-data list sample
 data verify sample
 posgen table {results}/posgen_train
 sweep --help
@@ -28,7 +27,7 @@ score --task gsm empty.jsonl
 score --task gsm text.txt
 table empty                                             # no cell.json and no results
 page {results}/posgen --out full                        # give a new folder
-data list absent                                        # does not exist
+data verify absent                                      # does not exist
 data verify empty                                       # has no coursera.jsonl
 prompt leval_closed_gsm --model absent --data-dir sample --context-length 900   # cannot be loaded
 posgen evaluate empty --encoding yarn                   # posgen train
@@ -69,7 +68,7 @@ sweep text.txt                                          # must be a mapping
 sweep quickstart --set nope                             # key=value
 sweep quickstart --dry-run --set method.yarn.factor=2   # did you mean 'methods'
 sweep quickstart --executor nope                        # 'nope' is not one of
-sweep quickstart --dry-run --set models.SmolLM2-135M.path=./absent   # there is no folder ./absent
+sweep quickstart --dry-run --set models.SmolLM2-135M.path=./absent   # there is no folder
 data fetch                                              # --out
 model nope                                              # 'nope' is not
 posgen train                                            # --out
@@ -83,7 +82,9 @@ posgen table {results}/posgen_train --pair rope:proportional rope   # 'proportio
 finetune model                                          # --out
 finetune model --out new --data text.txt --preset cpuu  # did you mean 'cpu'
 finetune model --out new --data text.txt --steps x      # --steps
-lm-eval run --rope                                      # --rope: expected one argument
+lm-eval run --rope                                      # '--rope' requires an argument
+lm-eval run --rope yarn:factor=2 --rope-precision half  # 'half' is not one of
+lm-eval run --rope yarn:factor=2 --context-length 0     # 0 is not in the range
 lm-eval run --rope-precision model                      # go with --rope
 """
 """Behind a line, what is said."""

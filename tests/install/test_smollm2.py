@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from leval_harness import smollm2
 from leval_harness.cli.checkpoints import model as command
-from leval_harness.cli.lm_eval_run import RopeOptions, complete
+from leval_harness.cli.lm_eval_run import complete
 from leval_harness.parity.setups import Setup
 
 
@@ -90,5 +90,5 @@ def test_commands_take_its_name_for_its_folder(cache: Path) -> None:
     (folder / "config.json").write_text("{}")
     assert Setup.parse("hf-long:smollm2,dtype=float32").target == str(folder)
     settings = argparse.Namespace(model_args={"pretrained": "smollm2"}, tasks=["leval_closed_gsm"])
-    complete(settings, RopeOptions())
+    complete(settings, {"rope": None})
     assert settings.model_args["pretrained"] == str(folder)

@@ -1,6 +1,5 @@
 """Which cells share a load, which GPUs a worker sees, and who starts next."""
 
-import importlib.metadata
 import json
 import os
 import stat
@@ -110,17 +109,6 @@ def test_models_that_differ_in_what_is_loaded_share_nothing(
     keys = {planned({"backend": "hf", **each})[0].group for each in changes}
     keys.add(planned({"backend": "hf"}, rope_precision="model")[0].group)
     assert len(keys) == len(changes) + 1
-
-
-def test_an_installation_that_vllm_does_not_know_is_told(
-    planned: Callable[..., list[PlannedCell]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An entry point of an earlier version: vLLM would load nothing and say so in a log alone."""
-    entry = importlib.metadata.EntryPoint("resonance_rope", "gone:register", "vllm.general_plugins")
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [entry])
-    with pytest.raises(ConfigError, match=r"method .rope. @ 4096: vLLM does not .* install"):
-        planned({"backend": "vllm"})
-    assert planned({"backend": "vllm"}, methods={"shipped": None})
 
 
 def test_what_was_found_apart_is_a_group_of_its_own(

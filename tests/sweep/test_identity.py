@@ -11,9 +11,10 @@ import pytest
 import yaml
 
 from leval_harness.cell_record import cell_id
-from leval_harness.sweep import ConfigError, ModelNotFoundError, cells, identity
+from leval_harness.sweep import ConfigError, cells, identity
 from leval_harness.sweep.config import parse_config
 from leval_harness.sweep.identity import closest, differences
+from resonance_vllm.errors import SettingError
 
 LLAMA = {
     "model_type": "llama",
@@ -100,7 +101,6 @@ DECIDES = {
 DECIDES_NOTHING = {
     "label": {"model": {"label": "Shown"}},
     "jobs": {"jobs": 3},
-    "timeout": {"timeout": 60.0},
     "gpus": {"model": {"gpus": 4}},
     "name": {"name": "elsewhere"},
     "baseline and margin": {"baseline": "yarn", "margin": 0.1},
@@ -256,7 +256,7 @@ def test_a_version_that_computes_counts(
     monkeypatch.setattr(identity, "package_versions", lambda backend: {**real, "torch": "9.9"})
     assert ids(content) != before
     monkeypatch.setattr(identity, "package_versions", lambda backend: {**real})
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")  # recorded, and no part of it
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")  # no part of it
     assert ids(content) == before
 
 
@@ -292,7 +292,7 @@ def test_the_closest_cell_on_disk_is_named_with_what_differs(
         ({"tasks": ["leval_closed_gms"]}, ConfigError, "did you mean .*leval_closed_gsm"),
         ({"tasks": ["nowhere.yaml"]}, ConfigError, "tasks: there is no file nowhere.yaml"),
         ({"tasks": ["ppl_pg19"]}, ConfigError, "has no pg19.jsonl|is not there|no pg19"),
-        ({"model": {"path": "./nowhere"}}, ModelNotFoundError, "there is no folder ./nowhere"),
+        ({"model": {"path": "./nowhere"}}, SettingError, "small.path: there is no folder"),
         ({"metadata": {"data_dir": "sample", "num_docs": 0}}, ConfigError, r"metadata\.num_docs"),
     ],
 )  # fmt: skip
@@ -307,5 +307,5 @@ def test_what_cannot_be_computed_is_refused(
 
 def test_an_adapter_is_no_model(content: dict[str, Any], checkpoint: Path) -> None:
     (checkpoint / "config.json").rename(checkpoint / "adapter_config.json")
-    with pytest.raises(ModelNotFoundError, match="an adapter goes into args, as peft"):
+    with pytest.raises(SettingError, match="no config"):
         ids(content)
