@@ -7,6 +7,7 @@ folder.
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -32,13 +33,11 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.5
 DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-SMI = (
-    (["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"], str.split),
-    (["rocm-smi", "--showid", "--csv"], lambda text: [
-        line.split(",")[0].removeprefix("card") for line in text.split() if line.startswith("card")
-    ]),
-)  # fmt: skip
-"""Commands that list GPUs, and how their output is read."""
+SMI = {
+    "nvidia-smi --query-gpu=index --format=csv,noheader": r"^\d+",
+    "rocm-smi --showid --csv": r"^card(\d+)",
+}
+"""Command that lists GPUs -> where their numbers stand in its output."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +63,11 @@ def visible_gpus() -> list[str]:
     for variable in DEVICES:
         if (given := os.environ.get(variable)) is not None:
             names = [each.strip() for each in given.split(",")]
-            end = names.index("-1") if "-1" in names else len(names)  # CUDA stops there
-            return [name for name in names[:end] if name]
-    for command, names_in in SMI:
+            return [name for name in names if name not in ("", "-1")]
+    for command, number in SMI.items():
         with contextlib.suppress(OSError):
-            output = subprocess.run(command, capture_output=True, text=True, check=False)
-            if output.returncode == 0 and (names := names_in(output.stdout)):
+            output = subprocess.run(command.split(), capture_output=True, text=True, check=False)
+            if names := re.findall(number, output.stdout, re.MULTILINE):
                 return names
     return []
 

@@ -59,18 +59,6 @@ def test_rope_settings_join_the_model_args(model: Path, form: Any, backend: str)
     assert args["max_model_len" if "vllm" in backend else "max_length"] == 16384
 
 
-@pytest.mark.parametrize(("backend", "limit"), [("hf", "max_length"), ("vllm", "max_model_len")])
-def test_two_factors_can_have_one_length(model: Path, backend: str, limit: str) -> None:
-    lengths = set()
-    for factor in (2, 4):
-        arguments = ["--model_args", f"pretrained={model},{limit}=9000", "--model", backend]
-        args = asked("--rope", f"yarn:factor={factor}", *arguments).model_args
-        rope = (args["hf_overrides"] if backend == "vllm" else args)["rope_parameters"]
-        assert rope["factor"] == factor
-        lengths.add(args[limit])
-    assert lengths == {9000}
-
-
 ROPE, OF_MODEL = ["--rope", "yarn:factor=2"], "--model_args=pretrained=M"
 LINES: dict[str, tuple[list[str], str]] = {
     "no model": (ROPE, "pretrained"),
@@ -86,7 +74,6 @@ LINES: dict[str, tuple[list[str], str]] = {
     ),
     "an answer's length": (['--gen_kwargs={"max_gen_toks": 0}'], r"gen_kwargs\.max_gen_toks: 0"),
     "a misspelt setting": (["--metadata", "trunctation=left"], r"metadata\.trunctation: unknown"),
-    "a shortened option": (["--metad", "trunctation=left"], r"metadata\.trunctation: unknown"),
 }
 """Mistakes on the command line, and what is said of them; M is a checkpoint."""
 

@@ -142,7 +142,7 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, 
         ("3, 1", ["3", "1"]),
         ("GPU-8932f937,MIG-41d2a7ba", ["GPU-8932f937", "MIG-41d2a7ba"]),
         ("", []),
-        ("0,-1,2", ["0"]),
+        ("-1", []),
     ],
 )
 def test_visible_gpus_are_those_of_the_variable(
