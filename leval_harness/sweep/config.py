@@ -63,16 +63,6 @@ def _args(given: dict[str, Any]) -> dict[str, Any]:
     return args
 
 
-def _rope(rope: dict[str, Any]) -> RopeRequest:
-    """A RoPE dictionary: kind and keys are checked here, the rest where the model is known."""
-    if not isinstance(rope.get("rope_type"), str):
-        raise ValueError(
-            "needs rope_type, for instance {rope_type: yarn, factor: 2.0}, or null for the "
-            "checkpoint as shipped"
-        )
-    return RopeRequest.from_dict(rope)
-
-
 def task_entries(value: object) -> list[Any]:
     """Task entries: one or a list, each a mapping, a task, or a list of tasks."""
     return [each if isinstance(each, Mapping) else {"tasks": each} for each in listed(value)]
@@ -95,7 +85,7 @@ BatchSize = Count | Annotated[str, Field(pattern=r"^auto(:[1-9]\d*)?$")]
 if TYPE_CHECKING:
     RopeMapping = RopeRequest
 else:
-    RopeMapping = Annotated[PlainMapping, AfterValidator(_rope)]
+    RopeMapping = Annotated[PlainMapping, AfterValidator(RopeRequest.from_dict)]
 
 
 class ModelConfig(Settings):

@@ -52,7 +52,7 @@ MISTAKES: list[tuple[str, Any, str]] = [
     ("models/small/batch_size", "auto:0", r"config\.models\.small\.batch_size.*: .*auto:0"),
     ("models/small", {"backend": "hf"}, r"config\.models\.small\.path: "),
     ("models", {}, r"config\.models: "),
-    ("methods/yarn", {"factor": 2}, r"config\.methods\.yarn: needs rope_type"),
+    ("methods/yarn", {"factor": 2}, r"config\.methods\.yarn\.rope_type: missing"),
     ("methods/yarn", {"rope_type": "yran"}, r"did you mean .*yarn"),
     ("methods/yarn", {"rope_type": "yarn", "facter": 2}, r"yarn\.facter: .* mean 'factor'"),
     ("baseline", "rop", r"config\.baseline: 'rop' .*did you mean 'rope'"),
