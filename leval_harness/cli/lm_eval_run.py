@@ -5,13 +5,14 @@ model nor settings, get a file for each.
 """
 
 import argparse
-import contextlib
 import dataclasses
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
+from unittest.mock import patch
 
 from leval_harness.backends import libraries, library_of
 from leval_harness.secrets import refuse_credentials
@@ -100,23 +101,15 @@ def stated(settings: argparse.Namespace) -> dict[str, Any]:
     return values
 
 
-@contextlib.contextmanager
-def requests_cache(values: Mapping[str, Any]) -> Iterator[None]:
+def requests_cache(values: Mapping[str, Any]) -> AbstractContextManager[Any]:
     """Keep `--cache_requests` apart for each model and its settings, inside of this.
 
     Its key knows neither lengths nor tokenizer, from which synthetic tasks make their texts.
     """
-    if not values.get("cache_requests"):
-        yield
-        return
     from lm_eval.caching import cache
 
-    before = cache.PATH
-    cache.PATH = f"{before}/{digest(values['model_args'], values['metadata'])}"
-    try:
-        yield
-    finally:
-        cache.PATH = before
+    own = digest(values["model_args"], values["metadata"])
+    return patch.object(cache, "PATH", f"{cache.PATH}/{own}")
 
 
 def digest(*parts: Any) -> str:

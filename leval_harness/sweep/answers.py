@@ -38,16 +38,10 @@ Numbered = tuple[int, Any]
 
 
 class Answers:
-    """The answers of one cell; a context inside of which its model keeps them.
+    """The answers of one cell in one `attempt`; a context inside of which its model keeps them.
 
     It is the cache hook of the model meanwhile: lm-eval's own cache knows neither model nor
     rotation, and two answers to one request are one to it.
-
-    Args:
-        model: that answers.
-        cell: what is asked.
-        place: folder of the sweep.
-        attempt: name of this attempt, `<cell>.<turn>`.
     """
 
     def __init__(self, model: "LoadedModel", cell: CellRecord, place: Folder, attempt: str) -> None:
@@ -206,12 +200,7 @@ def _document(numbered: Numbered) -> object:
 def finished_losses(
     cell: CellRecord, cells: Path
 ) -> Iterator[tuple[tuple[str, str, str], Logprobs]]:
-    """Task, text and digest -> losses of its tokens, from cells that differ in the number of texts.
-
-    Args:
-        cell: that is computed; its `metadata.reads` says which read.
-        cells: folder of the finished ones.
-    """
+    """Task, text and digest -> losses, from `cells` that differ in the number of texts alone."""
     read = cell.metadata.get("reads")
     for folder in sorted(cells.iterdir()) if read else ():
         record = read_object(folder / CELL) or {}

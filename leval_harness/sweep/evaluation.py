@@ -25,11 +25,7 @@ log = logging.getLogger("leval_harness.sweep.worker")
 
 
 class LoadedModel:
-    """lm-eval's model of a group: loaded once, as shipped where its cells differ in the rotation.
-
-    Args:
-        cells: of the group.
-    """
+    """lm-eval's model of a group, loaded as shipped where its cells differ in the rotation."""
 
     def __init__(self, cells: Sequence[CellRecord]) -> None:
         cell = cells[0]

@@ -202,12 +202,7 @@ def _short(value: Any) -> str:
 
 
 def closest(record: CellRecord, cells: Iterable[Path]) -> tuple[str, dict[str, tuple[str, str]]]:
-    """The finished cell that is most like a planned one, and in what they differ.
-
-    Args:
-        record: of the planned cell.
-        cells: folders of finished cells.
-    """
+    """The one of some finished cells that is most like a planned one, and in what they differ."""
     found = []
     for folder in cells:
         identity = (read_object(folder / CELL) or {}).get("identity")

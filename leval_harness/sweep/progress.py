@@ -20,13 +20,7 @@ def duration(seconds: float) -> str:
 
 
 class Progress:
-    """Writes when a cell starts or ends, and once a minute how far the running ones are.
-
-    Args:
-        cells: of the sweep.
-        folder: of it.
-        write: takes a line.
-    """
+    """Writes when a cell starts or ends, and once a minute how far the running ones are."""
 
     def __init__(
         self,

@@ -253,10 +253,10 @@ def _may_be_abandoned(state: CellState, since: float) -> bool:
     """Whether a cell is open, or its owner has not been seen to live since a time."""
     if state.is_over or state.owner is None:
         return state.is_open
-    with contextlib.suppress(FileNotFoundError):
-        claim: Path = state.owner["claim"]
-        return claim.stat().st_mtime < since
-    return False
+    try:
+        return bool(state.owner["claim"].stat().st_mtime < since)
+    except FileNotFoundError:
+        return False
 
 
 def elsewhere(states: Mapping[str, CellState]) -> list[Mapping[str, Any]]:

@@ -36,11 +36,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Group:
-    """The cells of a worker, claimed one after the other.
-
-    Args:
-        request: what the sweep has sent.
-    """
+    """The cells of a worker, claimed one after the other."""
 
     def __init__(self, request: WorkerRequest) -> None:
         self.request, self.place = request, request.place

@@ -59,14 +59,7 @@ class WorkerRequest:
 
 @dataclass
 class Worker:
-    """A running worker, with a session of its own that all that it starts belongs to.
-
-    Attributes:
-        request: what it was given.
-        group: key of its group.
-        gpus: names of those that it sees.
-        process: of the worker.
-    """
+    """A running worker, with a session of its own that all that it starts belongs to."""
 
     request: WorkerRequest
     group: str
