@@ -102,16 +102,13 @@ class Answers:
         log.info("%d of %d answers are there already", len(answers), len(requests))
         self._count(len(answers))
         for part in portions(kind, [x for x in enumerate(requests) if x[0] not in answers]):
-            before = self.answered
             self.waiting.clear()
             for _, request in part:
                 self.waiting[_text(kind, request.args)].append(key_of(kind, request))
             found = method([request for _, request in part], **options)
             for (at, request), answer in zip(part, found, strict=True):
                 answers[at] = answer
-                if kind == REQUEST:
-                    self.add_partial(kind, request.args, answer)
-            self._count(before + len(part) - self.answered)  # of a backend that tells none
+                self.add_partial(kind, request.args, answer)  # unless the backend has told it
         return [answers[at] for at in range(len(requests))]
 
     def add_partial(self, kind: str, arguments: Sequence[Any], answer: Any) -> None:
@@ -158,7 +155,7 @@ class Answers:
 
     def _count(self, number: int) -> None:
         """Note how many requests are answered."""
-        self.answered = min(self.asked, self.answered + number)
+        self.answered += number
         if time.monotonic() - self.written > 1.0 or self.answered == self.asked:
             self.written = time.monotonic()
             with contextlib.suppress(OSError):

@@ -20,17 +20,24 @@ CELL = CellRecord.model_validate(
 
 
 class Counting:
-    """A model whose every answer is another number, told at once; it ends at a number."""
+    """A model whose every answer is another number, told at once or not; it ends at a number."""
 
-    def __init__(self, first: int, last: int) -> None:
+    def __init__(self, first: int, last: int, tells: bool = True) -> None:
         self.numbers, self.cache_hook = iter(range(first, last)), CacheHook(None)
+        self.tells = tells
 
     def generate_until(self, requests: list[Any]) -> list[str]:
         answers = []
         for request in requests:
             answers.append(str(next(self.numbers)))  # StopIteration stands for a kill
-            self.cache_hook.add_partial("generate_until", request.args, answers[-1])
+            if self.tells:
+                self.cache_hook.add_partial("generate_until", request.args, answers[-1])
         return answers
+
+
+def attempt(folder: Folder, turn: int, model: Counting, requests: list[Instance]) -> Any:
+    with Answers(SimpleNamespace(lm=model, ends=None), CELL, folder, f"c.{turn}"):
+        return model.generate_until(requests)
 
 
 def asked(task: str, number: int, document: str = "d") -> Instance:
@@ -45,15 +52,20 @@ def test_tasks_that_ask_the_same_keep_their_own_answers(tmp_path: Path) -> None:
     folder = Folder.of(tmp_path)
     one, two = [[asked(task, number) for number in range(2)] for task in ("one", "two")]
 
-    def attempt(turn: int, model: Counting, requests: list[Instance]) -> Any:
-        with Answers(SimpleNamespace(lm=model, ends=None), CELL, folder, f"c.{turn}"):
-            return model.generate_until(requests)
-
     with pytest.raises(StopIteration):
-        attempt(1, Counting(0, 3), two + one)
-    assert attempt(2, Counting(10, 20), one + two) == ["2", "10", "0", "1"]
-    assert attempt(3, Counting(30, 30), one + two) == ["2", "10", "0", "1"]
+        attempt(folder, 1, Counting(0, 3), two + one)
+    assert attempt(folder, 2, Counting(10, 20), one + two) == ["2", "10", "0", "1"]
+    assert attempt(folder, 3, Counting(30, 30), one + two) == ["2", "10", "0", "1"]
     assert (folder.work / "progress" / "c").read_text() == "4 4"
+
+
+def test_a_backend_that_tells_no_answer_has_it_kept_with_its_portion(tmp_path: Path) -> None:
+    requests = [asked("one", number) for number in range(MOST_REQUESTS + 6)]
+    folder = Folder.of(tmp_path)
+    with pytest.raises(StopIteration):
+        attempt(folder, 1, Counting(0, MOST_REQUESTS, tells=False), requests)
+    found = attempt(folder, 2, Counting(100, 106, tells=False), requests)
+    assert found == [*map(str, range(MOST_REQUESTS)), *map(str, range(100, 106))]
 
 
 @pytest.mark.parametrize(

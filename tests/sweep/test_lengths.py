@@ -54,16 +54,6 @@ def test_a_cell_asks_for_its_length_alone(tmp_path: Path, folder: str) -> None:
         assert record.model_args["max_length"] == length + beside
 
 
-@pytest.mark.parametrize("folder", [*TOLD, *UNTOLD])
-def test_members_of_a_folder_are_told_the_same(folder: str) -> None:
-    index = lengths.lm_eval_index()
-    names = [n for n, e in index.items() if f"/tasks/{folder}/" in str(e.yaml_path)]
-    assert folder in names
-    assert len(names) > 5
-    told = {str(lengths.told_length([name], {}, 4096)) for name in names}
-    assert told == {str({KEY: TOLD[folder](4096)} if folder in TOLD else {})}
-
-
 def test_a_tag_is_told_what_its_tasks_are() -> None:
     assert lengths.told_length(["longcxt"], {}, 8192) == {KEY: [8192]}
     assert lengths.told_length(["wikitext"], {}, 8192) == {}

@@ -74,14 +74,11 @@ def begin(forks: Forks, config: Path, out: Path, *options: str) -> int:
     return forks.begin(SWEEP, *words, err=str(forks.out))
 
 
-@pytest.mark.parametrize(
-    "points", [4, pytest.param(40, marks=[pytest.mark.long, pytest.mark.timeout(3600)])]
-)
 def test_a_sweep_killed_at_any_moment_goes_on(
-    tiny: Path, quiet: dict[str, Any], forks: Forks, tmp_path: Path, points: int
+    tiny: Path, quiet: dict[str, Any], forks: Forks, tmp_path: Path
 ) -> None:
     """Its worker ends with it, what was done stays byte for byte, and the rest is as if quiet."""
-    dice, out = random.Random(7), tmp_path / "0"
+    dice, out, points = random.Random(7), tmp_path / "0", 4
     for point in range(points):
         sweep = begin(forks, tiny / "sweep.yaml", out)
         time.sleep(dice.uniform(0.0, 3.0))
@@ -206,9 +203,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.needs("mount")
-@pytest.mark.parametrize(
-    "kib", [40, *(pytest.param(kib, marks=pytest.mark.long) for kib in (8, 80, 160))]
-)
+@pytest.mark.parametrize("kib", [40, pytest.param(160, marks=pytest.mark.long)])
 def test_a_really_full_disk_costs_nothing(
     tiny: Path, quiet: dict[str, Any], forks: Forks, small_disk: Path, kib: int
 ) -> None:
@@ -219,11 +214,8 @@ def test_a_really_full_disk_costs_nothing(
     ended = forks.command("sweep", tiny / "sweep.yaml", "--out", small_disk)
     assert ended.returncode in (1, 2)
     assert "Traceback" not in ended.stdout + ended.stderr
-    assert (
-        "space" in ended.stderr
-        or "disk is full" in ended.stderr
-        or "table is not" in (ended.stderr)
-    ), ended.stderr
+    said = ("space", "disk is full", "table is not")
+    assert any(each in ended.stderr for each in said), ended.stderr
     before = {path: path.read_bytes() for path in small_disk.glob("sweep/cells/*/*")}
     room("64m")
     assert forks.sweep(tiny / "sweep.yaml", small_disk) == 0, forks.said()
