@@ -30,7 +30,7 @@ from resonance_vllm.errors import SettingError, UserError, needs_extra
 )  # fmt: skip
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
-def lm_eval(context: click.Context, arguments: tuple[str, ...], **options: Any) -> None:
+def lm_eval(context: click.Context, /, arguments: tuple[str, ...], **options: Any) -> None:
     """Run lm-eval with our RoPE types, models and tasks registered; its arguments follow.
 
     Example: leval-harness lm-eval run --model hf --model_args pretrained=MODEL --tasks leval_closed

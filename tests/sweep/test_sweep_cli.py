@@ -145,9 +145,10 @@ def test_lines_say_what_happens_and_how_long_it_takes(
     (folder.work / "progress" / two).write_text("1 2")
     now[0] = 300.0
     progress.update(states({one: "failed", two: "running"}))
-    assert lines[-1].endswith("failed: no luck after 0:00:00, ETA 0:05:00"), "nothing is gained"
-    progress.update(states({one: "failed", two: "done"}))
-    assert "[2/2, 1 failed]" in lines[-1]
+    assert lines[-1].endswith(": 0:01:40, 50%, ETA 0:05:00"), "what failed is nothing gained"
+    progress.update(states({one: "failed", two: "failed"}))
+    assert "[2/2, 2 failed]" in lines[-1]
+    assert "failed: no luck" in lines[-1]
 
 
 def test_the_last_line_of_a_log_is_its_last_state() -> None:
