@@ -122,7 +122,7 @@ def export(checkpoint: Path, rope_text: str, out: Path, as_json: bool) -> None:
 
     Another folder with per-dimension factors in config.json (`longrope`), for transformers and
     vLLM. Weights are linked or copied, never rewritten. Methods that follow the sequence's length
-    (dynamic) are refused. The exact phase of Resonance is lost: see docs/reference/export.md.
+    (dynamic) are refused. The exact phase of Resonance is lost.
 
     Example: leval-harness export ./smollm2 --rope resonance_yarn:factor=2 --out ./smollm2-16k
     """
