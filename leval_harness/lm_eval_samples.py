@@ -207,8 +207,9 @@ def _numbers(line: dict[str, Any], names: list[str]) -> list[tuple[str, float, f
         if name in NOTES or name.endswith("_stderr"):
             continue
         value = line.get(name)
-        is_ratio = isinstance(value, list) and len(value) == 2
-        top, bottom = map(finite, value) if is_ratio else (finite(value), 1.0)
+        top, bottom = finite(value), finite(1.0)
+        if isinstance(value, list) and len(value) == 2:
+            top, bottom = map(finite, value)
         if top is None or bottom is None or bottom <= 0:
             continue
         if top < 0 and length_of(name) is not None:  # RULER's sign of another length
