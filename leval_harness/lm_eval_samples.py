@@ -207,7 +207,8 @@ def _numbers(line: dict[str, Any], names: list[str]) -> list[tuple[str, float, f
         if name in NOTES or name.endswith("_stderr"):
             continue
         value = line.get(name)
-        top, bottom = finite(value), finite(1.0)
+        top: float | None = finite(value)
+        bottom: float | None = 1.0
         if isinstance(value, list) and len(value) == 2:
             top, bottom = map(finite, value)
         if top is None or bottom is None or bottom <= 0:

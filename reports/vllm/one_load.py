@@ -1,0 +1,67 @@
+"""A sweep with one load for all cells, and with a load for each: seconds, and numbers apart.
+
+python one_load.py CONFIG WORK [KEY=VALUE ...]    # CONFIG: one_load.yaml, or quickstart
+"""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+import leval_harness as lh
+from leval_harness.sweep.cells import plan
+from leval_harness.sweep.claims import Folder
+from leval_harness.sweep.config_files import load_config
+
+KEYS = ["method", "context_length", "task", "name", "filter"]
+
+
+def timed(config, overrides, folder, *, alone):
+    """Seconds of a sweep; with `alone` each cell is a group of its own, in a process of its own."""
+    if alone:
+        apart = Folder.of(folder).work / "apart"
+        for cell in plan(load_config(config, overrides)):
+            (apart / cell.id).touch()
+    sets = [word for each in overrides for word in ("--set", each)]
+    words = ["sweep", config, "--out", str(folder), *sets]
+    started = time.monotonic()
+    subprocess.run([sys.executable, "-m", "leval_harness", *words], check=True)
+    return time.monotonic() - started
+
+
+def losses(folder):
+    """Nats of the tokens of every text, float64, by cell and file."""
+    return {
+        f"{path.parent.name}/{path.name}": np.load(path).astype(np.float64)
+        for path in folder.glob("cells/*/losses_*.npy")
+    }
+
+
+def main(config, work, *overrides):
+    """Run both forms and print what they took and how far apart their numbers are."""
+    work = Path(work)
+    folders = {False: work / "one", True: work / "each"}
+    seconds = {alone: timed(config, overrides, at, alone=alone) for alone, at in folders.items()}
+    logs = {alone: list(at.glob("cells/*/log.txt")) for alone, at in folders.items()}
+    loads = {
+        alone: sum("model ready after" in log.read_text(errors="replace") for log in logs[alone])
+        for alone in folders
+    }
+    for alone, name in ((False, "one load"), (True, "a load for each cell")):
+        ran = lh.load(folders[alone]).runs["seconds"].sum()
+        print(f"{name}: {seconds[alone]:.0f} s, of it evaluation {ran:.0f}; {loads[alone]} loads")
+    frames = [lh.load(at).scores.merge(lh.load(at).runs, on="run") for at in folders.values()]
+    both = frames[0].merge(frames[1], on=KEYS, suffixes=("", "_alone"))
+    apart = (both["value"] - both["value_alone"]).abs()
+    print(
+        f"{len(both)} numbers, {(apart == 0).sum()} equal to the bit, most apart {apart.max():.2e}"
+    )
+    first, second = map(losses, folders.values())
+    far = [np.nanmax(np.abs(first[name] - second[name])) for name in first if name in second]
+    print(f"token losses of {len(far)} texts: most apart {max(far, default=0):.2e} nats")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
