@@ -69,12 +69,9 @@ def batches(texts: Sequence[list[int]], most: Sequence[int], least: int = 1) -> 
 
 
 def sized(widths: Mapping[int, int], most: int, tokens: int) -> Iterator[list[int]]:
-    """Divide rows into batches, the narrow ones first.
+    """Divide rows, whose `widths` are own tokens, into batches, the narrow ones first.
 
-    Args:
-        widths: own tokens of each row, by its number.
-        most: largest number of rows of a batch.
-        tokens: largest number of own tokens of a batch of several rows, padding included.
+    A batch has at most `most` rows, and several of them at most `tokens`, padding included.
     """
     batch: list[int] = []
     for row in sorted(widths, key=widths.__getitem__):

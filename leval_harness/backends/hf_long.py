@@ -71,7 +71,7 @@ class HFLong(HF):
     def set_rope(
         self, rope: Mapping[str, Any] | None, precision: str, context_length: int | None
     ) -> None:
-        """As for `HF`. How the model shares texts is found anew."""
+        """As `registry.set_rope`. How the model shares texts is found anew."""
         self.__dict__.pop("reuse", None)
         super().set_rope(rope, precision, context_length)
 
@@ -120,10 +120,7 @@ class HFLong(HF):
     ) -> None:
         """Read what prompts share, and let lm-eval's `generate_until` answer those that go on.
 
-        Args:
-            texts: token ids of prompts.
-            places: number of each.
-            answer: takes the numbers of prompts.
+        `answer` takes the `places` of prompts whose token ids are `texts`.
         """
         reader = self._reader()
         # Padding would change answers that depend on earlier tokens.
@@ -199,13 +196,9 @@ class HFLong(HF):
     ) -> list[tuple[float, bool]]:
         """Sum of log-probabilities of given tokens, and whether greedy decoding would give them.
 
-        A request unpacks to (cache key or None, context ids, scored ids). Softmax and sum are
-        float32 or wider whatever the model's dtype is.
+        A request unpacks to (cache key or None, context ids, scored ids).
         """
-        passages = []
-        for request in requests:
-            key, context, scored = request
-            passages.append(Passage(context, scored, self.max_length, key))
+        passages = [Passage(*parts, self.max_length, key) for key, *parts in requests]
         # Closed at once where the cache raises: what runs a model is switched back.
         with closing(self._scored(passages, disable_tqdm, share=True)) as finished:
             for passage in finished:
@@ -256,11 +249,7 @@ class HFLong(HF):
 
     @contextmanager
     def _running(self, total: int, title: str, disable_tqdm: bool) -> Iterator[Any]:
-        """Answer requests with progress, from the state in which the model was loaded.
-
-        Raises:
-            UserError: memory did not suffice.
-        """
+        """Answer requests with progress, from the state in which the model was loaded."""
         from accelerate.utils.memory import should_reduce_batch_size
 
         self.forget()
@@ -276,7 +265,7 @@ class HFLong(HF):
             known = isinstance(error, MemoryError | torch.OutOfMemoryError)
             if not known and not should_reduce_batch_size(error):
                 raise
-            first = (str(error).splitlines() or [type(error).__name__])[0][:200]
+            first = str(error).partition("\n")[0][:200]
             raise UserError(
                 f"out of memory: {first}; set a smaller prefill_chunk (now "
                 f"{self.prefill_chunk or f'{CHUNK}, and whole texts that share nothing'}) "

@@ -10,8 +10,8 @@ from transformers import DynamicCache
 
 from leval_harness.backends.forward import Head, token_scores
 from leval_harness.backends.registry import backend_class
-from leval_harness.parity.reading import Messages, Reader
 from leval_harness.parity.setups import Setup
+from leval_harness.parity.side import Messages, Reader
 from leval_tasks.token_logprobs import Logprobs, scored_requests
 from resonance_vllm.errors import SettingError, UserError
 

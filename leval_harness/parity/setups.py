@@ -23,10 +23,7 @@ from resonance_vllm.core.spec import RopeRequest, parsed_value
 from resonance_vllm.errors import SettingError, one_of, shown
 
 SERVER, SAVED = "server", "saved"
-PACKAGES = {
-    "transformers": ("torch", "transformers", "lm-eval"),
-    "vllm": ("torch", "vllm", "transformers", "lm-eval"),
-}
+PACKAGES = ("torch", "transformers", "vllm")
 OWN_ARGUMENTS = {"transformers": ("rope", "threads", "prefill_chunk"), "vllm": ("rope",)}
 """Arguments of a local setup that the backend does not get."""
 
@@ -50,11 +47,7 @@ class Setup:
 
     @classmethod
     def parse(cls, text: str, rope: str | None = None) -> Self:
-        """Read a setup.
-
-        Args:
-            text: see the module.
-            rope: as for `--rope`; the same as the argument `rope`.
+        """Read a setup from its text, see the module; `rope` is the same as the argument `rope`.
 
         Raises:
             SettingError: names the part that cannot be read and what is allowed.
@@ -68,23 +61,19 @@ class Setup:
         else:
             kind = SAVED if target.endswith(".npz") else "hf"
         if not target or "=" in target.partition("/")[0]:
-            prefixes = ", ".join(f"{each}:" for each in libraries())
-            raise SettingError(
-                f"setup: {shown(text)} names no model; allowed: MODEL,key=value,... with an "
-                f"optional prefix of {prefixes}"
-            )
+            raise SettingError(f"setup: {shown(text)} names no model; allowed: MODEL,key=value,...")
         arguments: dict[str, Any] = {} if rope is None else {"rope": rope}
         for item in rest:
             key, equals, value = item.partition("=")
             if not equals or not key:
                 raise SettingError(f"setup: {shown(item)} has no value; allowed: key=value")
             arguments.setdefault(key.strip(), parsed_value(value.strip()))
-        if kind not in libraries():
-            if "rope" in arguments:
-                allowed = ", ".join(libraries())
-                raise SettingError(f"rope: {kind} runs a model as it is; allowed with: {allowed}")
-            return cls(kind, target, arguments, text)
-        return cls(kind, prepared(target), arguments, text)
+        if kind in libraries():
+            return cls(kind, prepared(target), arguments, text)
+        if "rope" in arguments:
+            allowed = ", ".join(libraries())
+            raise SettingError(f"rope: {kind} runs a model as it is; allowed with: {allowed}")
+        return cls(kind, target, arguments, text)
 
     @property
     def library(self) -> str | None:
@@ -117,7 +106,7 @@ class Setup:
 
     def described(self) -> dict[str, Any]:
         """For the results: as it was written, its RoPE settings and versions."""
-        packages = PACKAGES.get(self.library or "", ())
+        packages = PACKAGES[: {"transformers": 2, "vllm": 3}.get(self.library or "", 0)]
         return {
             "text": self.text,
             "kind": self.kind,
