@@ -1,18 +1,16 @@
 """PosGen's finished runs as a frame, and what is computed from it."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 import pandas as pd
-from scipy import stats
 
 from leval_harness.results import ResultsError, column
 from leval_harness.yaml_files import read_yaml
 from leval_tasks.posgen.encodings import ENCODINGS, PUBLISHED, Pair, Reading, published_pairs
-from resonance_vllm.errors import SettingError
+from resonance_vllm.files import read_object
 
 PRINTED = Path(__file__).with_name("published.yaml")
 """What the paper printed."""
@@ -29,8 +27,6 @@ TESTS = {
     **dict.fromkeys(("inside", "past"), "float64"),
     "learned": "bool",
     "command": "text",
-    "seconds": "float64",
-    "versions": "object",
     "folder": "object",
 }
 """Columns of the frame of tests and their types.
@@ -41,8 +37,6 @@ encoding of training. folder: of the model.
 """
 
 PLACE = ["experiment", "subtask", "trained", "tested"]
-COMPARED = ["Experiment", "Sub-task", "Method", "Baseline", "Seeds", "Method %", "Baseline %",
-            "Difference", "95% low", "95% high"]  # fmt: skip
 PUBLISHED_MODULUS = 17
 
 
@@ -66,21 +60,13 @@ def load_posgen(*folders: Path) -> PosGen:
         files = sorted(folder.glob("*/*/seed-*/result.json"))
         if not files:
             raise ResultsError(f"{folder}: no finished PosGen run; start one with `posgen train`")
-        known = folder / "settings.json"
-        settings[folder.name] = _read(known) if known.is_file() else {}
+        settings[folder.name] = read_object(folder / "settings.json") or {}
         for file in files:
-            own = _read(file)
-            rows.append(_test(own, file, folder.name))
-            for other in sorted(file.parent.glob("tested/*.json")):
-                test, weights = _read(other), (own.get("files") or {}).get("model.safetensors")
-                # a test of weights that were trained anew since is not one of this model
-                if test.get("weights") in (None, weights) or weights is None:
-                    rows.append(_test(test, other, folder.name) | {"folder": file.parent})
+            tests_of_run = [file, *sorted(file.parent.glob("tested/*.json"))]
+            rows += [_test(each, file.parent, folder.name) for each in tests_of_run]
     tests = pd.DataFrame({name: column([r[name] for r in rows], TESTS[name]) for name in rows[0]})
     own = tests[(tests["trained"] == tests["tested"]) & (tests["inside"] >= LEARNED)]
-    able = own[["folder"]].drop_duplicates().assign(learned=True)
-    tests = tests.merge(able, on="folder", how="left", validate="many_to_one")
-    tests["learned"] = tests["learned"].eq(True)
+    tests["learned"] = tests["folder"].isin(own["folder"])
     order = {name: at for at, name in enumerate((*SUBTASKS, *ENCODINGS))}
     keys = tests.assign(crossed=tests["trained"] != tests["tested"])
     for name in ("subtask", "trained", "tested"):
@@ -90,33 +76,22 @@ def load_posgen(*folders: Path) -> PosGen:
     return PosGen(tests, settings)
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _test(file: Path, run: Path, experiment: str) -> dict[str, Any]:
     try:
-        content = json.loads(file.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ResultsError(f"{file}: cannot be read ({error})") from None
-    if not isinstance(content, dict):
-        raise ResultsError(f"{file}: expected an object, found {type(content).__name__}")
-    return content
-
-
-def _test(found: dict[str, Any], file: Path, experiment: str) -> dict[str, Any]:
-    try:
+        found = json.loads(file.read_bytes())
         test = found["test"]
         return {
             "experiment": experiment,
             "subtask": found["subtask"],
             "trained": found["encoding"],
             "tested": found.get("tested_with") or found["encoding"],
-            "seed": int(found.get("seed", 0)),
+            "seed": int(found["seed"]),
             "inside": 100 * float(test["id_accuracy"]),
             "past": 100 * float(test["ood_accuracy"]),
             "command": found.get("command"),
-            "seconds": found.get("seconds"),
-            "versions": found.get("versions") or {},
-            "folder": file.parent,
+            "folder": run,
         }
-    except (KeyError, TypeError, ValueError) as error:
+    except (OSError, KeyError, TypeError, ValueError) as error:
         raise ResultsError(f"{file}: no result of a PosGen run ({error!r})") from None
 
 
@@ -165,42 +140,6 @@ def published_of(pair: Pair, subtask: str) -> float | None:
             if each == pair and subtask in SUBTASKS:
                 return float(rows[name][list(SUBTASKS).index(subtask)][0])
     return None
-
-
-def by_seed(read: PosGen, pairs: Sequence[tuple[Pair, Pair]]) -> pd.DataFrame:
-    """Methods minus baselines past the trained length, over seeds that both learned.
-
-    Args:
-        read: with tests of all of them.
-        pairs: (method, baseline).
-
-    Returns:
-        a row for each experiment, sub-task and pair with two seeds in common; `COMPARED`.
-
-    Raises:
-        SettingError: there is no test of a pair.
-        ResultsError: no pair has two seeds in common.
-    """
-    there = {Pair(*pair) for pair in read.tests[["trained", "tested"]].to_numpy()}
-    for pair in {each for both in pairs for each in both} - there:
-        had = ", ".join(sorted(":".join(each) for each in there))
-        raise SettingError(f"no test of {':'.join(pair)}; there are: {had}")
-    able = read.tests[read.tests["learned"]]
-    wide = able.set_index([*PLACE[:2], "seed", "trained", "tested"])["past"]
-    wide = wide.unstack(["trained", "tested"]).reindex(columns=pd.MultiIndex.from_tuples(there))
-    rows = []
-    for method, baseline in pairs:
-        both = wide[[method, baseline]].dropna()
-        for (experiment, subtask), part in both.groupby(["experiment", "subtask"], sort=False):
-            change = part[method] - part[baseline]
-            if len(change) > 1:
-                names = [experiment, SUBTASKS[subtask], title(*method), title(*baseline)]
-                mean, half = change.mean(), stats.t.ppf(0.975, len(change) - 1) * change.sem()
-                means = part[method].mean(), part[baseline].mean()
-                rows.append([*names, len(change), *means, mean, mean - half, mean + half])
-    if not rows:
-        raise ResultsError("no two seeds in common; train each --seed of both")
-    return pd.DataFrame(rows, columns=COMPARED)
 
 
 def details(read: PosGen) -> pd.DataFrame:

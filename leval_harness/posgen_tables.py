@@ -1,24 +1,20 @@
-"""PosGen's tables as texts: the paper's Table 1 beside ours, and pairs compared by seed."""
+"""PosGen's table as texts: the paper's Table 1 beside ours."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
 from leval_harness.posgen import (
-    COMPARED,
     LEARNED,
     PUBLISHED_MODULUS,
     SUBTASKS,
     PosGen,
-    by_seed,
     modulus_of,
     places,
     printed,
     title,
 )
 from leval_harness.tables import BEST, NONE, QUIET, SECOND, Table
-from leval_tasks.posgen.encodings import Pair
 
 
 def table_1(read: PosGen) -> Table:
@@ -66,19 +62,5 @@ def _model(settings: dict[str, Any]) -> str:
     if not isinstance(shape, dict) or not isinstance(data, dict):
         return "settings unknown"
     taught = f"{data.get('train', 10_000):,} sequences, {settings.get('epochs')} epochs"
-    if settings.get("labels") == "rule":
-        taught = "fresh numbers labelled by the rule"
     kind, layers, width = (shape.get(name) for name in ("kind", "layers", "hidden"))
     return f"{kind}, {layers} layers, width {width}, modulus {modulus_of(settings)}, {taught}"
-
-
-def seed_table(read: PosGen, pairs: Sequence[tuple[Pair, Pair]]) -> Table:
-    """`by_seed` as texts."""
-    found = by_seed(read, pairs).set_index(["Experiment", "Sub-task", "Method"])
-    for name in COMPARED[5:]:
-        found[name] = found[name].map(("{:.2f}" if name.endswith(" %") else "{:+.2f}").format)
-    note = (
-        "Difference: method minus baseline past the trained length, points, over seeds that both "
-        f"learned (at least {LEARNED:g}% within it); 95% interval: Student's t over seeds"
-    )
-    return Table.plain("PosGen: compared by seed", found.astype(str), note)

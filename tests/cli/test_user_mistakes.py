@@ -79,7 +79,6 @@ posgen train --encoding jarn --out new                  # did you mean 'yarn'
 posgen train --subtask coot --out new                   # did you mean 'cot'
 posgen train --modulus 0 --out new                      # modulus
 posgen evaluate model --encoding nope                   # encoding: 'nope' is not allowed
-posgen table {results}/posgen_train --pair rope:proportional rope   # 'proportional' is not allowed
 finetune model                                          # --out
 finetune model --out new --data text.txt --preset cpuu  # did you mean 'cpu'
 finetune model --out new --data text.txt --steps x      # --steps
