@@ -198,7 +198,7 @@ class HFLong(HF):
 
         A request unpacks to (cache key or None, context ids, scored ids).
         """
-        passages = [Passage(*parts, self.max_length, key) for key, *parts in requests]
+        passages = [Passage(context, ids, self.max_length, key) for key, context, ids in requests]
         # Closed at once where the cache raises: what runs a model is switched back.
         with closing(self._scored(passages, disable_tqdm, share=True)) as finished:
             for passage in finished:

@@ -60,9 +60,9 @@ class HFReader(LocalReader):
                 "have different tokenizers"
             )
         dtype = self.lm.mixed_precision_dtype
+        device = self.lm.device.type
         for batch in self.batches(rows):
             self.lm.forget()
-            device = self.lm.device.type
             with torch.no_grad(), torch.autocast(device, dtype=dtype, enabled=dtype is not None):
                 chunks = list(self._chunks(batch))
             yield from (torch.cat(parts).numpy() for parts in zip(*chunks, strict=True))

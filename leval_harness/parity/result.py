@@ -134,8 +134,8 @@ class DiffResult:
         for each, written in zip(self.lengths, content["lengths"], strict=True):
             written["verdict"] = each.verdict
             for part, row in zip(each.bins, written["bins"], strict=True):
-                row |= {"verdict": part.verdict}
-                row |= {end: None for end in ("low", "high") if math.isinf(row[end])}
+                ends = {end: None for end in ("low", "high") if math.isinf(row[end])}
+                row |= {"verdict": part.verdict, **ends}
         return {
             "kind": DIFF_KIND,
             "schema": DIFF_SCHEMA,
@@ -151,11 +151,11 @@ def findings_of(a: Side, b: Side) -> Iterator[Finding]:
 
     A missing BOS, another tokenizer or another template cannot be seen by scoring given ids.
     """
-    for text, left, right in zip(a.texts, a.encoded, b.encoded, strict=True):
-        if left is None or right is None:
+    for text, of_a, of_b in zip(a.texts, a.encoded, b.encoded, strict=True):
+        if of_a is None or of_b is None:
             continue
-        size = min(len(left), len(right))
-        left, right = left[:size], right[:size]
+        size = min(len(of_a), len(of_b))
+        left, right = of_a[:size], of_b[:size]
         if left == right:
             continue
         if left[1:] in (right[1:], right[:-1]) or left[:-1] == right[1:]:

@@ -23,21 +23,19 @@ from resonance_vllm.core.spec import RopeRequest, parsed_value
 from resonance_vllm.errors import SettingError, one_of, shown
 
 SERVER, SAVED = "server", "saved"
-PACKAGES = ("torch", "transformers", "vllm")
-OWN_ARGUMENTS = {"transformers": ("rope", "threads", "prefill_chunk"), "vllm": ("rope",)}
+OWN_ARGUMENTS = ("rope", "threads", "prefill_chunk")
 """Arguments of a local setup that the backend does not get."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """One side of a comparison.
+    """One side of a comparison, which the user wrote as `text`.
 
     Attributes:
         kind: a backend with RoPE settings (`hf-long` and `vllm-long` read given texts as `hf` and
             `vllm` do), `SERVER` or `SAVED`.
         target: checkpoint folder or hub name, URL, or path of a file.
         arguments: those of the backend, and `OWN_ARGUMENTS`.
-        text: as the user wrote it.
     """
 
     kind: str
@@ -87,8 +85,7 @@ class Setup:
             RopeConfigError: the checkpoint does not allow the method.
         """
         assert self.library is not None
-        own = OWN_ARGUMENTS[self.library]
-        given = {k: v for k, v in self.arguments.items() if k not in own}
+        given = {k: v for k, v in self.arguments.items() if k not in OWN_ARGUMENTS}
         rope = self.arguments.get("rope")
         if rope is None:
             return {"pretrained": self.target, **given}
@@ -106,7 +103,7 @@ class Setup:
 
     def described(self) -> dict[str, Any]:
         """For the results: as it was written, its RoPE settings and versions."""
-        packages = PACKAGES[: {"transformers": 2, "vllm": 3}.get(self.library or "", 0)]
+        packages = () if self.library is None else ("torch", self.library)
         return {
             "text": self.text,
             "kind": self.kind,

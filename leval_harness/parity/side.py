@@ -1,8 +1,7 @@
 """What one side of a comparison has read: made by a setup, or a file that was saved before.
 
-A checkpoint is loaded in a process of its own: two engines in one would share devices and what
-libraries set globally, and a process gives all of its memory back when it ends. A saved file holds
-the texts, too, so that a gate in CI needs neither setup A nor data.
+A checkpoint is loaded in a process of its own, which gives all of its memory back when it ends. A
+saved file holds the texts, too, so that a gate in CI needs neither setup A nor data.
 """
 
 import json
@@ -140,13 +139,9 @@ def open_reader(setup: Setup) -> Reader:
 
 
 def first_side(setup: Setup, texts: Sequence[Text], lengths: Sequence[int], count: int) -> Side:
-    """Load A, let it read the beginnings of texts, and close it.
+    """Load A, let it read the beginnings of the first `count` long enough texts, and close it.
 
-    Args:
-        setup: what reads.
-        texts: all that there are, in the order in which they are taken.
-        lengths: tokens of a text; none is 4,096 or what the setup can read.
-        count: texts.
+    `lengths` are tokens of a text; none is 4,096 or what the setup can read.
 
     Raises:
         UserError: it cannot be loaded, makes no tokens, cannot read so many or does not score them,
@@ -163,10 +158,8 @@ def first_side(setup: Setup, texts: Sequence[Text], lengths: Sequence[int], coun
             if len(found) == count:
                 break
         if not found:
-            raise UserError(
-                f"none of {len(texts)} texts has {max(wanted)} tokens: shorter --lengths, or other "
-                "--texts"
-            )
+            asked = f"{max(wanted)} tokens: shorter --lengths, or other --texts"
+            raise UserError(f"none of {len(texts)} texts has {asked}")
         rows = [ids[:size] for size in wanted for ids in found.values()]
         return _read("A", setup, reader, rows, list(found), list(found.values()))
 
@@ -217,7 +210,7 @@ def _report(line: str) -> None:
 
 
 def in_process(function: Callable[..., Answer], *arguments: Any) -> Answer:
-    """What a function returns in a new process, which gives all of its memory back.
+    """What a function returns in a new process.
 
     Raises:
         UserError: what the function raises, or the process ended without an answer.

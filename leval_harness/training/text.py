@@ -19,6 +19,7 @@ HUB_SETS = {"pg19": "emozilla/pg19"}
 CHARACTERS_PER_TOKEN = 6
 """More than English has, so that a large data set is read no further than one epoch needs."""
 SHARED_RUN = 50
+NONE: Ids = np.empty(0, dtype=np.int64)
 
 
 def prepare_text(
@@ -41,7 +42,7 @@ def prepare_text(
 
     documents = read_documents(sources, CHARACTERS_PER_TOKEN * sequences * settings.sequence_length)
     training, held_out = split_documents(documents, settings.held_out, settings.seed)
-    known = np.concatenate([run_hashes(ids(each)) for each in held_out] or [np.empty(0)])
+    known = np.concatenate([NONE, *(run_hashes(ids(each)) for each in held_out)])
     pieces = [piece for document in training for piece in without_shared(ids(document), known)]
     if tokenizer.eos_token_id is None:
         raise UserError("tokenizer: eos_token is missing, which stands between documents")
@@ -108,7 +109,7 @@ def split_documents(
 def run_hashes(ids: Ids, length: int = SHARED_RUN) -> Ids:
     """Hash of every run of `length` tokens, `[max(0, n - length + 1)]`, modulo 2 ** 64."""
     if len(ids) < length:
-        return np.empty(0, dtype=np.int64)
+        return NONE
     weights = np.random.RandomState(0).randint(-(2**63), 2**63, length, dtype=np.int64)
     return np.convolve(ids, weights, "valid")
 
@@ -139,7 +140,7 @@ def pack(documents: Iterable[Ids], length: int, separator: int, seed: int) -> Id
     pieces = [np.append(ids, separator) for ids in documents]
     generator = np.random.RandomState(seed)
     order = generator.permutation(len(pieces))
-    tokens = np.concatenate([np.empty(0, dtype=np.int64), *(pieces[at] for at in order)])
+    tokens = np.concatenate([NONE, *(pieces[at] for at in order)])
     rows = len(tokens) // length
     if rows == 0:
         raise SettingError(

@@ -78,10 +78,14 @@ posgen train --out new --preset papr                    # did you mean 'paper'
 posgen train --encoding jarn --out new                  # did you mean 'yarn'
 posgen train --subtask coot --out new                   # did you mean 'cot'
 posgen train --modulus 0 --out new                      # modulus
+posgen train --modulus 7 --out new                      # give only 2401
+posgen train --dropout 0.1 --out new                    # is not allowed with llama; use t5
 posgen evaluate model --encoding nope                   # encoding: 'nope' is not allowed
 finetune model                                          # --out
 finetune model --out new --data text.txt --preset cpuu  # did you mean 'cpu'
 finetune model --out new --data text.txt --steps x      # --steps
+finetune model --out new --warmup 1                     # warmup: 1.0 is not allowed
+finetune model --out new --rope {{                       # not JSON
 lm-eval run --rope                                      # --rope: expected one argument
 lm-eval run --rope-precision model                      # go with --rope
 """
