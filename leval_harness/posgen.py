@@ -1,16 +1,21 @@
-"""PosGen's finished runs as a frame, and what is computed from it."""
+"""PosGen's finished runs: a frame, the paper's Table 1 beside ours, and its Figure 3."""
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import pandas as pd
 
+from leval_harness.drawing import legend, method_looks, picture, sign
 from leval_harness.results import ResultsError, column
+from leval_harness.tables import BEST, NONE, QUIET, SECOND, Table
 from leval_harness.yaml_files import read_yaml
 from leval_tasks.posgen.encodings import ENCODINGS, PUBLISHED, Pair, Reading, published_pairs
 from resonance_vllm.files import read_object
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PRINTED = Path(__file__).with_name("published.yaml")
 """What the paper printed."""
@@ -95,11 +100,6 @@ def _test(file: Path, run: Path, experiment: str) -> dict[str, Any]:
         raise ResultsError(f"{file}: no result of a PosGen run ({error!r})") from None
 
 
-def modulus_of(settings: dict[str, Any]) -> Any:
-    """Of an experiment's settings; the paper's where they do not say."""
-    return (settings.get("data") or {}).get("modulus", PUBLISHED_MODULUS)
-
-
 def title(trained: str, tested: str) -> str:
     """A pair of encodings as tables and figures print it."""
     names = (ENCODINGS[each].title if each in ENCODINGS else each for each in (trained, tested))
@@ -148,3 +148,92 @@ def details(read: PosGen) -> pd.DataFrame:
              "subtask": "Sub-task", "seeds": "Seeds", "inside": "ID", "past": "OOD",
              "deviation": "Deviation", "learned": "Learned", "published": "Published"}  # fmt: skip
     return places(read).drop(columns="rank").rename(columns=names)
+
+
+def table_1(read: PosGen) -> Table:
+    """Encodings down, sub-tasks across: accuracy past the training length, and within it."""
+    found = places(read)
+    some = found["learned"].lt(found["seeds"]) & found["learned"].gt(0)
+    of = " (" + found["learned"].astype(str) + " of " + found["seeds"].astype(str) + " learned)"
+    mark = of.where(some, "").mask(found["learned"] == 0, " (not learned)")
+    spread = found["deviation"].map(" ± {:.2f}".format).where(found["deviation"].notna(), "")
+    found["text"] = found["past"].map("{:.2f}".format) + spread + mark
+    found["css"] = found["rank"].map({1: BEST, 2: SECOND}).fillna("")
+    found["ID"] = found["inside"].map("{:.2f}".format)
+    found["Model"] = [f"{name}: {_model(read.settings[name])}" for name in found["experiment"]]
+    found["Encoding"] = [title(*pair) for pair in found[["trained", "tested"]].to_numpy()]
+    rows = ["Model", "Encoding"]
+    texts = found.groupby(rows, sort=False)["seeds"].agg(_range).rename("Seeds").to_frame()
+    css = pd.DataFrame("", texts.index, ["Seeds"])
+    for subtask, name in SUBTASKS.items():
+        own = found[found["subtask"] == subtask].set_index(rows)
+        texts[name], texts[f"{name} ID"] = own["text"], own["ID"]
+        css[name], css[f"{name} ID"] = own["css"], ""
+    texts, css = texts.fillna(NONE), css.fillna("")
+    for name, numbers in printed().items():
+        cells = [
+            each for mean, variance in numbers for each in (f"{mean:.2f} ± {variance:.2f}", "")
+        ]
+        at = (f"2 layers, width 512, modulus {PUBLISHED_MODULUS} (published)", name)
+        texts.loc[at, :], css.loc[at, :] = ["5", *cells], QUIET
+    notes = (
+        "Accuracy on tokens past the training length, %, mean ± standard deviation over the seeds "
+        f"that learned (at least {LEARNED:g}% within it); ID: on tokens within it",
+        "Published: arXiv 2403.00071v2, Table 1, ± variance; not run here, not ranked",
+        "Made by: " + "; ".join(sorted(read.tests["command"].dropna().unique())),
+    )
+    return Table("PosGen, out-of-distribution accuracy, %", texts, css, notes)
+
+
+def _range(counts: pd.Series) -> str:
+    return " to ".join(dict.fromkeys((f"{counts.min()}", f"{counts.max()}")))
+
+
+def _model(settings: dict[str, Any]) -> str:
+    """What was trained, in words."""
+    if not settings:
+        return "settings unknown"
+    shape, data = settings["architecture"], settings["data"]
+    kind, layers, width = (shape[name] for name in ("kind", "layers", "hidden"))
+    taught = f"{data.get('train', 10_000):,} sequences, {settings['epochs']} epochs"
+    modulus = data.get("modulus", PUBLISHED_MODULUS)
+    return f"{kind}, {layers} layers, width {width}, modulus {modulus}, {taught}"
+
+
+def loss_figure(read: PosGen) -> "Figure":
+    """Validation loss of one experiment against epoch: a panel for each sub-task.
+
+    Lines are means over seeds, bands hold all of them.
+
+    Raises:
+        ResultsError: a run's `metrics.csv` cannot be read.
+    """
+    own = read.tests[read.tests["trained"] == read.tests["tested"]]
+    parts = []
+    for run in own.to_dict("records"):
+        file = run["folder"] / "metrics.csv"
+        try:
+            losses = pd.read_csv(file)[["epoch", "validation_loss"]].astype("float64")
+        except (OSError, KeyError, ValueError) as error:
+            raise ResultsError(f"{file}: no validation curve can be read ({error})") from None
+        name = title(run["trained"], run["trained"])
+        parts.append(losses.assign(subtask=run["subtask"], name=name))
+    rows = pd.concat(parts)
+    subtasks = [subtask for subtask in SUBTASKS if rows["subtask"].eq(subtask).any()]
+    figure, grid = picture(3.2 * len(subtasks) + 0.6, 3.4, len(subtasks))
+    looks = method_looks(rows["name"])
+    for axes, subtask in zip(grid, subtasks, strict=True):
+        for name, part in rows[rows["subtask"] == subtask].groupby("name", sort=False):
+            at = part.groupby("epoch")["validation_loss"].agg(["mean", "min", "max"])
+            look = {**looks[str(name)], "marker": ""}
+            axes.plot(at.index, at["mean"], **look, linewidth=1.6)
+            axes.fill_between(at.index, at["min"], at["max"], color=look["color"], alpha=0.15, lw=0)
+        learned = own.loc[own["subtask"] == subtask, "learned"].any()
+        axes.set_title(SUBTASKS[subtask] + ("" if learned else " (not learned)"))
+        axes.set_xlabel("Epoch")
+    grid[0].set_ylabel("Validation NLL (nats/token)")
+    legend(figure, grid, "upper center", columns=4)
+    seeds = ", ".join(map(str, sorted(own["seed"].unique())))
+    note = f"{own['experiment'].iloc[0]} · mean over seeds {seeds}, bands: all seeds"
+    sign(figure, note, *sorted(own["command"].dropna().unique()))
+    return figure

@@ -156,9 +156,7 @@ def table(
     """
     from leval_harness.drawing import write_figure
     from leval_harness.formats import html, latex, markdown, records
-    from leval_harness.posgen import details, load_posgen
-    from leval_harness.posgen_figures import loss_figure
-    from leval_harness.posgen_tables import table_1
+    from leval_harness.posgen import details, load_posgen, loss_figure, table_1
 
     if figure and len(folders) > 1:
         raise click.UsageError("a figure shows one folder; give one")

@@ -4,7 +4,6 @@ A finished run has a `result.json`. Each of its tests under another encoding is 
 `tested/<encoding>.json` beside it.
 """
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
-from leval_harness.training.posgen_models import load_model, parted, save_model, split_tokens
+from leval_harness.training.posgen_models import load_model, parted, split_tokens
 from leval_harness.training.posgen_settings import PosGenRun, Recipe, rope_parameters
 from leval_harness.training.trainer import device_of, made_by
 from leval_tasks.metadata import PosGenSettings
@@ -74,18 +73,6 @@ def evaluate(
         **{name: sum(shares[a - seed : b - seed]) / (b - a) for name, (a, b) in bands},
         "by_position": shares,
     }
-
-
-def write_result(
-    model: Any, recipe: Recipe, run: PosGenRun, folder: Path, facts: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Test a trained model, write it as a checkpoint, and `result.json` with some facts last."""
-    test = evaluate(model, recipe.settings(run.subtask), "test")
-    save_model(model, recipe, run, folder)
-    record = {"schema_version": 1, **vars(run), "test": test, **facts, **made_by()}
-    shutil.rmtree(folder / run.folder / TESTS, ignore_errors=True)  # of a model before
-    write_json(folder / run.folder / RESULT_FILE, record)
-    return record
 
 
 def read_recipe(folder: Path) -> Recipe:

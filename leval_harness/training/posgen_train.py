@@ -1,6 +1,7 @@
 """Train PosGen models, each by a loop of its own; several side by side."""
 
 import copy
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,15 +15,17 @@ from tqdm import tqdm
 
 from leval_harness.training import trainer as shared
 from leval_harness.training.posgen_evaluate import (
+    RESULT_FILE,
     SETTINGS_FILE,
+    TESTS,
     evaluate,
     finished_runs,
     losses_and_hits,
-    write_result,
 )
 from leval_harness.training.posgen_models import batches, build_model, split_tokens
 from leval_harness.training.posgen_settings import PosGenRun, Recipe, rope_parameters
 from leval_tasks.posgen.encodings import ENCODINGS
+from leval_tasks.posgen.vocabulary import build_tokenizer
 from resonance_vllm.files import write_json
 from resonance_vllm.hf import apply_rope
 
@@ -108,10 +111,15 @@ def train_run(
     if weights is not None:
         training.model.load_state_dict(weights)
     facts = {"kept_step": kept, "steps": recipe.steps, "seconds": time.monotonic() - start}
-    written = folder / run.folder / METRICS_FILE
-    written.parent.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame(rows, columns=METRICS).to_csv(written, index=False)
-    return write_result(training.model, recipe, run, folder, facts)
+    settings, place = recipe.settings(run.subtask), folder / run.folder
+    test = evaluate(training.model, settings, "test")
+    training.model.save_pretrained(place)
+    build_tokenizer(settings.modulus).save_pretrained(place)
+    pd.DataFrame(rows, columns=METRICS).to_csv(place / METRICS_FILE, index=False)
+    shutil.rmtree(place / TESTS, ignore_errors=True)  # of a model before
+    record = {"schema_version": 1, **vars(run), "test": test, **facts, **shared.made_by()}
+    write_json(place / RESULT_FILE, record)
+    return record
 
 
 def train_all(

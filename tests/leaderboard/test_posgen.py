@@ -10,9 +10,7 @@ from click.testing import CliRunner
 
 from leval_harness.cli.console import exit_code_for
 from leval_harness.cli.main import app
-from leval_harness.posgen import TESTS, load_posgen, places, published_of
-from leval_harness.posgen_figures import loss_figure
-from leval_harness.posgen_tables import table_1
+from leval_harness.posgen import TESTS, load_posgen, loss_figure, places, published_of, table_1
 from leval_harness.results import ResultsError
 from leval_harness.tables import BEST, SECOND
 from leval_tasks.posgen.encodings import Pair
