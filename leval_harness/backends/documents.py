@@ -1,22 +1,17 @@
 """Which texts begin alike, and in what order they are read so that each token is read once."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 REPEATED = 0.01
 """Share of tokens that may be read again so that more rows are answered in one batch."""
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Texts with a common prefix that is read first.
+class Batch(NamedTuple):
+    """Numbers of texts, and the token ids that they begin with, which are read first.
 
-    Attributes:
-        prefix: token ids.
-        rows: numbers of the texts; none where only the prefix is read, and later batches go on
-            from it.
+    Without `rows` only the prefix is read, and later batches go on from it.
     """
 
     prefix: list[int]

@@ -156,9 +156,8 @@ class HFLong(HF):
 
     def _alone(self, prompt: list[int], options: Mapping[str, Any]) -> bool:
         """Whether a prompt cannot share a text; the first for each reason is logged."""
-        reason = "" if prompt else "empty prompt"
-        reason = reason or self._too_long(len(prompt) + options["max_gen_toks"])
-        reason = reason or must_run_alone(options)
+        too_long = self._too_long(len(prompt) + options["max_gen_toks"])
+        reason = too_long or must_run_alone(options) if prompt else "empty prompt"
         if reason and reason not in self._reasons:
             logger.warning("requests that share no text: %s", reason)
             self._reasons.add(reason)
@@ -217,10 +216,8 @@ class HFLong(HF):
             `(correct, logprob)` for each request, each of `len(token_ids) - 1` items for positions
             1, 2, …; log-probabilities are natural and computed in float32.
         """
-        passages = []
-        for request in requests:
-            (tokens,) = getattr(request, "args", request)
-            passages.append(Passage(tokens[:1], tokens[1:], self.max_length))
+        asked = [getattr(request, "args", request)[0] for request in requests]
+        passages = [Passage(tokens[:1], tokens[1:], self.max_length) for tokens in asked]
         list(self._scored(passages, disable_tqdm, share=False))
         return [(each.correct.tolist(), each.logprob.tolist()) for each in passages]
 

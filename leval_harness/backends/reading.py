@@ -10,8 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -162,14 +161,11 @@ def fork(cache: Any) -> Any:
     return made
 
 
-@dataclass(frozen=True)
-class Reuse:
-    """How a model shares texts.
+class Reuse(NamedTuple):
+    """How a model shares texts, and why not in an earlier mode of this list.
 
-    Attributes:
-        mode: `shared` (a text stands once for all rows), `copied` (the model's own cache, forked
-            for each row) or `none`.
-        reason: Why it is not an earlier mode of that list; empty for `shared`.
+    `shared`: a text stands once for all rows; `copied`: the model's own cache, forked for each row;
+    or `none`.
     """
 
     mode: str
@@ -178,8 +174,8 @@ class Reuse:
 
 def find_reuse(head: Head) -> Reuse:
     """The best way to share texts that gives a loaded model's own answers."""
-    failed, tolerance = "", _TOLERANCE.get(head.model.dtype, _TOLERANCE_OF_OTHERS)
-    read = head.tokens_read
+    failed, read = "", head.tokens_read
+    tolerance = _TOLERANCE.get(head.model.dtype, _TOLERANCE_OF_OTHERS)
     for mode, instead in (("shared", "forked for each row"), ("copied", "not shared")):
         try:
             difference = selfcheck(head, mode)

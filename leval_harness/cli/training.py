@@ -132,9 +132,10 @@ def evaluate(folder: Path, encodings: tuple[str, ...], device: str, as_json: boo
 
     Example: leval-harness posgen evaluate runs/posgen --encoding yarn --encoding yarn_code
     """
-    from leval_harness.training.posgen_evaluate import cross
+    tests = parse_tests(encodings)
+    from leval_harness.training.posgen_evaluate import cross  # torch, after all was checked
 
-    _show(cross(folder, parse_tests(encodings), device=device), as_json)
+    _show(cross(folder, tests, device=device), as_json)
 
 
 @posgen.command()

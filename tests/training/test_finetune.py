@@ -1,7 +1,11 @@
 """Fine-tuning a tiny model: what is written, resuming, LoRA, and errors."""
 
 import json
+import os
+import subprocess
 import sys
+from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -170,3 +174,31 @@ def test_presets_are_the_papers():
         preset("llama-7b-long")
     with pytest.raises(SettingError, match="did you mean 'steps'"):
         FineTuneSettings().changed(step=1)
+
+
+@pytest.mark.parametrize("name", ["fsdp", "deepspeed_zero3"])
+def test_accelerate_reads_every_key_of_the_shipped_configs(name):
+    """`load_config_from_file` refuses keys that this version of accelerate does not know."""
+    from accelerate.commands.config.config_args import load_config_from_file
+
+    folder = files("harness_configs") / "train" / "accelerate"
+    config = load_config_from_file(str(folder / f"{name}.yaml"))
+    assert (config.num_processes, config.mixed_precision) == (4, "bf16"), "GPUs of the paper"
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_work(model, data, tmp_path):
+    """Data parallel on two CPU processes: one set of files, twice the tokens a step."""
+    tools, out = Path(sys.executable).parent, tmp_path / "out"
+    command = [tools / "torchrun", "--standalone", "--nproc-per-node", 2]
+    command += [tools / "leval-harness", "finetune", model, "--data", data, "--out", out]
+    command += ["--rope", "resonance_yarn:factor=2", "--sequence-length", 32, "--steps", 3]
+    command += ["--held-out", 1, "--no-bf16"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*map(str, command)], env=environment, capture_output=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads((out / "finetune_result.json").read_text())["tokens"] == 3 * 2 * 32
+    assert pd.read_csv(out / "metrics.csv")["step"].tolist() == [1, 2, 3]
+    config = json.loads((out / "config.json").read_text())
+    assert config["rope_parameters"]["rope_type"] == "resonance_yarn"
+    assert (out / "model.safetensors").is_file()
