@@ -95,7 +95,7 @@ class DiffResult:
     """What a comparison found.
 
     Attributes:
-        a, b: the setups with their RoPE settings (None: not known), versions and facts.
+        a, b: the setups with their RoPE settings (None: not known) and versions.
         lengths: one result a length.
         findings: differences of tokenizers, BOS or template.
         ignored: kinds of findings that do not count.

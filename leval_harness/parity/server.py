@@ -63,9 +63,6 @@ class ServerReader(Reader):
             found = zip(row[1:], entries[1:], strict=True)
             yield np.array([each[str(token)]["logprob"] for token, each in found], np.float32)
 
-    def facts(self) -> dict[str, Any]:
-        return {"model": self.model}
-
     def _call(self, path: str, content: dict[str, Any] | None = None) -> dict[str, Any]:
         data = None if content is None else json.dumps(content).encode()
         request = urllib.request.Request(self.root + path, data)

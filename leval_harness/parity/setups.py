@@ -106,9 +106,6 @@ class Setup:
         packages = () if self.library is None else ("torch", self.library)
         return {
             "text": self.text,
-            "kind": self.kind,
-            "target": self.target,
-            "arguments": self.arguments,
             "rope": self.rope(),
             "versions": {name: version(name) for name in packages},
         }

@@ -58,10 +58,6 @@ class Reader(ABC):
     def read(self, rows: Sequence[list[int]]) -> Iterator[Logprobs]:
         """Natural logarithm of the probability of each token but the first, text after text."""
 
-    @abstractmethod
-    def facts(self) -> dict[str, Any]:
-        """What is worth recording of the loaded setup."""
-
     def close(self) -> None:  # noqa: B027 - most readers have nothing to end
         """End what the reader started."""
 
@@ -71,7 +67,7 @@ class Side:
     """What one setup has read.
 
     Attributes:
-        setup: the setup as it was written, its arguments, RoPE settings, versions and facts.
+        setup: the setup as it was written, its RoPE settings and versions.
         texts: what was read.
         encoded: token ids of each text as this setup makes them; None: it cannot say.
         chat: token ids of `CHAT`, see `Reader.template`.
@@ -201,7 +197,7 @@ def _read(
             place = f"position {wrong + 1} of text {at}"
             raise UserError(f"{name}: log-probability {found[wrong]} at {place}")
         logprobs.append(found)
-    about = {**setup.described(), "facts": reader.facts()}
+    about = setup.described()
     return Side(about, list(texts), list(encoded), reader.template(CHAT), list(rows), logprobs)
 
 

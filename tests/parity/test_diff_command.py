@@ -76,7 +76,7 @@ def test_a_reference_replaces_a(run, copying_model, tmp_path):
     content = json.loads(shown)
     assert (code, content["verdict"]) == (0, "same")
     assert (content["lengths"][0]["identical"], content["lengths"][0]["bins"]) == (127, [])
-    assert content["a"]["arguments"] == {"dtype": "float32"}
+    assert content["a"]["text"] == f"hf:{folder},dtype=float32"
     assert content == json.loads((out / "diff.json").read_text())
     window = copying_model("window")
     assert run("--against", base, f"hf:{window},dtype=float32")[0] in (3, 4)
