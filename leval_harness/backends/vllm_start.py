@@ -7,8 +7,9 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from threading import Thread
+from contextlib import contextmanager, suppress
+from subprocess import PIPE, Popen, TimeoutExpired
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import psutil
@@ -20,7 +21,6 @@ CPU_CACHE_BYTES = 4 * GIB
 """Keys and values of 180,000 tokens of SmolLM2-135M, or 32,000 tokens of an 8B model, bfloat16."""
 _SHARE = 0.4  # of the free memory: the weights need the rest
 _SIZED_BY = ("kv_cache_memory_bytes", "gpu_memory_utilization", "num_gpu_blocks_override")
-MOST_HEARD = 1 << 20  # characters of an engine's log that are kept
 _VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
 
 _EXCEPTION = re.compile(r"(?:^|[\s\]])((?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b: .+)$")
@@ -83,36 +83,33 @@ def starting() -> Iterator[None]:
 def _heard() -> Iterator[Callable[[], str]]:
     """Copy what this process and its children print; gives a function that returns it.
 
-    Children print through a thread to what was standard error as long as they live.
+    Children print through `tee` to what was standard error as long as they live.
     """
     sys.stdout.flush()
     sys.stderr.flush()
     before = {number: os.dup(number) for number in (1, 2)}
-    reading, writing = os.pipe()
-    heard = bytearray()
-
-    def copy() -> None:
-        while part := os.read(reading, 1 << 16):
-            os.write(before[2], part)
-            heard.extend(part)
-            del heard[:-MOST_HEARD]
-
-    thread = Thread(target=copy, daemon=True)
-    thread.start()
-    for number in before:
-        os.dup2(writing, number)
-    os.close(writing)
-
-    def text() -> str:
-        give_back()
-        thread.join(2)  # it ends when the last child does
-        return heard.decode("utf-8", "replace")
 
     def give_back() -> None:
         for number, kept in before.items():
             os.dup2(kept, number)
 
-    try:
-        yield text
-    finally:
-        give_back()
+    with NamedTemporaryFile("r", encoding="utf-8", errors="replace") as log:
+        # A session of its own: Ctrl-C ends it with the last child that prints, not before.
+        tee = Popen(["tee", log.name], stdin=PIPE, stdout=before[2], start_new_session=True)
+        assert tee.stdin is not None
+        for number in before:
+            os.dup2(tee.stdin.fileno(), number)
+        tee.stdin.close()
+
+        def text() -> str:
+            give_back()
+            with suppress(TimeoutExpired):  # it ends when the last child does
+                tee.wait(2)
+            return log.read()
+
+        try:
+            yield text
+        finally:
+            give_back()
+            for kept in before.values():
+                os.close(kept)
