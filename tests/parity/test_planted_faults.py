@@ -363,7 +363,7 @@ def test_positions_shifted_in_the_middle_of_a_long_text(
 
     length = start + 257
     model = setup(copying_model("window"), max_length=length)
-    texts = repeated(tmp_path / "long.jsonl", 16, length, count=4)
+    texts = repeated(tmp_path / "long.jsonl", 16, length)
     base = reference(model, texts, lengths=(length,))
     monkeypatch.setattr(MistralRotaryEmbedding, "forward", forward)
     found = lh.diff(base, model, isolated=False)
