@@ -26,6 +26,8 @@ Settings = dict[str, Any]
 
 QUERY_SCALE_BETA = "llama_4_scaling_beta"
 """Mistral's code scales queries by this and by the trained length, whatever the method is."""
+_SCALE_FOLLOWS = ("factor", "mscale", "mscale_all_dim", LENGTH)
+"""Keys from which methods make the attention factor."""
 LENGTH_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
 """What the length of a sequence is called in config.json files, by families without RoPE too."""
 
@@ -279,10 +281,10 @@ class ModelPositions:
         if self.plain:
             return None
         shipped = self.known
-        if shipped is None:
+        if shipped is None or rope.resonance < shipped.resonance:
             return self.rope
         kept = shipped.method.name == "default" or rope.method == shipped.method
-        return None if kept and rope.resonance >= shipped.resonance else self.rope
+        return None if kept else self.rope
 
     def complete(self, rope: RopeRequest | Mapping[str, Any]) -> RopeSpec:
         """A request with what the model's config knows filled in.
@@ -299,28 +301,21 @@ class ModelPositions:
         kind = request.type
         if self.by_layer_type:
             global_layers(self.rope_parameters)  # there is one
-        if kind.name == RESONANCE and self.scaled:
-            kind = self._resonant()
+        if kind.name == RESONANCE and self.scaled:  # on what is shipped
+            method = self.shipped().method
+            kind = RopeType(PREFIX + method.name, method=type(method), resonance=True)
+            if method.follows_length:
+                raise RopeConfigError(
+                    f"rope_type: 'resonance' alone on the {method.name!r} that this checkpoint "
+                    "ships, whose wavelengths change with every token; allowed: a method with its "
+                    "factor, such as resonance_yarn:factor=4"
+                )
         spec = self._spec(kind, request.given)
         if self.replaced(spec):
-            spec = self._spec(kind, request.given, replaced=True)
             _log_replaced(spec.rope_type, shown(self.rope))
         return spec
 
-    def _resonant(self) -> RopeType:
-        """The type of Resonance on what the checkpoint ships."""
-        method = self.shipped().method
-        if method.follows_length:
-            raise RopeConfigError(
-                f"rope_type: 'resonance' alone on the {method.name!r} that this checkpoint ships, "
-                "whose wavelengths change with every token; allowed: a method with its factor, "
-                "such as resonance_yarn:factor=4"
-            )
-        return RopeType.read(RESONANCE if method.name == "default" else PREFIX + method.name)
-
-    def _spec(
-        self, kind: RopeType, written: Mapping[str, Any], *, replaced: bool = False
-    ) -> RopeSpec:
+    def _spec(self, kind: RopeType, written: Mapping[str, Any]) -> RopeSpec:
         given = self._kept(kind.method, written)
         if "rope_theta" not in given:
             raise RopeConfigError(
@@ -328,9 +323,9 @@ class ModelPositions:
                 "model: it has no RoPE, or one that its code fixes; give rope_theta if its code "
                 "reads one"
             )
-        if LENGTH in kind.key_names():
+        if LENGTH in kind.method.key_names():
             if LENGTH not in given:
-                given[LENGTH] = self._trained_length(kind.method, given, replaced)
+                given[LENGTH] = self._trained_length(kind.method, given)
             kind.method.fill(given, self.max_position_embeddings or given[LENGTH])
         return RopeSpec.of(kind, given)
 
@@ -345,22 +340,19 @@ class ModelPositions:
         rope = self.rope
         keys = method.key_names() if method is self._method else list(Method.model_fields)
         shipped = {key: rope[key] for key in keys if key in rope}
-        for key, sources in method.derived.items():
-            # An explicit attention factor belongs to the factor beside it.
-            if any(source in written and written[source] != rope.get(source) for source in sources):
-                shipped.pop(key, None)
+        # An explicit attention factor belongs to the settings that it would follow from.
+        if any(written.get(key, rope.get(key)) != rope.get(key) for key in _SCALE_FOLLOWS):
+            shipped.pop("attention_factor", None)
         return {**shipped, **written}
 
-    def _trained_length(
-        self, method: type[Method], given: Mapping[str, Any], replaced: bool
-    ) -> int:
+    def _trained_length(self, method: type[Method], given: Mapping[str, Any]) -> int:
         """`L` of a request that does not state it."""
         # `dynamic` scales from the config's length, but where a base of its own stands beside it
         # (HunYuan's `alpha`)
         follows = self._method and self._method.follows_length and not model_keys(self.rope)
         if self.stated_length or not self.scaled or "factor" not in self.rope or follows:
             return self.original_length
-        if replaced:
+        if method is not self._method or any(given[key] != self.rope.get(key) for key in given):
             raise RopeConfigError(
                 f"{LENGTH}: not in the config of this {self.model_type!r} model, which ships "
                 f"{shown(self.rope)} and has {self.max_positions} positions; give the length that "

@@ -5,7 +5,6 @@ dimensions), `s` the factor, `L` the original length. A feature turns by its fre
 token; its wavelength is `2*pi/frequency` tokens. Torch is imported where something is computed.
 """
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
@@ -53,22 +52,12 @@ class Method(Settings):
 
     name: ClassVar[str]
     """The `rope_type`."""
-    aliases: ClassVar[tuple[str, ...]] = ()
-    """Short names on our command lines and in sweep configs; no library is given one."""
     stock: ClassVar[bool] = False
     """Whether transformers and vLLM both have the method under its name."""
-    formula: ClassVar[str]
-    """Frequency of feature j, as the documentation's table has it."""
     follows_length: ClassVar[bool] = False
     """Whether the frequencies change with every further token beyond `L`."""
-    hf_warns_of: ClassVar[tuple[str, ...]] = ()
-    """Keys of ours that transformers' own type of this name warns of."""
-    vllm_multiplies: ClassVar[bool] = True
-    """Whether vLLM multiplies `max_position_embeddings` by `factor` to get the longest sequence."""
     positions_multiplied: ClassVar[bool] = False
     """Whether checkpoints with the method have `max_position_embeddings` times its factor."""
-    derived: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Keys of the attention factor that checkpoints spell out -> keys that they follow from."""
 
     rope_theta: float = Field(gt=1, description="Base b of the frequencies b^(-2j/d).")
     partial_rotary_factor: float = Field(
@@ -90,11 +79,6 @@ class Method(Settings):
     def fill(cls, given: dict[str, Any], positions: int) -> None:
         """Add what follows from a model's `max_position_embeddings`, in tokens, if not written."""
 
-    @property
-    def unknown_to_libraries(self) -> str | None:
-        """A key that the libraries' own type of this name leaves out, where its value counts."""
-        return None
-
     def written(self) -> dict[str, Any]:
         """The keys whose value differs from the default, as JSON would hold them."""
         result: dict[str, Any] = {"rope_theta": self.rope_theta}
@@ -113,6 +97,11 @@ class Method(Settings):
     def extrapolates(self) -> bool:
         """Whether an explicit length may exceed the limit, as bare extrapolation."""
         return getattr(self, "factor", None) is None
+
+    @property
+    def runs_stock(self) -> bool:
+        """Whether both libraries compute these settings without us."""
+        return self.stock
 
     @property
     def trained_length(self) -> int | None:
@@ -158,15 +147,12 @@ class Method(Settings):
         """What has these frequencies at one length, for a library that fixes them at start-up."""
         return self
 
-    def for_transformers(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        """`rope_parameters` (complete, ours) with the keys that transformers knows."""
-        if parameters["rope_type"] == self.name:
-            for key in self.hf_warns_of:
-                parameters.pop(key, None)
-        return parameters
-
     def for_vllm(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        """`rope_parameters` (complete, ours) with the keys that vLLM knows."""
+        """`rope_parameters` (complete, ours) with the keys that vLLM knows.
+
+        Raises:
+            RopeConfigError: vLLM cannot run the method, or its own type would leave out a key.
+        """
         return parameters
 
 

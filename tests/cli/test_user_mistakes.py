@@ -39,14 +39,14 @@ nope                                                    # No such command 'nope'
 swep quickstart                                         # Did you mean 'sweep'
 rope                                                    # --method
 rope --method nope                                      # 'nope' is not one of
-rope --method ntk --factor 0.5                          # factor: 0.5 is not allowed
+rope --method ntk --factor 0.5                          # factor: Input should be gr
 rope --method longrope --short-factor [1
 check empty                                             # holds no config.json
 export empty --rope yarn:factor=2 --out new             # holds no config.json
 check ./absent/model                                    # there is no folder
 check model --nope                                      # No such option
 check model --rope nope:factor=2                        # unknown type 'nope'
-check model --rope yarn:factor=x                        # factor: 'x' is not allowed
+check model --rope yarn:factor=x                        # factor: Input should be a valid number
 check model --rope yarn                                 # factor
 check model --rope yarn:factor=2,nope=1                 # nope
 check model --rope {{

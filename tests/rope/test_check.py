@@ -14,7 +14,8 @@ from leval_harness.cli.main import main
 from resonance_vllm.check import report
 from resonance_vllm.config import ModelPositions
 from resonance_vllm.core.spec import METHODS
-from resonance_vllm.verify import NoRope, RotaryReport
+from resonance_vllm.errors import RopeConfigError
+from resonance_vllm.verify import RotaryReport
 
 LLAMA = {
     "model_type": "llama",
@@ -62,7 +63,11 @@ def test_what_people_read(tmp_path, check):
     ("arguments", "code", "words"),
     [
         (("--context-length", "0"), 2, "--context-length"),
-        (("--rope", "yarn:factor=4", "--context-length", "5000"), 1, "--rope yarn:factor=20, or"),
+        (
+            ("--rope", "yarn:factor=4", "--context-length", "5000"),
+            1,
+            "limit of 1024 tokens; allowed: up to 1024, or",
+        ),
         (("--rope", "nope"), 2, "rope_type: unknown type 'nope'"),
     ],
 )
@@ -168,23 +173,18 @@ SLIDING, FULL = held("sliding_attention"), held("full_attention", (0.5, 0.05))
         ([held()], [held(module="a"), held(module="b")], []),
         ([held()], [held(inv_freq=(1.0, 0.101))], ["rotation: on vLLM 1 of 2 frequencies differ"]),
         ([held()], [held(factor=1.2)], ["rotation: on vLLM the attention factor is 1.2, not 1"]),
-        ([held(exact=True)], [held()], ["exact phase: on transformers alone"]),
+        ([held(exact=True)], [held()], ["rotation: exact phase on transformers alone"]),
         ([SLIDING, FULL], [FULL, SLIDING], []),
         (
             [SLIDING, FULL],
             [SLIDING, held("full_attention", (0.5, 0.07))],
             ["rotation of full_attention: on vLLM 1 of 2 frequencies differ"],
         ),
-        (
-            [SLIDING, FULL],
-            [SLIDING],
-            ["layers: a rotation of full_attention is held on transformers alone"],
-        ),
         ([held("full_attention")], [held()], []),
         ([held()], [held(), held(inv_freq=(1.0, 0.2), module="b")], ["rotation: on vLLM"]),
-        ([held()], NoRope("why"), ["refused: vLLM alone refuses it"]),
-        (NoRope("why"), [held()], ["refused: transformers alone refuses it"]),
-        (NoRope("why"), NoRope("why not"), []),
+        ([held()], ValueError("why"), ["refused: transformers alone runs it"]),
+        (ValueError("why"), [held()], ["refused: vllm alone runs it"]),
+        (ValueError("why"), ValueError("why not"), []),
     ],
 )
 def test_disagreements_follow_from_what_the_modules_hold(look, hf, vllm, words):
@@ -194,7 +194,7 @@ def test_disagreements_follow_from_what_the_modules_hold(look, hf, vllm, words):
 
 
 def test_whatever_a_library_raises_is_a_reason(look):
-    facts = look(ZeroDivisionError("by zero"), NoRope("told so"))
+    facts = look(ZeroDivisionError("by zero"), RopeConfigError("told so"))
     assert facts["transformers"] == {
         "refused": "ZeroDivisionError: by zero", "limit": 256, "overrides": {}
     }  # fmt: skip
@@ -210,13 +210,13 @@ def test_the_command_of_a_server_is_one_for_a_shell(look):
     assert (length, tokens) == ("--max-model-len", "512")
 
 
-def test_a_length_above_the_limit_names_the_method_that_reaches_it(tmp_path, check):
+def test_a_length_above_the_limit_names_it(tmp_path, check):
     """Qwen 2.5 with YaRN over 32,768 positions, as its model card has people write it."""
     rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
     folder = saved(tmp_path, rope_parameters={**rope, "rope_theta": 1e4})
     code, _, err = check(folder, "--context-length", 1024)
     assert code == 1
-    assert "above the limit of 256 tokens; allowed: --rope yarn:factor=4, or" in err
+    assert "above the limit of 256 tokens; allowed: up to 256, or a --rope" in err
     assert check(folder, "--context-length", 1024, "--rope", "yarn:factor=4")[0] == 0
 
 

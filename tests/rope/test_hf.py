@@ -8,12 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrainedConfig
+from turned import cos_sin
 
 from resonance_vllm import hf
 from resonance_vllm.config import ModelPositions, with_rope
 from resonance_vllm.core import frequencies
 from resonance_vllm.core.maps import MappedMethod
-from resonance_vllm.core.phase import cos_sin
 from resonance_vllm.core.spec import OWN_TYPES, ROPE_TYPES, RopeSpec, RopeType
 from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.hf_rotary import rope_function

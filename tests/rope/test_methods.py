@@ -109,13 +109,13 @@ def test_dynamic_is_ntk_aware_at_the_current_length(base, dim, factor, length):
 
 def test_yarn_over_wavelengths_is_the_papers_formula():
     ours = spec("yarn", ramp="wavelength")
-    found = frequencies.wavelengths(ours, 128)
+    found = frequencies.formula(ours, 128).wavelengths
     for j in range(64):
         plain = 2 * math.pi * 10000 ** (2 * j / 128)
         gamma = min(1.0, max(0.0, (4096 / plain - 1) / (32 - 1)))
         expected = (1 - gamma) * 8 * plain + gamma * plain
         assert float(found[j]) == pytest.approx(expected, rel=1e-12)
-    by_dimension = frequencies.wavelengths(spec("yarn"), 128)
+    by_dimension = frequencies.formula(spec("yarn"), 128).wavelengths
     assert not torch.allclose(found, by_dimension, rtol=1e-2)
 
 
@@ -185,7 +185,7 @@ def test_fastest_and_slowest_feature(method, resonance):
 
 
 def test_critical_dimension_of_the_papers_example():
-    lengths = frequencies.wavelengths(spec("default"), 64)
+    lengths = frequencies.formula(spec("default"), 64).wavelengths
     assert frequencies.critical_dimension(lengths, 64) == 9
     assert frequencies.critical_dimension(lengths, 10**9) == 32
 

@@ -67,13 +67,6 @@ def test_the_trained_length_of_dynamic_is_left_alone_on_hf():
     assert written["max_position_embeddings"] == 8192
 
 
-@pytest.mark.parametrize(("rope_type", "stays"), [("linear", False), ("resonance_linear", True)])
-def test_transformers_is_given_no_key_of_ours_that_its_own_type_warns_of(rope_type, stays):
-    written = settings.hf_overrides(*on({"rope_type": rope_type, "factor": 2.0}, CONFIG))
-    assert ("original_max_position_embeddings" in written["rope_parameters"]) is stays
-    assert written["rope_parameters"]["factor"] == 2.0
-
-
 def test_resonance_alone_on_what_follows_the_length_is_refused():
     shipped = {**CONFIG["rope_parameters"], "rope_type": "dynamic", "factor": 2.0}
     with pytest.raises(RopeConfigError, match=r"alone on the 'dynamic' .*allowed: .* factor"):
@@ -136,7 +129,7 @@ def test_model_args_of_each_library():
     assert args["rope_precision"] == "float32"
     args = model_args(rope, library="vllm", context_length=12000)
     assert args["max_model_len"] == 12000
-    assert args["hf_overrides"]["max_position_embeddings"] == 8192
+    assert args["hf_overrides"]["max_position_embeddings"] == 12000
     assert "rope_precision" not in args
 
 
