@@ -182,17 +182,17 @@ def model_args(
     limit = length_limit(model, rope, context_length)
     if context_length is not None and context_length > limit:
         raise RopeConfigError(
-            f"context_length: {context_length} is above the limit of {limit} tokens of "
-            f"{model.rope if rope is None else rope.to_dict()}; allowed: up to {limit}, or a "
-            "larger factor"
+            f"context_length: {context_length} is above the limit of {limit} tokens; allowed: up "
+            f"to {limit}, or a larger factor"
         )
     length, model = context_length or limit, model.with_length(limit)
     args: dict[str, Any] = {"pretrained": model_path}
     if library == "transformers":
-        written = {} if rope is None else {"rope_parameters": rope.to_dict()}
-        return {**args, **written, "max_length": length, "rope_precision": precision}
+        args |= {"max_length": length, "rope_precision": precision}
+        return args if rope is None else {**args, "rope_parameters": rope.to_dict()}
+    args["max_model_len"] = length
     if rope is not None:
         args["hf_overrides"] = vllm_hf_overrides(rope, model, length)
     elif length > model.max_positions:
         args["hf_overrides"] = model.in_place({"max_position_embeddings": length})
-    return {**args, "max_model_len": length}
+    return args

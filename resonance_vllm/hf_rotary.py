@@ -21,7 +21,7 @@ from resonance_vllm.core.frequencies import Rotation
 from resonance_vllm.core.method import Method
 from resonance_vllm.core.spec import LENGTH, RopeSpec
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.positions import ModelPositions, Settings, by_layer, pairs_whole_heads
+from resonance_vllm.positions import ModelPositions, Settings, by_layer, unscaled_type
 from resonance_vllm.verify import Turns, differences, refusal
 
 WRITTEN = ("rope_parameters", "max_position_embeddings", LENGTH, "head_dim")
@@ -52,8 +52,8 @@ def rotation_of(
     rope = by_layer(config)[layer_type]
     spec = replace(ModelPositions.of_config(config), rope_parameters=rope).shipped()
     name = spec.method.name
-    if pairs_whole_heads(config) and rope.get("partial_rotary_factor"):
-        name = "proportional"  # Gemma 4: a part of the features stands still
+    if unscaled_type(config, layer_type) != "default" and rope.get("partial_rotary_factor"):
+        name = "proportional"  # a part of the features stands still
     elif name == "default" or not (spec.is_stock or name == "proportional"):
         name = "linear"  # by 1: plain RoPE is no function of the registry
     ours = {"type", *(() if name == spec.method.name else spec.method.key_names())}

@@ -61,9 +61,8 @@ def global_layers(rope: Mapping[str, Any]) -> str:
     wide = without_window(rope)
     if len(wide) != 1:
         raise RopeConfigError(
-            f"rope_type: the model has a RoPE for each of {', '.join(map(str, rope))}, and not one "
-            "alone for layers without a window, which methods change; allowed: no method, which "
-            "runs it as shipped"
+            f"rope_type: of {', '.join(map(str, rope))} not one alone is for layers without a "
+            "window, which methods change; allowed: no method, which runs the model as shipped"
         )
     return wide[0]
 
@@ -91,14 +90,12 @@ def model_keys(rope: Mapping[str, Any]) -> Settings:
     return {key: value for key, value in rope.items() if key not in _METHOD_KEYS - read}
 
 
-def pairs_whole_heads(config: Any) -> bool:
-    """Whether dimensions are paired over the whole head, of which a part turns (Gemma 4)."""
-    return str(config.model_type).startswith("gemma4")
-
-
 def unscaled_type(config: Any, layer_type: str | None) -> str:
-    """A family's type without scaling: `default`, or `proportional` on Gemma 4's global layers."""
-    whole = pairs_whole_heads(config) and not windowed(layer_type)
+    """A family's type without scaling: `default`, or `proportional` on Gemma 4's global layers.
+
+    There dimensions are paired over the whole head, of which a part turns.
+    """
+    whole = str(config.model_type).startswith("gemma4") and not windowed(layer_type)
     return "proportional" if whole else "default"
 
 
@@ -144,11 +141,8 @@ def _length(value: object) -> int | None:
 class ModelPositions:
     """What limits and requests need of a model's config, that of its language model if nested.
 
-    A value of an unexpected kind counts as absent; whatever needs it reports that it is missing.
-
-    Attributes:
-        rope_parameters: its dictionary, or one a layer type; `rope_scaling` of older files.
-        nested: keys under which the language model's config stands in the model's.
+    Values of an unexpected kind count as absent. `rope_parameters` has one dictionary, or one a
+    layer type; `nested` the keys under which the language model's config stands in the model's.
     """
 
     model_type: str | None = None
@@ -230,10 +224,7 @@ class ModelPositions:
     def max_positions(self) -> int:
         """`max_position_embeddings`, or RopeConfigError if there is none."""
         if self.max_position_embeddings is None:
-            raise RopeConfigError(
-                "max_position_embeddings: the model's config has none of at least 1; allowed: a "
-                "context length with the request"
-            )
+            raise RopeConfigError("max_position_embeddings: the model's config has none")
         return self.max_position_embeddings
 
     @property
@@ -287,11 +278,10 @@ class ModelPositions:
         return None if kept else self.rope
 
     def complete(self, rope: RopeRequest | Mapping[str, Any]) -> RopeSpec:
-        """A request with what the model's config knows filled in.
+        """A request with the base, lengths and shared keys that the model's config knows.
 
-        Filled in: `rope_theta`, the trained length, `partial_rotary_factor`, and, where the model
-        already uses the same method, that method's keys. `resonance` alone is Resonance on what
-        the checkpoint ships. A shipped scaling that is replaced is logged, once for each pair.
+        Where the model ships the same method, with that method's keys. `resonance` alone is
+        Resonance on what it ships. A shipped scaling that is replaced is logged once.
 
         Raises:
             RopeConfigError: a key is unknown or missing, a value is not allowed, the model has no
@@ -355,8 +345,7 @@ class ModelPositions:
         if method is not self._method or any(given[key] != self.rope.get(key) for key in given):
             raise RopeConfigError(
                 f"{LENGTH}: not in the config of this {self.model_type!r} model, which ships "
-                f"{shown(self.rope)} and has {self.max_positions} positions; give the length that "
-                "it was trained on before that scaling"
+                f"{shown(self.rope)}; give the length that it was trained on before that scaling"
             )
         factor = given.get("factor")
         if method.positions_multiplied and isinstance(factor, int | float) and factor >= 1:

@@ -360,37 +360,34 @@ def _verify(model: nn.Module, config: Any, asked: Mapping[str | None, Asked]) ->
             continue  # keeps a rotation of its own
         reached, held = True, held_turns(module)
         close = max(CLOSE, 2 * torch.finfo(table_of(module)[1].dtype).eps)
-        if given is not None:
-            wrong = differences(held, Turns(given.rotation.inv_freq, given.scale), close=close)
-            if wanted is None and kind is not None:
-                wrong.append(f"layers of type {kind} were to keep theirs")
-        else:
-            assert wanted is not None
+        if wanted is None:
+            wrong = [f"layers of type {kind} were to keep theirs"] if kind else []
+        elif given is None:
             wrong = _stock_differs(module, held, wanted, unscaled_type(config, kind), close)
+        else:
+            wrong = differences(held, Turns(given.rotation.inv_freq, given.scale), close=close)
         if wrong:
-            spec = wanted.spec if wanted else given.spec  # type: ignore[union-attr]
             where = f"{name} ({type(module).__name__}) in vLLM"
             allowed = "transformers (hf-long), or models whose code in vLLM reads rope_parameters"
-            raise refusal(spec, where, wrong, held, allowed)
+            raise refusal(next(iter(asked.values())).spec, where, wrong, held, allowed)
     if not reached:
         raise RopeConfigError(
             f"rope_type: it reached no module: {type(model).__name__} has no rotary position "
-            "embeddings in vLLM; allowed: models with RoPE"
+            "embeddings in vLLM"
         )
 
 
 def _stock_differs(module: Any, held: Turns, asked: Asked, plain: str, close: float) -> list[str]:
     """How a module that was given nothing of ours differs from what was asked."""
+    method = asked.spec.method
     if is_ours(asked.rope):
         return ["the model's code fixes its rotation"]
-    method = asked.spec.method
-    wanted = Turns(method.frequencies(2 * len(held.inv_freq)), method.scale())
-    wrong = differences(held, wanted, close=close)
     if _AXES in asked.rope and not getattr(module, _AXES, None):
-        wrong.append("positions of one axis turn it, and those of this model have several")
-    if "proportional" == plain != asked.spec.method.name:
-        wrong.append("dimensions of this family are paired over whole heads")
-    return wrong
+        return ["positions of one axis turn it, and those of this model have several"]
+    if "proportional" == plain != method.name:
+        return ["dimensions of this family are paired over whole heads"]
+    wanted = Turns(method.frequencies(2 * len(held.inv_freq)), method.scale())
+    return differences(held, wanted, close=close)
 
 
 # Other settings in a running engine.
@@ -422,10 +419,7 @@ class RopeWorker:
         from resonance_vllm.vllm_exchange import exchange
 
         if not register.cache_info().currsize:
-            raise RopeConfigError(
-                "set_rope: vLLM did not load the plugin of resonance_vllm in this process: "
-                f"{plugin_problem() or 'its log says why'}"
-            )
+            raise RopeConfigError(f"set_rope: vLLM did not load the plugin: {plugin_problem()}")
         reports = exchange(self.get_model(), self.vllm_config, rope)
         return [dataclasses.asdict(each) for each in reports]
 
@@ -436,10 +430,7 @@ def _wrap_collective_rpc(original: Wrapped) -> Wrapped:
     @functools.wraps(original)
     def collective_rpc(self: Any, method: Any, *args: Any, **kwargs: Any) -> Any:
         if method == "set_rope" and not self.reset_prefix_cache(reset_connector=True):
-            raise RopeConfigError(
-                "set_rope: requests are running, whose keys are turned by the settings before; "
-                "allowed: after the last answer"
-            )
+            raise RopeConfigError("set_rope: requests are running; allowed: after the last answer")
         return original(self, method, *args, **kwargs)
 
     return collective_rpc

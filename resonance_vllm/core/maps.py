@@ -26,15 +26,9 @@ Positions = Callable[[Tensor], Tensor]
 class Part(NamedTuple):
     """The keys at positions `first(i) <= j < end(i)`, which a query at `i` meets in one way.
 
-    Every function takes and returns integers `[...]`; all but `first` and `end` non-negative ones.
-    None stands for the position itself as `query` and `key`, for 0 as `first`, for `i + 1` as
-    `end`.
-
-    Attributes:
-        query: Where the query stands, of its position.
-        key: Where a key stands, of its position. The distance is `query(i) - key(j)`.
-        first: First key of the part. It does not decrease from one query to the next.
-        end: The key after its last one. It does not decrease either.
+    The distance is `query(i) - key(j)`. Functions are of integers `[...]`; `first` and `end` do not
+    decrease from one query to the next. None stands for the position itself as `query` and `key`,
+    for 0 as `first`, for `i + 1` as `end`.
     """
 
     query: Positions | None = None
@@ -46,8 +40,7 @@ class Part(NamedTuple):
 class MappedMethod(ScaledMethod):
     """A position map on top of plain RoPE. Up to `L` tokens it changes nothing.
 
-    Keys are rotated to `kept_at` before they are cached; a part whose keys stand elsewhere rotates
-    them from there.
+    Keys are cached rotated to `kept_at`; a part whose keys stand elsewhere turns them on.
     """
 
     original_max_position_embeddings: TrainedLength
@@ -77,19 +70,13 @@ class MappedMethod(ScaledMethod):
 class SelfExtend(MappedMethod):
     """SelfExtend (Jin et al. 2024, arXiv 2401.01325): far keys stand at the positions of groups.
 
-    Keys nearer than a window stand at their positions, farther ones at those of groups.
-
-    The distance to a far key is `i//G - j//G + W - W//G`, which continues that of the near ones.
+    The distance to a key beyond a window `W` is `i//G - j//G + W - W//G`, which continues `i - j`.
     """
 
     name = "self_extend"
 
-    window_size: Tokens | None = Field(
-        default=None, description="Distance W from which keys stand elsewhere. [L/4]"
-    )
-    group_size: Tokens | None = Field(
-        default=None, description="Tokens G of a group. [the fewest that cover L*s]"
-    )
+    window_size: Tokens | None = Field(None, description="Distance W of the first far key. [L/4]")
+    group_size: Tokens | None = Field(None, description="Tokens G of a group. [fewest for L*s]")
 
     @property
     def window(self) -> int:
@@ -156,7 +143,7 @@ class DualChunk(MappedMethod):
 
     name = "dual_chunk"
 
-    chunk_size: Tokens | None = Field(default=None, description="Tokens C of a chunk. [3L/4]")
+    chunk_size: Tokens | None = Field(None, description="Tokens C of a chunk. [3L/4]")
 
     @property
     def chunk(self) -> int:

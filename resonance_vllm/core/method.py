@@ -60,9 +60,7 @@ class Method(Settings):
     """Whether checkpoints with the method have `max_position_embeddings` times its factor."""
 
     rope_theta: float = Field(gt=1, description="Base b of the frequencies b^(-2j/d).")
-    partial_rotary_factor: float = Field(
-        default=1.0, gt=0, le=1, description="Share of a head that rotates."
-    )
+    partial_rotary_factor: float = Field(1.0, gt=0, le=1, description="Share that rotates.")
 
     @classmethod
     def key_names(cls) -> list[str]:
@@ -116,21 +114,12 @@ class Method(Settings):
     def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
         """Inverse frequencies without Resonance, float64 `[dim/2]` on the CPU, radians a token.
 
-        Args:
-            dim: rotated dimensions of a head, even.
-            seq_len: current length in tokens; None is up to `L`.
-
-        Raises:
-            RopeConfigError: `dim` does not fit.
+        `dim` is the rotated part of a head, even; `seq_len` the current length, None up to `L`.
         """
         raise NotImplementedError
 
     def scale(self) -> float:
-        """The attention factor: what cos and sin are multiplied by.
-
-        Raises:
-            RopeConfigError: it does not follow from the settings.
-        """
+        """The attention factor: what cos and sin are multiplied by."""
         return 1.0
 
     def length_limit(self, positions: int) -> int:
@@ -160,9 +149,7 @@ class ScaledMethod(Method):
     """A method that extends the trained length by a factor; factor 1 is plain RoPE."""
 
     factor: Extension = Field(examples=[8.0], description="Context extension s.")
-    original_max_position_embeddings: Tokens | None = Field(
-        default=None, description="Trained length L in tokens."
-    )
+    original_max_position_embeddings: Tokens | None = Field(None, description="Trained length L.")
 
 
 def plain_frequencies(base: float, dim: int) -> Tensor:

@@ -55,12 +55,9 @@ class NtkAware(ScaledMethod):
     name = "ntk_aware"
 
     base_scaling: Literal["exact", "paper"] = Field(
-        default="exact", description="Base b*s^(d/(d-2)), or s*b as in the paper's Appendix C.2."
+        "exact", description="Base b*s^(d/(d-2)), or s*b as in the paper's Appendix C.2."
     )
-
-    longest_sequence: Tokens | None = Field(
-        default=None, description="Longest sequence in tokens. [L*s]"
-    )
+    longest_sequence: Tokens | None = Field(None, description="Longest sequence in tokens. [L*s]")
 
     def length_limit(self, positions: int) -> int:
         return self.longest_sequence or super().length_limit(positions)
@@ -109,9 +106,8 @@ class Dynamic(ScaledMethod):
 class Yarn(ScaledMethod):
     """YaRN (Peng et al. 2023): fast features kept, slow ones divided by the factor, a ramp between.
 
-    `ramp: dimension` mixes frequencies, linearly in `j` between two dimensions (YaRN's code,
-    transformers, vLLM). `ramp: wavelength` mixes wavelengths by the paper's gamma; no library has
-    that, so only Resonance on it runs there.
+    `ramp: dimension` mixes frequencies, linearly in `j` between two dimensions, as code does.
+    `ramp: wavelength` mixes wavelengths by the paper's gamma; libraries run Resonance on it alone.
     """
 
     name = "yarn"
@@ -119,19 +115,14 @@ class Yarn(ScaledMethod):
 
     original_max_position_embeddings: TrainedLength
     ramp: Literal["dimension", "wavelength"] = Field(
-        default="dimension",
-        description="By dimension index, as in code, or the paper's gamma.",
+        "dimension", description="By dimension index, as in code, or the paper's gamma."
     )
     beta_slow: Positive = Field(1.0, description="Turns within L below which s applies in full.")
     beta_fast: Annotated[float, at_least("beta_slow")] = Field(
-        default=32.0,
-        validate_default=True,
-        description="Turns within L above which a feature is left alone; at least beta_slow.",
+        32.0, validate_default=True, description="Turns within L above which s does not apply."
     )
     truncate: bool = Field(True, description="Round the ramp's two dimensions outward.")
-    attention_factor: Positive | None = Field(
-        default=None, description="What cos and sin are multiplied by. [0.1*ln(s)+1]"
-    )
+    attention_factor: Positive | None = Field(None, description="Scale of cos, sin. [0.1*ln(s)+1]")
     mscale: Positive | None = Field(None, description="Numerator of the attention factor.")
     mscale_all_dim: Positive | None = Field(None, description="Its denominator.")
 
@@ -200,11 +191,9 @@ class Llama3(ScaledMethod):
     stock = True
 
     original_max_position_embeddings: TrainedLength
-    low_freq_factor: Positive = Field(
-        examples=[1.0], description="L over this is where full interpolation starts."
-    )
+    low_freq_factor: Positive = Field(examples=[1.0], description="L over it: factor s in full.")
     high_freq_factor: Annotated[float, at_least("low_freq_factor")] = Field(
-        examples=[4.0], description="L over this is where interpolation ends; at least the low one."
+        examples=[4.0], description="L over it: no interpolation; at least the low one."
     )
 
     def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
@@ -234,12 +223,10 @@ class LongRope(Method):
     name = "longrope"
     stock = True
 
-    factor: Extension | None = Field(
-        default=None, description="Context extension s. [that of the model's config]"
-    )
+    factor: Extension | None = Field(None, description="Context extension s. [from the config]")
     original_max_position_embeddings: TrainedLength
     attention_factor: Positive | None = Field(
-        default=None, description="What cos and sin are multiplied by. [sqrt(1 + ln(s)/ln(L))]"
+        None, description="Scale of cos and sin. [sqrt(1 + ln(s)/ln(L))]"
     )
     short_factor: Divisors = Field(description="Divisor of each frequency up to L, one a feature.")
     long_factor: Divisors = Field(description="Divisor of each frequency beyond L.")
@@ -296,10 +283,7 @@ class LongRope(Method):
 
 
 class Proportional(Method):
-    """Proportional RoPE (Gemma 4): over the whole head, of which only the fastest features turn.
-
-    `dim` is the size of the head here: features that stand still have the frequency 0.
-    """
+    """Proportional RoPE (Gemma 4): of the whole head, here `dim`, only the fast features turn."""
 
     name = "proportional"
     stock = True

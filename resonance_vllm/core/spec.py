@@ -113,8 +113,7 @@ class RopeRequest:
             key, equals, value = item.partition("=")
             if not equals:
                 raise RopeConfigError(
-                    f"rope: {item!r} in {text!r} has no value; allowed: TYPE:key=value,key=value "
-                    "or a JSON dictionary"
+                    f"rope: {item!r} in {text!r} has no value; allowed: TYPE:key=value,... or JSON"
                 )
             rope[key.strip()] = parsed_value(value.strip())
         return cls.from_dict(rope)

@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from leval_harness.cli.checkpoints import check, export
+from leval_harness.cli.checkpoints import export
 from leval_harness.cli.console import exit_code_for
 from leval_harness.cli.rope import rope
 from resonance_vllm.core.method import Method
@@ -90,17 +90,6 @@ def test_wrong_usage_exits_with_2(args, words):
     result = run(rope, *args)
     assert result.exit_code == 2
     assert words in result.output
-
-
-@pytest.mark.parametrize("command", [check, export])
-@pytest.mark.parametrize("text", ["nope", "yarn:factor=x", "yarn:factor=2,nope=1", "yarn", "{"])
-def test_a_rope_that_cannot_be_meant_is_wrong_usage(tmp_path, command, text):
-    config = {"model_type": "llama", "head_dim": 16, "max_position_embeddings": 256}
-    (tmp_path / "config.json").write_text(json.dumps({**config, "rope_theta": 1e4}))
-    out = ("--out", tmp_path / "out") if command is export else ()
-    result = run(command, tmp_path, "--rope", text, *out)
-    assert result.exit_code == 2, result.output
-    assert not (tmp_path / "out").exists()
 
 
 def test_every_key_of_a_method_is_an_option():

@@ -228,24 +228,6 @@ def test_models_without_a_rope_to_change_are_refused(family, extra, words):
         hf.apply_rope(model, complete("linear"))
 
 
-@pytest.mark.parametrize(
-    ("rope", "words"),
-    [
-        ({**RESONANCE_YARN, "facter": 2.0}, "facter: 2.0 is not a setting"),
-        ({**RESONANCE_YARN, "factor": 0.5}, "factor: 0.5"),
-    ],
-)
-def test_wrong_settings_are_refused(tiny, rope, words):
-    with pytest.raises(RopeConfigError, match=words):
-        hf.apply_rope(tiny("llama", DEFAULT), rope)
-
-
-def test_a_misspelt_key_in_config_json_is_refused(tiny):
-    rope = RESONANCE_YARN | {"beta_fats": 4.0}
-    with pytest.raises(RopeConfigError, match="did you mean 'beta_fast'"):
-        tiny("llama", rope)
-
-
 def test_types_are_registered_and_without_us_fail_loudly():
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 

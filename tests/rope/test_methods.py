@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from resonance_vllm.core import frequencies
 from resonance_vllm.core.method import ScaledMethod
-from resonance_vllm.core.spec import METHODS, STOCK_TYPES, RopeSpec
+from resonance_vllm.core.spec import METHODS, RopeSpec
 
 BASES = st.floats(100.0, 1e7)
 DIMS = st.integers(2, 64).map(lambda half: 2 * half)
@@ -117,20 +117,6 @@ def test_yarn_over_wavelengths_is_the_papers_formula():
         assert float(found[j]) == pytest.approx(expected, rel=1e-12)
     by_dimension = frequencies.formula(spec("yarn"), 128).wavelengths
     assert not torch.allclose(found, by_dimension, rtol=1e-2)
-
-
-@pytest.mark.parametrize("name", sorted(STOCK_TYPES - {"default"}))
-def test_every_method_that_transformers_has_is_that_of_transformers(name):
-    known = {"factor": 8.0, "original_max_position_embeddings": 4096}.items()
-    settings = {"rope_type": name, "rope_theta": 10000.0, **METHODS[name].example(128)}
-    settings |= {key: value for key, value in known if key in METHODS[name].model_fields}
-    ours = RopeSpec.from_dict(settings)
-    if name in ("linear", "dynamic"):  # warned of, and taken from the config
-        settings.pop("original_max_position_embeddings")
-    expected, factor = stock(settings, extended=4096)
-    found = frequencies.inv_freq(ours, 128).to(torch.float32)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)
-    assert ours.method.scale() == pytest.approx(factor, rel=1e-12)
 
 
 @pytest.mark.parametrize("share", [0.25, 0.3, 1.0])

@@ -62,11 +62,6 @@ def test_a_model_without_rope_is_named():
         complete({"rope_type": "yarn", "factor": 2}, {"model_type": "gpt2", "n_positions": 1024})
 
 
-def test_the_trained_length_of_dynamic_is_left_alone_on_hf():
-    written = settings.hf_overrides(*on({"rope_type": "dynamic", "factor": 1.0}, CONFIG), 16384)
-    assert written["max_position_embeddings"] == 8192
-
-
 def test_resonance_alone_on_what_follows_the_length_is_refused():
     shipped = {**CONFIG["rope_parameters"], "rope_type": "dynamic", "factor": 2.0}
     with pytest.raises(RopeConfigError, match=r"alone on the 'dynamic' .*allowed: .* factor"):
@@ -105,15 +100,6 @@ def test_longrope_is_written_with_the_keys_of_each_library():
     assert vllm["original_max_position_embeddings"] == 8192
     assert vllm["rope_parameters"]["short_mscale"] == 1.25
     assert settings.hf_overrides(*on(rope, CONFIG))["rope_parameters"]["attention_factor"] == 1.25
-
-
-def test_gemma_3_keeps_the_base_of_its_sliding_layers():
-    model = ModelPositions.of_checkpoint(str(FAMILIES / "gemma3_1b"))
-    written = settings.hf_overrides(model.complete({"rope_type": "linear", "factor": 2}), model)
-    assert written["rope_parameters"] == {
-        "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 2.0},
-        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
-    }
 
 
 def model_args(rope, **options):

@@ -1,6 +1,5 @@
 """Embeddings that the plugin makes, without an engine, against closed forms."""
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,7 +7,6 @@ import pytest
 import torch
 from turned import cos_sin
 
-from resonance_vllm.core.frequencies import inv_freq
 from resonance_vllm.core.spec import OWN_TYPES, RopeSpec, RopeType
 from resonance_vllm.vllm import register, resonance_yarn, tagged
 from resonance_vllm.vllm_held import table_of
@@ -56,12 +54,6 @@ def asked(rope: dict[str, Any]) -> RopeSpec:
     return RopeSpec(spec.method.at_length(SERVED), spec.resonance)
 
 
-def wanted(name: str) -> tuple[list[float], float]:
-    """Frequencies and attention factor in closed form (tests/vectors guards it)."""
-    spec = asked({"rope_type": name.split(",")[0], **TYPES[name]})
-    return inv_freq(spec, HEAD, SERVED).tolist(), spec.method.scale()
-
-
 def runs_in_vllm(name: str) -> bool:
     """Whether a type is frequencies alone, without a map of positions."""
     from resonance_vllm.core.maps import MappedMethod
@@ -98,26 +90,6 @@ def test_resonance_yarn_is_a_class_of_vllms_yarn() -> None:
     assert stock.cos_sin_cache.shape == ours.cos_sin_cache.shape
     assert not torch.allclose(stock.cos_sin_cache, ours.cos_sin_cache, atol=1e-2)
     assert type(ours).forward_cpu is type(stock).forward_cpu
-
-
-@pytest.mark.parametrize("neox", [True, False])
-def test_the_kernels_turn_pairs_by_the_table(neox: bool) -> None:
-    module = made("resonance_yarn", neox=neox)
-    frequencies, factor = wanted("resonance_yarn")
-    generator = torch.Generator().manual_seed(0)
-    positions = torch.tensor([0, 3, 500, 1023])
-    query = torch.randn(4, 2 * HEAD, generator=generator)
-    key = torch.randn(4, HEAD, generator=generator)
-    expected = query.clone().view(4, 2, HEAD)
-    for t, n in enumerate(positions.tolist()):
-        for j, w in enumerate(frequencies):
-            a, b = (j, j + HEAD // 2) if neox else (2 * j, 2 * j + 1)
-            x, y = query.view(4, 2, HEAD)[t, :, a], query.view(4, 2, HEAD)[t, :, b]
-            expected[t, :, a] = factor * (x * math.cos(n * w) - y * math.sin(n * w))
-            expected[t, :, b] = factor * (y * math.cos(n * w) + x * math.sin(n * w))
-    for forward in (module.forward_native, module.forward_cpu):
-        rotated, _ = forward(positions, query.clone(), key.clone())
-        torch.testing.assert_close(rotated.view(4, 2, HEAD), expected, atol=1e-4, rtol=0)
 
 
 def test_layers_share_a_table_and_plain_ones_keep_theirs() -> None:
