@@ -184,7 +184,8 @@ def tagged(rope: Mapping[str, Any], spec: RopeSpec, rows: int, plain: str) -> di
     """
     base = TaggedBase(spec.method.rope_theta)
     base.spec, base.rows = spec, max(rows, spec.method.length_limit(rows))
-    if spec.method.name == "yarn" and plain == "default" and _AXES not in rope:
+    yarn = spec.method.name == "yarn" and spec.method.runs_stock
+    if yarn and plain == "default" and _AXES not in rope:
         seen = spec.method.for_vllm({**spec.method.written(), "rope_type": "yarn"})
     else:
         seen = {**_NEUTRAL, LENGTH: spec.method.trained_length or rows, "rope_type": plain}
