@@ -17,7 +17,6 @@ from resonance_vllm.core.method import (
     Positive,
     ScaledMethod,
     Tensor,
-    Tokens,
     TrainedLength,
     at_least,
     plain_frequencies,
@@ -57,10 +56,6 @@ class NtkAware(ScaledMethod):
     base_scaling: Literal["exact", "paper"] = Field(
         "exact", description="Base b*s^(d/(d-2)), or s*b as in the paper's Appendix C.2."
     )
-    longest_sequence: Tokens | None = Field(None, description="Longest sequence in tokens. [L*s]")
-
-    def length_limit(self, positions: int) -> int:
-        return self.longest_sequence or super().length_limit(positions)
 
     def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
         if self.base_scaling == "paper":
@@ -99,8 +94,7 @@ class Dynamic(ScaledMethod):
 
     def at_length(self, length: int) -> NtkAware:
         """`ntk_aware` with the very base that `dynamic` has at this length."""
-        factor = self._factor_at(length)
-        return NtkAware(**{**dict(self), "factor": factor, "longest_sequence": length})
+        return NtkAware(**{**dict(self), "factor": self._factor_at(length)})
 
 
 class Yarn(ScaledMethod):
