@@ -137,8 +137,9 @@ def _rows(module: Any, rows: int) -> torch.Tensor:
     if len(table) >= rows:
         return table
     positions = torch.arange(rows, dtype=torch.float32, device=table.device)
-    scale, yarn = getattr(module, "mscale", 1.0), getattr(module, "scaling_factor", None)
-    found = module._compute_inv_freq(yarn or module.base)
+    yarn = hasattr(module, "mscale")
+    found = module._compute_inv_freq(module.scaling_factor if yarn else module.base)
+    scale = module.mscale if yarn else 1.0
     turned = torch.outer(positions, found.to(table.device))
     longer = torch.cat((turned.cos() * scale, turned.sin() * scale), dim=-1)
     if not torch.equal(longer[: len(table)], table):
