@@ -10,6 +10,7 @@ import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from resonance_vllm.config import (
@@ -68,8 +69,8 @@ def report(
     sides: dict[str, Any] = {}
     held: dict[str, list[RotaryReport]] = {}
     for library, written, look in (
-        ("transformers", hf, lambda: _hf_report(path, rope, context_length)),
-        ("vllm", vllm, lambda: _vllm_report(path, model, rope, context_length)),
+        ("transformers", hf, partial(_hf_report, path, rope, context_length)),
+        ("vllm", vllm, partial(_vllm_report, path, model, rope, context_length)),
     ):
         if library not in libraries:
             sides[library] = {"not_asked": "by --library"}
@@ -240,7 +241,7 @@ def _different(transformers: list[RotaryReport], vllm: list[RotaryReport]) -> li
 
     A library that names no layer types has one rotation for all.
     """
-    lines = {}
+    lines: dict[str, None] = {}
     for one, other in itertools.product(transformers, vllm):
         kinds = {one.layer_type, other.layer_type} - {None}
         if len(kinds) > 1:
