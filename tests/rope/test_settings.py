@@ -115,7 +115,7 @@ def test_model_args_of_each_library():
     assert args["rope_precision"] == "float32"
     args = model_args(rope, library="vllm", context_length=12000)
     assert args["max_model_len"] == 12000
-    assert args["hf_overrides"]["max_position_embeddings"] == 12000
+    assert args["hf_overrides"]["max_position_embeddings"] == 16384
     assert "rope_precision" not in args
 
 
