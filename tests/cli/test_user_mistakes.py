@@ -21,7 +21,7 @@ posgen table {results}/posgen_train
 sweep --help
 """
 FAILED = """
-check model --rope yarn:factor=2 --context-length 5000  # --rope yarn:factor=20
+check model --rope yarn:factor=2 --context-length 5000  # allowed: up to 512
 export model --rope yarn:factor=2 --out full            # give a new folder
 score --task gsm empty.jsonl
 score --task gsm text.txt

@@ -200,7 +200,7 @@ def test_what_vllm_does_otherwise_is_said(look, monkeypatch):
 
 def test_one_library_alone(monkeypatch, look):
     monkeypatch.setattr(resonance_vllm.check, "_hf_report", lambda *_: [held()])
-    monkeypatch.setattr(resonance_vllm.check, "_vllm_report", None)
+    monkeypatch.setattr(resonance_vllm.check, "_vllm_report", pytest.fail)
     found = report(look.path, ModelPositions.of(LLAMA), None, libraries=("transformers",))
     assert found["vllm"] == {"not_asked": "by --library"}
     assert found["disagreements"] == []

@@ -108,7 +108,7 @@ def test_the_documentation_has_every_method_and_key():
     page = Path(__file__).parents[2] / "docs" / "reference" / "rope.md"
     rows = page.read_text(encoding="utf-8").splitlines()
     for name, method in METHODS.items():
-        (row,) = [row for row in rows if row.startswith(f"| `{name}` |")]
+        row = next(row for row in rows if row.startswith(f"| `{name}` |"))
         assert all(f"`{key}`" in row for key in set(method.model_fields) - {*Method.model_fields})
 
 
