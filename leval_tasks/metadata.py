@@ -38,26 +38,17 @@ def _lengths(value: object) -> object:
 
 
 Lengths = Annotated[tuple[int, ...] | None, BeforeValidator(_lengths)]
-WHERE: Any = {"decides_numbers": False}
-"""Marks a setting that locates data, or divides work: what was read is recorded elsewhere."""
 
 
 class TaskSettings(Settings):
     """Settings of a family of tasks.
 
-    A setting decides numbers unless its field is marked with `WHERE`, so a new one sets runs apart
-    by default.
+    A setting decides numbers unless its field has `exclude=True`: it locates data or divides work.
     """
-
-    @classmethod
-    def decides_numbers(cls) -> list[str]:
-        """Names of the settings that decide which numbers come out."""
-        fields = cls.model_fields.items()
-        return [name for name, field in fields if field.json_schema_extra is not WHERE]
 
     def recorded(self) -> dict[str, Any]:
         """The settings that go into results: those that decide numbers."""
-        return self.model_dump(mode="json", include=set(self.decides_numbers()))
+        return self.model_dump(mode="json")
 
 
 class BackendSettings(TaskSettings):
@@ -83,7 +74,6 @@ class ClosedSettings(TaskSettings):
 
     Attributes:
         data_dir: folder of the documents, or `sample`.
-        own_data: files of L-Eval's names hold documents of the user's own.
         truncation: where over-long documents are cut, or `skip`, which leaves them out; None is
             the task's own way.
         num_docs: the first documents only, with all their questions.
@@ -94,8 +84,7 @@ class ClosedSettings(TaskSettings):
             template; None is the template where one is applied, else Llama-2's.
     """
 
-    data_dir: str | None = Field(default=None, json_schema_extra=WHERE)
-    own_data: bool = Field(default=False, json_schema_extra=WHERE)
+    data_dir: str | None = Field(default=None, exclude=True)
     truncation: Literal["middle", "right", "left", "skip"] | None = None
     num_docs: OptionalCount = None
     min_questions: OptionalCount = None
@@ -129,16 +118,14 @@ class TextSettings(TaskSettings):
         seed: seed of the draw.
         min_tokens: shortest document that counts; never less than the longest context needs.
         max_tokens: documents are cut to this many tokens.
-        bos: whether windows begin with BOS; None where the tokenizer decides.
     """
 
-    data_dir: str | None = Field(default=None, json_schema_extra=WHERE)
+    data_dir: str | None = Field(default=None, exclude=True)
     context_length: Lengths = None
     num_docs: Count = 50
     seed: Natural = 0
     min_tokens: OptionalCount = None
     max_tokens: OptionalCount = None
-    bos: bool | None = None
 
 
 class PerplexitySettings(TextSettings):
@@ -156,8 +143,8 @@ class PerplexitySettings(TextSettings):
 class EffectiveContextSettings(TextSettings):
     """Settings of an effective-context task.
 
-    Several context lengths are those of the texts in turn. A text that is shorter than its turn
-    is read as far as it goes, where `min_tokens` allows it.
+    A text that is shorter than the context length, of which there is one, is read as far as it
+    goes, where `min_tokens` allows it.
 
     Attributes:
         window: positions of the yardstick's windows; None for the trained length.
@@ -166,7 +153,7 @@ class EffectiveContextSettings(TextSettings):
 
     num_docs: Count = 8
     window: OptionalCount = None
-    reads: Literal["all", "full", "windows"] = Field(default="all", json_schema_extra=WHERE)
+    reads: Literal["all", "full", "windows"] = Field(default="all", exclude=True)
 
 
 def scored_from(window: int, longest: int) -> int:

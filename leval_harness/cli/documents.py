@@ -31,7 +31,7 @@ def list_files(folder: str | None, as_json: bool) -> None:
     DATA is a folder with L-Eval's files or the word sample; by default LEVAL_DATA_DIR, else the
     hub.
     """
-    source = files.resolve_source({"data_dir": folder})
+    source = files.resolve_source(folder)
     rows = [
         {"file": task.file.name, "task": task.name, "present": source.has(task)} for task in ENTRIES
     ]
@@ -53,7 +53,7 @@ def verify(folder: str | None, as_json: bool) -> None:
 
     DATA is as for `data list`. Exit code 1 where a file is unreadable or not the published one.
     """
-    source = files.resolve_source({"data_dir": folder})
+    source = files.resolve_source(folder)
     tasks = [task for task in ENTRIES if source.has(task)]
     if not tasks:
         raise files.missing_file(source, ENTRIES[0])

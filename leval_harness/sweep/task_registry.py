@@ -175,7 +175,7 @@ def _document(task: str, file: str, settings: Mapping[str, Any]) -> tuple[str, d
     from leval_tasks.data import missing_file, resolve_source
 
     try:
-        source = resolve_source(settings)
+        source = resolve_source(settings.get("data_dir"))
     except ValueError as error:
         raise ConfigError(str(error)) from error
     closed = TASKS.get(task)

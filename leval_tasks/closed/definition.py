@@ -84,7 +84,7 @@ class ClosedTask:
     second_question: Callable[[str], str] | None = None
     truncation: str = "right"
     own_clusters: bool = False
-    in_group: bool = False
+    in_group: bool = True
 
     @property
     def name(self) -> str:

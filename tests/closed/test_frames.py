@@ -31,7 +31,6 @@ def messages(said: Any, **options: Any) -> Any:
 def made(name: str, frame: str | None, template: Any = None, **more: Any) -> LEvalClosedTask:
     metadata = {
         "data_dir": str(GOLDEN / "sample"),
-        "own_data": True,
         "tokenizer": str(GOLDEN / "tokenizer"),
         "max_length": 10**6,
         "frame": frame,

@@ -7,7 +7,7 @@ import sys
 import pytest
 from naive_maps import MOVING
 
-from leval_tasks.context import resolve_context
+from leval_tasks.model import resolve_context
 from resonance_vllm import config as settings
 from resonance_vllm.config import ModelPositions, length_limit
 from resonance_vllm.core.spec import ROPE_TYPES, RopeType
