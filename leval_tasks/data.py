@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from leval_tasks.closed.catalog import ENTRIES
 from leval_tasks.closed.definition import ClosedTask
 from leval_tasks.errors import DataError, HubUnreachableError
-from resonance_vllm.errors import UserError
+from resonance_vllm.errors import UserError, reason_of
 from resonance_vllm.files import json_lines, parse_json, user_path
 from resonance_vllm.settings import read
 
@@ -43,12 +43,7 @@ Row = TypeVar("Row", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Source:
-    """Where a run's documents come from.
-
-    Attributes:
-        kind: `data_dir`, `hub` or `sample`.
-        path: the folder, the hub repository, or the name of the sample.
-    """
+    """Where a run's documents come from: kind (`data_dir`, `hub`, `sample`) and what names it."""
 
     kind: str
     path: str
@@ -172,7 +167,7 @@ def hub_file(task: ClosedTask) -> Path:
     except RemoteEntryNotFoundError:
         raise DataError(f"There is no {about}. {HOW_TO_GET}") from None
     except (HfHubHTTPError, OSError, ValueError) as error:
-        reason = unreachable or str(error).strip().partition("\n")[0]
+        reason = unreachable or reason_of(error)
         raise HubUnreachableError(f"{about} cannot be fetched ({reason}). {HOW_TO_GET}") from None
     return Path(path)
 
@@ -187,7 +182,7 @@ def why_hub_is_unreachable() -> str:
     try:
         get_session().head(constants.ENDPOINT, timeout=SECONDS)
     except Exception as error:  # noqa: BLE001 - of whatever HTTP library the client uses
-        return str(error).strip().partition("\n")[0] or type(error).__name__
+        return reason_of(error)
     return ""
 
 
@@ -197,8 +192,7 @@ def numbered_rows(
     """Line number and typed row of every line of a JSON-lines file.
 
     Raises:
-        DataError: as `error`; names the file (`label`) and line number of what is wrong: no UTF-8,
-            no JSON object, a field that is missing or wrong.
+        DataError: as `error`; names file (`label`) and line of what is wrong.
     """
     try:
         text = content.decode("utf-8")

@@ -8,9 +8,9 @@ import difflib
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from resonance_vllm.errors import SettingError, UserError, not_allowed, shown
+from resonance_vllm.errors import SettingError, UserError, not_allowed
 from resonance_vllm.settings import Settings, field_names, read
 
 Frame = Literal["llama2", "plain", "chat_template"]
@@ -24,20 +24,17 @@ OptionalCount = Count | None
 
 
 def _lengths(value: object) -> object:
-    """One length or several, as a tuple."""
-    if value is None:
-        return None
-    lengths = list(value) if isinstance(value, list | tuple) else [value]
-    whole = [each for each in lengths if type(each) is int and each > 1]  # one is scored
-    if not lengths or whole != lengths or whole != sorted(set(whole)):
-        raise ValueError(
-            f"{shown(value)} is not allowed; allowed: a whole number of at least 2, or a list of "
-            "them, each larger than the one before"
-        )
-    return tuple(whole)
+    """One length is a list of one, and none of none."""
+    lengths = value if isinstance(value, list | tuple) else (value,)
+    return None if value is None else tuple(lengths) or None
 
 
-Lengths = Annotated[tuple[int, ...] | None, BeforeValidator(_lengths)]
+Length = Annotated[int, Field(ge=2)]  # one token is scored
+Lengths = Annotated[
+    tuple[Length, ...] | None,
+    BeforeValidator(_lengths),
+    AfterValidator(lambda lengths: lengths and tuple(sorted({*lengths}))),
+]
 
 
 class TaskSettings(Settings):
@@ -64,7 +61,7 @@ class BackendSettings(TaskSettings):
 
 
 class ContextSettings(BackendSettings):
-    """The length of context that the run sets: prompt and answer together, in tokens."""
+    """The length of context that the run sets: tokens of prompt and answer together."""
 
     context_length: OptionalCount = None
 
@@ -116,35 +113,27 @@ class TextSettings(TaskSettings):
         context_length: positions of a window, BOS included; several make a curve.
         num_docs: documents drawn.
         seed: seed of the draw.
-        min_tokens: shortest document that counts; never less than the longest context needs.
-        max_tokens: documents are cut to this many tokens.
     """
 
     data_dir: str | None = Field(default=None, exclude=True)
     context_length: Lengths = None
     num_docs: Count = 50
     seed: Natural = 0
-    min_tokens: OptionalCount = None
-    max_tokens: OptionalCount = None
 
 
 class PerplexitySettings(TextSettings):
-    """Settings of a perplexity task.
+    """Settings of a perplexity task; see `leval_tasks.perplexity.windows.make_windows`.
 
-    Attributes:
-        mode: which windows; see `leval_tasks.perplexity.windows`.
-        stride: tokens between sliding windows.
+    Documents are cut to `max_tokens`.
     """
 
     mode: Mode = "sliding"
     stride: Count = 256
+    max_tokens: OptionalCount = None
 
 
 class EffectiveContextSettings(TextSettings):
     """Settings of an effective-context task.
-
-    A text that is shorter than the context length, of which there is one, is read as far as it
-    goes, where `min_tokens` allows it.
 
     Attributes:
         window: positions of the yardstick's windows; None for the trained length.

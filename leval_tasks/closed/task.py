@@ -133,7 +133,7 @@ class LEvalClosedTask(PlainTask):
 
         Raises:
             TaskError: no tokenizer or context length is known, or the prompts do not fit.
-            SettingError: the frame does not go with the template.
+            SettingError: a generation length, or a frame that does not go with the template.
         """
         tokenizer, (length, origin) = find_tokenizer(self.run), resolve_context(self.run)
         kwargs, settings = self.config.generation_kwargs, self.settings
@@ -157,11 +157,9 @@ class LEvalClosedTask(PlainTask):
                 "right or left."
             )
         first = next(iter(self._prompts.values()))
+        mark, asked = settings.end_of_thinking, first.arguments(template)
         removed_by_backend = self.run.get("think_end_token") is not None
-        self._opened = not removed_by_backend and any(
-            opens_thinking(str(argument), settings.end_of_thinking)
-            for argument in first.arguments(template)
-        )
+        self._opened = not removed_by_backend and any(opens_thinking(str(a), mark) for a in asked)
         metadata = self.config.metadata
         metadata["settings"] |= {"frame": frame}
         metadata["skipped_documents"] = documents - len({doc["document_id"] for doc in self._docs})

@@ -53,13 +53,9 @@ class EffectiveContextTask(PerplexityTask):
     def _complete(self) -> TextSettings:
         shipped, limit = shipped_length(self._metadata), find_limit(self._metadata)
         self._config.metadata["shipped_length"] = shipped
-        settings = complete_settings(self._given, limit, shipped, bos=bool(self._bos))
+        settings = complete_settings(self._given, limit, shipped)
         self._moving = moving_window(settings.window or 0, limit)
         return settings
-
-    def _longest(self, settings: Any) -> int:
-        """One window of the context length; a text that is shorter is read as far as it goes."""
-        return document_tokens(settings.context_length[0], bool(self._bos))
 
     def test_docs(self) -> list[dict[str, Any]]:
         """What is logged of each text: its name, its size, and the digest of its tokens."""
@@ -129,7 +125,7 @@ def moving_window(window: int, limit: LengthLimit) -> int:
 
 
 def complete_settings(
-    given: EffectiveContextSettings, limit: LengthLimit, trained: int | None, *, bos: bool
+    given: EffectiveContextSettings, limit: LengthLimit, trained: int | None
 ) -> EffectiveContextSettings:
     """The settings with the defaults that depend on the model filled in.
 
@@ -137,7 +133,6 @@ def complete_settings(
         given: as the user wrote them.
         limit: of the run's backend; the length of the texts where none is given.
         trained: the length that the checkpoint's config claims; None where there is none to read.
-        bos: whether windows begin with BOS.
 
     Raises:
         SettingError: settings that do not fit each other, or no trained length is known.
@@ -159,8 +154,7 @@ def complete_settings(
         raise SettingError(not_allowed("context_length", length, allowed))
     longest = min(length, moving_window(window, limit)) if given.reads == WINDOWS else length
     limit.check(longest, "context_length", extra=limit.after_window)
-    least = max(given.min_tokens or document_tokens(length, bos), start + 1)
-    return given.changed(context_length=(length,), window=window, min_tokens=least)
+    return given.changed(context_length=(length,), window=window)
 
 
 def windows_of(n: int, start: int, window: int, reads: str, bos: bool) -> list[tuple[str, Window]]:

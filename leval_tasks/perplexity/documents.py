@@ -6,22 +6,17 @@ import platform
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from leval_tasks.data import numbered_rows, resolve_source, why_hub_is_unreachable
+from leval_tasks.data import Source, numbered_rows, resolve_source
 from leval_tasks.errors import DataError
 from leval_tasks.metadata import TextSettings
 
 logger = logging.getLogger(__name__)
 
-# Text, not token ids: the sets that the papers' scripts load are tokenised for Llama 2 only. None
-# of these needs a dataset script. Proof-pile itself does, so its arXiv part stands in for it.
-HUB = {
-    "govreport": ("ccdv/govreport-summarization", "test", "report"),
-    "pg19": ("emozilla/pg19-test", "test", "text"),
-}
 PYDOCS = "pydocs"
 """The corpus that needs no data: the language reference that every Python contains."""
 
@@ -90,47 +85,32 @@ def read_corpus(corpus: str, data_dir: str | None) -> tuple[list[Text], dict[str
 
     Args:
         corpus: its name.
-        data_dir: folder with `<corpus>.jsonl`, one JSON object with `text` a line; also looked for
-            in its subfolder `corpora`. Without it `LEVAL_DATA_DIR`, else the hub.
+        data_dir: see `corpus_file`; without it `LEVAL_DATA_DIR`.
 
     Raises:
-        DataError: a file is missing or damaged, or the hub cannot be read.
+        DataError: the file is missing or damaged.
     """
-    source, name = resolve_source(data_dir), f"{corpus}.jsonl"
-    if source.folder is None:
-        return _from_hub(corpus)
-    places = (source.folder / name, source.folder / "corpora" / name)
-    path = next((each for each in places if each.is_file()), None)
-    if path is None:
-        raise DataError(
-            f"{corpus}.jsonl is neither in {source.path} nor in its subfolder corpora; data_dir "
-            'must hold it, one JSON object with a "text" field a line (ppl_pydocs needs no data)'
-        )
+    path = corpus_file(f"{corpus}.jsonl", resolve_source(data_dir))
     content = path.read_bytes()
     rows = numbered_rows(content, str(path), TextRow)
     texts = [Text(f"{corpus}-{number - 1}", row.text) for number, row in rows]
     return texts, _about("data_dir", str(path), path.name, hashlib.sha256(content).hexdigest())
 
 
-def _from_hub(corpus: str) -> tuple[list[Text], dict[str, Any]]:
-    from datasets import load_dataset
-    from huggingface_hub import constants
+def corpus_file(name: str, source: Source) -> Path:
+    """A file of texts, one JSON object with `text` a line, of a folder or its subfolder `corpora`.
 
-    try:
-        if corpus not in HUB:
-            raise LookupError("no data set there loads without a script")
-        path, split, column = HUB[corpus]
-        if not constants.HF_HUB_OFFLINE and (reason := why_hub_is_unreachable()):
-            raise ConnectionError(reason)  # offline, what was fetched before is read
-        rows = load_dataset(path, split=split)[column]
-    except Exception as error:  # noqa: BLE001 - of whatever library it asks
+    Raises:
+        DataError: there is none.
+    """
+    folders = [source.folder, source.folder / "corpora"] if source.folder else []
+    path = next((each / name for each in folders if (each / name).is_file()), None)
+    if path is None:
         raise DataError(
-            f"{corpus} cannot be read from the hub ({error}); put {corpus}.jsonl, one JSON object "
-            'with "text" a line, into a folder and give it: --metadata \'{"data_dir": "FOLDER"}\''
-        ) from None
-    texts = [Text(f"{corpus}-{number}", text) for number, text in enumerate(rows)]
-    digest = Text(corpus, "\0".join(each.text for each in texts)).sha256
-    return texts, _about("hub", path, f"{split}.{column}", digest)
+            f'data_dir: {source.path} ({source.kind}) has no {name}, one JSON object with "text" a '
+            "line; docs/reference/perplexity.md says how to get it, and ppl_pydocs needs none"
+        )
+    return path
 
 
 def _about(source: str, path: str, file: str, digest: str) -> dict[str, Any]:
@@ -139,9 +119,9 @@ def _about(source: str, path: str, file: str, digest: str) -> dict[str, Any]:
 
 
 def draw(
-    texts: Iterable[Text], encode: Encode, settings: TextSettings, longest: int | None
+    texts: Iterable[Text], encode: Encode, settings: TextSettings, least: int, longest: int | None
 ) -> list[TokenizedText]:
-    """Draw `num_docs` of the documents that are long enough, each cut to `longest` tokens.
+    """Draw `num_docs` of the documents with `least` tokens, each cut to `longest` of them.
 
     Empty texts and second copies are left out first. The rest is visited in one seeded order until
     enough are found, which draws uniformly from the long enough ones without tokenising all.
@@ -155,8 +135,7 @@ def draw(
     candidates = [text for stripped, text in usable.items() if stripped]
     order = list(range(len(candidates)))
     random.Random(settings.seed).shuffle(order)
-    least, seen = settings.min_tokens or 1, 0
-    chosen: dict[int, TokenizedText] = {}
+    seen, chosen = 0, dict[int, TokenizedText]()
     for index in order:
         if len(chosen) == settings.num_docs:
             break
@@ -168,7 +147,7 @@ def draw(
     if not chosen:
         raise DataError(
             f"none of {len(candidates)} documents has the {least} tokens that the longest "
-            f"context (or min_tokens) needs; the longest has {seen}. Take a shorter "
+            f"context needs; the longest has {seen}. Take a shorter "
             "context_length or other documents"
         )
     if len(chosen) < settings.num_docs:
@@ -218,8 +197,6 @@ def draw_pydocs(
 ) -> tuple[list[TokenizedText], dict[str, Any]]:
     """Documents of `size` tokens from the language reference, drawn with the seed.
 
-    `max_tokens`, or a larger `min_tokens`, is another size.
-
     Returns:
         The documents, and where the text comes from.
 
@@ -228,7 +205,6 @@ def draw_pydocs(
     """
     text, digest = language_reference()
     tokens, ends = encode(text)
-    size = settings.max_tokens or max(size, settings.min_tokens or 0)
     starts = range(0, len(tokens) - size + 1, size)
     if not starts:
         raise DataError(

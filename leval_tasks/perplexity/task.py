@@ -82,11 +82,6 @@ class PerplexityTask(PlainTask):
         limit = find_limit(self._metadata)
         return complete_settings(self._given, limit, bos=bool(self._bos))
 
-    def _longest(self, settings: Any) -> int | None:
-        """Tokens to which documents are cut; None for whole ones."""
-        longest: int | None = settings.max_tokens
-        return longest
-
     @cached_property
     def _reading(self) -> tuple[Any, dict[str, TokenizedText]]:
         encode = documents.encoder(find_tokenizer(self._metadata))
@@ -96,13 +91,14 @@ class PerplexityTask(PlainTask):
                 "windows begin without BOS: the first token of each document is not scored"
             )
         corpus = str(self._metadata["corpus"])
+        full = document_tokens(settings.context_length[-1], bool(self._bos))
+        longest = getattr(settings, "max_tokens", full)  # of an effective context: one window
         if corpus == documents.PYDOCS:
-            window = document_tokens(settings.context_length[-1], bool(self._bos))
-            moves = getattr(settings, "mode", None) == "sliding"
-            drawn, data = documents.draw_pydocs(encode, settings, window * (2 if moves else 1))
+            size = longest or full * (2 if settings.mode == "sliding" else 1)
+            drawn, data = documents.draw_pydocs(encode, settings, size)
         else:
             texts, data = documents.read_corpus(corpus, settings.data_dir)
-            drawn = documents.draw(texts, encode, settings, self._longest(settings))
+            drawn = documents.draw(texts, encode, settings, full, longest)
         self._config.metadata.update(data=data, settings=settings.recorded(), documents=len(drawn))
         return settings, {each.document_id: each for each in drawn}
 
@@ -195,8 +191,7 @@ def complete_settings(
         window = f"at least {full}, a window of the longest context"
         raise SettingError(not_allowed("max_tokens", given.max_tokens, window))
     limit.check(lengths[-1], "context_length", extra=limit.after_window)
-    least = max(given.min_tokens or full, full)
-    return given.changed(context_length=lengths, min_tokens=least)
+    return given.changed(context_length=lengths)
 
 
 class WindowRequest(Instance):

@@ -73,16 +73,14 @@ def test_a_frame_goes_with_a_template_or_without(frame: str, template: Any) -> N
         assert sent(unnamed, template) == sent(task, template)
 
 
-@pytest.mark.parametrize("frame", FRAMES)
-def test_prompt_shows_every_frame(frame: str) -> None:
-    arguments = ["sfiction", "-n", "1", "--model", str(GOLDEN / "tokenizer"), "--frame", frame]
-    arguments += ["--data-dir", "sample", "--context-length", "2048"]
-    arguments += ["--apply-chat-template"] * (frame == CHAT_TEMPLATE)
-    shown = CliRunner().invoke(command, arguments)
+def test_prompt_shows_frame_cut_and_second_prompt() -> None:
+    arguments = ["sfiction", "-n", "1", "--model", str(GOLDEN / "tokenizer"), "--frame", "plain"]
+    shown = CliRunner().invoke(
+        command, [*arguments, "--data-dir", "sample", "--context-length", "2048"]
+    )
     assert shown.exit_code == 0, shown.output
-    assert f"prompt template: {frame}" in shown.output
-    assert "tokens left out" in shown.output
-    assert "--- second prompt" in shown.output
+    for part in ("prompt template: plain", "tokens left out", "--- second prompt"):
+        assert part in shown.output
 
 
 @pytest.mark.parametrize(

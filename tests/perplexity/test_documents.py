@@ -4,14 +4,11 @@ import logging
 import re
 from pathlib import Path
 
-import datasets
 import pytest
-from huggingface_hub import constants
 
 from leval_tasks.errors import ContextLengthError, DataError
 from leval_tasks.metadata import PerplexitySettings, read_metadata
 from leval_tasks.model import LengthLimit
-from leval_tasks.perplexity import documents
 from leval_tasks.perplexity.documents import (
     Text,
     draw,
@@ -23,7 +20,7 @@ from leval_tasks.perplexity.documents import (
 from leval_tasks.perplexity.task import complete_settings
 from resonance_vllm.errors import SettingError
 
-SETTINGS = PerplexitySettings(context_length=(4,), mode="truncate", stride=1, min_tokens=3)
+SETTINGS = PerplexitySettings(context_length=(4,), mode="truncate", stride=1)
 
 
 def characters(text: str) -> tuple[list[int], list[int]]:
@@ -34,7 +31,7 @@ def characters(text: str) -> tuple[list[int], list[int]]:
 def drawn(contents, **settings):
     texts = [Text(str(at), content) for at, content in enumerate(contents)]
     asked = SETTINGS.changed(**settings)
-    return draw(texts, characters, asked, asked.max_tokens)
+    return draw(texts, characters, asked, 3, asked.max_tokens)
 
 
 def test_what_cannot_be_used_is_left_out_and_said(caplog):
@@ -70,7 +67,7 @@ def test_scored_text_is_the_text_of_the_scored_tokens():
     [
         (b'{"text": "a"}\n{broken\n', "line 2: not JSON"),
         (b'{"body": "a"}\n', "line 1: text: missing"),
-        (None, r"pg19.jsonl is neither in"),
+        (None, r"has no pg19.jsonl, one JSON object"),
     ],
 )
 def test_damaged_and_missing_files(tmp_path: Path, content, message):
@@ -80,39 +77,11 @@ def test_damaged_and_missing_files(tmp_path: Path, content, message):
         read_corpus("pg19", str(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("corpus", "offline", "fails", "reason"),
-    [
-        ("proofpile", False, "", "no data set there"),
-        ("pg19", False, "no route", "no route"),  # the client's attempts would take half a minute
-        ("pg19", True, "no route", "not fetched before"),
-        ("pg19", False, "", ""),
-    ],
-)
-def test_a_corpus_of_the_hub_or_why_a_file_is_needed(monkeypatch, corpus, offline, fails, reason):
-    def load(path: str, split: str) -> dict[str, list[str]]:
-        assert (path, split) == ("emozilla/pg19-test", "test")
-        if offline:
-            raise OSError("not fetched before")
-        return {"text": ["a", "b"]}
-
-    monkeypatch.delenv("LEVAL_DATA_DIR", raising=False)
-    monkeypatch.setattr(datasets, "load_dataset", load)
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
-    monkeypatch.setattr(documents, "why_hub_is_unreachable", lambda: fails)
-    if reason:
-        with pytest.raises(DataError, match=rf"{reason}.*put {corpus}.jsonl"):
-            read_corpus(corpus, None)
-    else:
-        texts, about = read_corpus(corpus, None)
-        assert ([each.text for each in texts], about["source"]) == (["a", "b"], "hub")
-
-
 def test_the_real_documents(real_data: Path):
     found, about = read_corpus("govreport", str(real_data))
     assert len(found) == 14
     assert about["files"]["govreport.jsonl"].startswith("4ff8ee1b91924f5f")
-    assert len(draw(found, characters, SETTINGS.changed(min_tokens=1), None)) == 13  # one is a copy
+    assert len(draw(found, characters, SETTINGS, 1, None)) == 13  # one is a copy
 
 
 def test_the_reference_is_the_same_whatever_the_order_of_its_topics():
@@ -143,14 +112,12 @@ def test_the_language_reference_repeats_no_passage():
 
 def test_pieces_of_the_reference_are_equal_and_do_not_overlap():
     whole = language_reference()[0]
-    settings = SETTINGS.changed(min_tokens=None, num_docs=10**6)
+    settings = SETTINGS.changed(num_docs=10**6)
     documents, _ = draw_pydocs(characters, settings, 999)
     assert "".join(each.text for each in documents) == whole[: 999 * len(documents)]
     assert len(whole) - 999 * len(documents) < 999
     with pytest.raises(DataError, match="fewer than one document of"):
         draw_pydocs(characters, settings, 10**7)
-    (longer,), _ = draw_pydocs(characters, settings.changed(min_tokens=1500, num_docs=1), 999)
-    assert len(longer.tokens) == 1500
 
 
 def completed(metadata, bos=True, tokens=None, **about):
@@ -171,9 +138,7 @@ def test_bad_settings(metadata, message):
         completed({"context_length": 64, "stride": 8} | metadata)
 
 
-def test_every_document_fills_the_longest_window():
-    asked = completed({"context_length": [64, 128], "stride": 8, "min_tokens": 5})
-    assert asked.min_tokens == 127
+def test_the_length_is_what_the_model_reads_less_what_it_generates():
     without = completed({"stride": 8}, bos=False, tokens=33, after_window=1)
     assert without.context_length == (32,)
 

@@ -100,19 +100,3 @@ def test_too_few_tuples():
         splits(PosGenSettings(subtask="cot", modulus=7))
     with pytest.raises(SettingError, match="modulus: 3 is not allowed; allowed: at least 4"):
         cycled_seeds(4, 4, 3)
-
-
-@pytest.mark.parametrize("modulus", [7, 17])
-def test_half_of_a_semi_recursive_sequence_follows_without_the_far_token(modulus):
-    """Two neighbours share their far token, so the second is `2 x[l-1] - x[l-4]`.
-
-    A model that never finds the far token can still be right in `(1 + 1/m) / 2` of all places.
-    """
-    settings = PosGenSettings(subtask="semi_recursive", modulus=modulus, length=64)
-    rows = extend(random_seeds(50, 4, modulus, 0), settings)
-    second = np.arange(5, 64, 2)
-    local = (2 * rows[:, second - 1] - rows[:, second - 4]) % modulus
-    assert (local == rows[:, second]).all()
-    first = np.arange(4, 64, 2)
-    local = (2 * rows[:, first[1:] - 1] - rows[:, first[1:] - 4]) % modulus
-    assert (local == rows[:, first[1:]]).mean() < 2 / modulus
