@@ -84,7 +84,6 @@ class LengthLimit:
     Attributes:
         backend: class name of lm-eval's model, `api`, or `unknown`.
         tokens: of prompt and answer together; None where it is not known.
-        origin: the setting that states it, else `model` or `checkpoint`.
         setting: the model argument that raises it.
         kept_back: positions of the limit that lm-eval gives to no prompt (completion servers: 1).
         after_window: positions that a scored text needs in addition (vLLM generates a token).
@@ -93,7 +92,6 @@ class LengthLimit:
 
     backend: str
     tokens: int | None
-    origin: str
     setting: str = "max_length"
     kept_back: int = 0
     after_window: int = 0
@@ -139,11 +137,10 @@ class LengthLimit:
         )
 
 
-def resolve_context(settings: Mapping[str, Any]) -> tuple[int, str]:
-    """The context length of a run: `context_length`, else the backend's limit.
+def resolve_context(settings: Mapping[str, Any]) -> int:
+    """The context length of a run, prompt and answer together, in tokens.
 
-    Returns:
-        Tokens of prompt and answer together, and the setting that decided it.
+    It is `context_length`, else the backend's limit.
 
     Raises:
         SettingError: a length is not a positive whole number.
@@ -151,13 +148,9 @@ def resolve_context(settings: Mapping[str, Any]) -> tuple[int, str]:
     """
     limit = find_limit(settings)
     given = read_metadata(ContextSettings, settings)
-    length, origin = given.context_length, "context_length"
-    if length is None:
-        length, origin = given.length or limit.known, limit.origin
-    limit.check(length, origin)
-    if limit.tokens is not None:
-        length = min(length, limit.tokens - limit.kept_back)
-    return length, origin
+    length = given.context_length or given.length or limit.known
+    limit.check(length, "context_length")
+    return length if limit.tokens is None else min(length, limit.tokens - limit.kept_back)
 
 
 def find_limit(settings: Mapping[str, Any]) -> LengthLimit:
@@ -170,23 +163,19 @@ def find_limit(settings: Mapping[str, Any]) -> LengthLimit:
     model = running_model()
     backend, module = type(model).__name__, type(model).__module__
     stated = getattr(model, "max_length", None)
-    name = "max_length" if given.max_length else "max_model_len" if given.max_model_len else None
     if settings.get("base_url") or module.startswith(CLIENTS):
-        origin = name or "max_length"
         chat = str(settings.get("base_url", "")).rstrip("/").endswith("chat/completions")
         if not getattr(model, "tokenized_requests", not chat):
-            return LengthLimit("api", given.length, origin)
+            return LengthLimit("api", given.length)
         # lm-eval sends token ids, cuts them on the left, and keeps one token back
         served = stated + 1 if isinstance(stated, int) else given.length or SERVER_DEFAULT
         assumed = not given.length
-        return LengthLimit("api", served, origin, kept_back=1, after_window=1, assumed=assumed)
+        return LengthLimit("api", served, kept_back=1, after_window=1, assumed=assumed)
     if not isinstance(stated, int):
-        return LengthLimit(
-            "unknown", given.length or shipped_length(settings), name or "checkpoint"
-        )
+        return LengthLimit("unknown", given.length or shipped_length(settings))
     if "vllm" in module:
-        return LengthLimit(backend, stated, name or "model", "max_model_len", after_window=1)
-    return LengthLimit(backend, stated, name or "model")
+        return LengthLimit(backend, stated, "max_model_len", after_window=1)
+    return LengthLimit(backend, stated)
 
 
 def shipped_length(settings: Mapping[str, Any]) -> int | None:

@@ -61,8 +61,7 @@ def prompt(
         click.echo(json.dumps({"about": about, "questions": rows}, ensure_ascii=False))
         return
     click.echo(
-        f"{closed.task_name}: context {about['context_length']} tokens "
-        f"({about['context_length_from']}), "
+        f"{closed.task_name}: context {about['context_length']} tokens, "
         f"{about['generated_tokens']} of them for the answer; prompt template: {about['frame']}"
     )
     for doc in docs:

@@ -135,7 +135,7 @@ class LEvalClosedTask(PlainTask):
             TaskError: no tokenizer or context length is known, or the prompts do not fit.
             SettingError: a generation length, or a frame that does not go with the template.
         """
-        tokenizer, (length, origin) = find_tokenizer(self.run), resolve_context(self.run)
+        tokenizer, length = find_tokenizer(self.run), resolve_context(self.run)
         kwargs, settings = self.config.generation_kwargs, self.settings
         generated = generation_tokens(kwargs)
         kept = {name: value for name, value in kwargs.items() if name not in LENGTHS}
@@ -165,7 +165,6 @@ class LEvalClosedTask(PlainTask):
         metadata["skipped_documents"] = documents - len({doc["document_id"] for doc in self._docs})
         metadata["prompt"] = {
             "context_length": length,
-            "context_length_from": origin,
             "generated_tokens": generated,
             "tokenizer": tokenizer_name(self.run),
             "frame": frame,

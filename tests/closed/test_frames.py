@@ -60,12 +60,10 @@ def test_the_plain_frame_is_llama_2s_without_its_markers(name: str) -> None:
 
 
 @pytest.mark.parametrize("frame", FRAMES)
-@pytest.mark.parametrize("template", [None, messages])
-def test_a_frame_goes_with_a_template_or_without(frame: str, template: Any) -> None:
-    if (frame == CHAT_TEMPLATE) == (template is None):
-        with pytest.raises(SettingError, match=f"frame: {frame!r}"):
-            made("leval_closed_toefl", frame, template, num_docs=1)
-        return
+def test_a_frame_goes_with_a_template_or_without(frame: str) -> None:
+    template, other = (messages, None) if frame == CHAT_TEMPLATE else (None, messages)
+    with pytest.raises(SettingError, match=f"frame: {frame!r}"):
+        made("leval_closed_toefl", frame, other, num_docs=1)
     task = made("leval_closed_toefl", frame, template, num_docs=1)
     assert task.config.metadata["settings"]["frame"] == frame
     if frame != "plain":  # the one that is taken where none is named
@@ -100,12 +98,7 @@ def test_a_model_with_a_template_is_not_asked_without_it_in_silence(
 
 @pytest.mark.parametrize(
     ("of_model", "given", "lines"),
-    [
-        ({}, {}, 1),
-        ({"apply_chat_template": True}, {}, 0),
-        ({}, {"metadata": {"data_dir": "sample", "frame": "plain"}}, 0),
-        ({}, {"tasks": "ppl_pydocs"}, 0),
-    ],
+    [({}, {}, 1), ({"apply_chat_template": True}, {}, 0), ({}, {"tasks": "ppl_pydocs"}, 0)],
 )
 def test_a_sweep_says_it_when_it_is_planned(
     tmp_path, save_llama, caplog, of_model, given, lines

@@ -130,10 +130,3 @@ def test_list_and_verify_take_a_folder(tmp_path):
         {"tpo.jsonl": False, "codeU.jsonl": True},
     )
     assert rows["tpo.jsonl"]["problem"] == "not the published file"
-
-
-def test_verify_of_the_published_files(real_data):
-    code, rows, _ = data_command("verify", real_data / "leval" / "closed")
-    assert code == 0
-    assert all(row["verified"] for row in rows.values())
-    assert (rows["sci_fi.jsonl"]["documents"], rows["sci_fi.jsonl"]["questions"]) == (7, 64)

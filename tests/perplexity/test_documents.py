@@ -122,7 +122,7 @@ def test_pieces_of_the_reference_are_equal_and_do_not_overlap():
 
 def completed(metadata, bos=True, tokens=None, **about):
     given = read_metadata(PerplexitySettings, metadata)
-    return complete_settings(given, LengthLimit("api", tokens, "max_length", **about), bos=bos)
+    return complete_settings(given, LengthLimit("api", tokens, **about), bos=bos)
 
 
 @pytest.mark.parametrize(

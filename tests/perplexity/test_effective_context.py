@@ -176,7 +176,7 @@ def test_a_backend_that_does_not_report_tokens_is_refused():
         check_reports_tokens(get_model("dummy")())
 
 
-LIMIT = LengthLimit("HFLM", 256, "model")
+LIMIT = LengthLimit("HFLM", 256)
 
 
 def complete(limit: LengthLimit = LIMIT, **given: Any) -> EffectiveContextSettings:
@@ -187,7 +187,7 @@ def complete(limit: LengthLimit = LIMIT, **given: Any) -> EffectiveContextSettin
 def test_the_window_is_the_trained_length_on_every_backend():
     found = complete()
     assert (found.context_length, found.window) == ((256,), 256)
-    vllm = LengthLimit("VLLM", 256, "model", after_window=1)  # it generates a token after a prompt
+    vllm = LengthLimit("VLLM", 256, after_window=1)  # it generates a token after a prompt
     assert (complete(vllm).context_length, complete(vllm).window) == ((255,), 256)
     assert (moving_window(256, LIMIT), moving_window(256, vllm)) == (256, 255)
     assert (scored_from(256, 1000), scored_from(256, 100)) == (64, 25)  # within, of the text

@@ -61,19 +61,6 @@ def test_sliding_agrees_with_a_plain_loop(tiny, texts, sliding_long):
         assert value == pytest.approx(want, rel=1e-5)
 
 
-@pytest.mark.parametrize("mode", ["sliding", "truncate"])
-def test_hf_and_hf_long_score_the_same_windows_alike(tiny, data_dir, mode, evaluate):
-    metadata = SLIDING | {"mode": mode, "data_dir": str(data_dir)}
-    stock = evaluate("hf", tiny, metadata)
-    own = evaluate("hf-long", tiny, metadata)
-    for a, b in zip(*(r["samples"]["ppl_govreport"] for r in (stock, own)), strict=True):
-        assert a["arguments"] == b["arguments"]
-        assert a["doc"] == b["doc"]
-        for name in (f"{m}@{n}" for m in ("token_perplexity", "word_perplexity") for n in (48, 96)):
-            assert a[name][1] == b[name][1]
-            assert a[name][0] / a[name][1] == pytest.approx(b[name][0] / b[name][1], abs=1e-4)
-
-
 @pytest.mark.vllm
 @pytest.mark.slow
 def test_vllm_scores_the_same_windows_alike(tiny, data_dir, evaluate):

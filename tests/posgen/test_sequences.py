@@ -78,21 +78,16 @@ def test_paper_splits_have_their_sizes_and_no_common_seed():
 def test_code_splits_cycle_the_sorted_tuples():
     data = splits(PosGenSettings(subtask="recursive", seed_policy="cycled"))
     tuples = list(itertools.combinations(range(17), 4))
-    assert len(tuples) == 2_380
-    assert [tuple(row) for row in data.train[:, :4].tolist()] == [
-        tuples[i % 2_380] for i in range(10_000)
-    ]
-    assert [tuple(row) for row in data.test[:, :4].tolist()] == tuples[1_000:2_000]
+    assert data.train[:, :4].tolist() == [list(tuples[i % 2_380]) for i in range(10_000)]
+    assert data.test[:, :4].tolist() == [list(each) for each in tuples[1_000:2_000]]
     assert (data.train[:1_000] == data.validation[:, :64]).all()
 
 
-def test_draws_are_uniform_distinct_and_follow_the_seed():
+def test_draws_are_distinct_and_follow_the_seed():
     every = random_seeds(17**2, 2, 17, seed=3)
     assert len({tuple(row) for row in every.tolist()}) == 17**2
     assert (random_seeds(50, 4, 17, seed=1) == random_seeds(90, 4, 17, seed=1)[:50]).all()
     assert not (random_seeds(50, 4, 17, seed=1) == random_seeds(50, 4, 17, seed=2)).all()
-    counts = np.bincount(random_seeds(20_000, 4, 17, seed=5).ravel(), minlength=17)
-    assert abs(counts / counts.sum() - 1 / 17).max() < 0.003
 
 
 def test_too_few_tuples():

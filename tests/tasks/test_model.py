@@ -45,7 +45,7 @@ def checkpoint(tmp_path: Path):
 
 
 def length(**settings: object) -> int:
-    return resolve_context(settings)[0]
+    return resolve_context(settings)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_no_model_and_no_length():
 def test_the_running_model_says_what_it_reads(checkpoint, while_running, module):
     # a RoPE type in config.json that the running model's own limit does not count
     asked = {"pretrained": checkpoint(rope_parameters=RESONANCE)}
-    assert while_running(lambda: resolve_context(asked), module, max_length=8192) == (8192, "model")
+    assert while_running(lambda: resolve_context(asked), module, max_length=8192) == 8192
     asked["context_length"] = 32768
     with pytest.raises(ContextLengthError, match=r"context_length: 32768 is above the 8192 "):
         while_running(lambda: resolve_context(asked), module, max_length=8192)
