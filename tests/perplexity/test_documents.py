@@ -130,7 +130,10 @@ def completed(metadata, bos=True, tokens=None, **about):
     [
         ({"stride": 64}, "stride: 64 is not allowed; allowed: 1 to 63"),
         ({"max_tokens": 62}, "max_tokens: 62 is not allowed; allowed: at least 63"),
-        ({"context_length": 1}, "context_length: 1 is not allowed; allowed: a whole number of"),
+        (
+            {"context_length": 1},
+            "context_length: 1 is not allowed; allowed: a number of at least 2",
+        ),
     ],
 )
 def test_bad_settings(metadata, message):
