@@ -72,9 +72,6 @@ class Comparison:
         Args:
             form: the format.
             published: show the paper's rows beside ours.
-
-        Raises:
-            SettingError: there is no such form.
         """
         from leval_harness.formats import render
         from leval_harness.tables import build_tables

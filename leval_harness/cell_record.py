@@ -52,8 +52,8 @@ class CellRecord(Record):
         data: source of the documents and SHA-256 of its files.
         identity: what is declared to decide the numbers, see `leval_harness.sweep.identity`.
         host: the machine. It is known when the cell runs, as are `command` (what the user typed),
-            `created`, `environment`, `cuda_visible_devices`, `seconds` of the evaluation and
-            `telemetry`, what the backend counted.
+            `created`, `cuda_visible_devices`, `seconds` of the evaluation and `telemetry`, what
+            the backend counted.
     """
 
     schema_version: int
@@ -80,7 +80,6 @@ class CellRecord(Record):
     host: dict[str, Any] = {}
     command: str = ""
     created: str = ""
-    environment: dict[str, str] = {}
     cuda_visible_devices: str | None = None
     seconds: float | None = Field(default=None, ge=0)
     telemetry: dict[str, Any] = {}

@@ -22,11 +22,9 @@ CONTEXT_LENGTH = 8192
 
 
 def cache_dir() -> Path:
-    """Folder for what is made once: `LEVAL_CACHE_DIR`, else the platform's cache folder."""
+    """Folder for what is made once: `LEVAL_CACHE_DIR`, else below `XDG_CACHE_HOME`."""
     if configured := os.environ.get("LEVAL_CACHE_DIR"):
         return user_path(configured)
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "leval-harness"
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "leval-harness"
 
 

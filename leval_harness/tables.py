@@ -23,7 +23,7 @@ BEST, SECOND, QUIET = "font-weight: bold", "text-decoration: underline", "font-s
 ROWS = ["Model", "Method", "Ctx"]
 NONE = "–"
 PUBLISHED = Path(__file__).with_name("published.yaml")
-READ_MORE = "How to read this: docs/reference/leaderboards.md"
+READ_MORE = "How to read this: https://OWNER.github.io/leval-harness/reference/leaderboards"
 SHARES = {"truncated": "Truncated, %", "unparsed": "Unparsed, %", "reached_limit": "Hit limit, %"}
 LONGEST_REASON = 200
 

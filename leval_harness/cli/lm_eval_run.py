@@ -5,13 +5,14 @@ model nor settings, get a file for each.
 """
 
 import argparse
-import contextlib
 import dataclasses
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest.mock import patch
 
 from leval_harness.backends import libraries, library_of
 from leval_harness.secrets import refuse_credentials
@@ -25,20 +26,12 @@ from resonance_vllm.hub import refuse_missing_folder
 logger = logging.getLogger(__name__)
 
 
-class RopeOptions(NamedTuple):
-    """Our options on lm-eval's command line; None where one was not given."""
-
-    rope: str | None = None
-    precision: str | None = None
-    length: int | None = None
-
-
-def complete(settings: argparse.Namespace, options: RopeOptions) -> dict[str, Any]:
+def complete(settings: argparse.Namespace, options: Mapping[str, Any]) -> dict[str, Any]:
     """Put RoPE settings into what lm-eval is about to run, and check what is cheap to check.
 
     Args:
         settings: as lm-eval's own parser reads them; changed in place.
-        options: our own options.
+        options: our own: `rope`, `rope_precision` and `context_length`, each or None.
 
     Returns:
         All settings that decide what is run, see `stated`.
@@ -61,8 +54,8 @@ def complete(settings: argparse.Namespace, options: RopeOptions) -> dict[str, An
         refuse_near_misses(metadata)
     except UserError as error:
         raise SettingError(f"metadata.{error}") from None
-    if options.rope is not None:
-        given |= _rope_args(options.rope, options, backend, given)
+    if options["rope"] is not None:
+        given |= _rope_args(options, backend, given)
     if given:
         settings.model_args = given
     if cache := values.get("use_cache"):
@@ -106,23 +99,15 @@ def stated(settings: argparse.Namespace) -> dict[str, Any]:
     return values
 
 
-@contextlib.contextmanager
-def requests_cache(values: Mapping[str, Any]) -> Iterator[None]:
+def requests_cache(values: Mapping[str, Any]) -> AbstractContextManager[Any]:
     """Keep `--cache_requests` apart for each model and its settings, inside of this.
 
     Its key knows neither lengths nor tokenizer, from which synthetic tasks make their texts.
     """
-    if not values.get("cache_requests"):
-        yield
-        return
     from lm_eval.caching import cache
 
-    before = cache.PATH
-    cache.PATH = f"{before}/{digest(values['model_args'], values['metadata'])}"
-    try:
-        yield
-    finally:
-        cache.PATH = before
+    own = digest(values["model_args"], values["metadata"])
+    return patch.object(cache, "PATH", f"{cache.PATH}/{own}")
 
 
 def digest(*parts: Any) -> str:
@@ -132,25 +117,24 @@ def digest(*parts: Any) -> str:
 
 
 def _rope_args(
-    rope: str, options: RopeOptions, backend: str, given: Mapping[str, Any]
+    options: Mapping[str, Any], backend: str, given: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The model arguments that carry RoPE settings to a backend."""
     if "pretrained" not in given:
         raise SettingError("--rope needs --model_args pretrained=MODEL")
     library = library_of(backend)
     limit = "max_model_len" if library == "vllm" else "max_length"
-    length = options.length if options.length is not None else given.get(limit)
-    if length is not None and not (isinstance(length, int) and length > 0):
-        name = f"model_args.{limit}" if options.length is None else "--context-length"
-        raise SettingError(not_allowed(name, length, "a whole number above 0"))
+    length = options["context_length"] or given.get(limit)
+    if length is not None and not isinstance(length, int):
+        raise SettingError(not_allowed(f"model_args.{limit}", length, "a whole number"))
     model = ModelPositions.of_checkpoint(str(given["pretrained"]))
     args = model_args(
-        model.complete(RopeRequest.parse(rope)),
+        model.complete(RopeRequest.parse(options["rope"])),
         model,
         library=library,
         model_path=str(given["pretrained"]),
         context_length=length,
-        rope_precision=options.precision or "float32",
+        rope_precision=options["rope_precision"] or "float32",
     )
     clash = sorted(key for key in set(args) & set(given) if str(args[key]) != str(given[key]))
     if clash:

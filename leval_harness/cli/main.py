@@ -29,7 +29,7 @@ GROUPS = {
     },
     "Models and data": {
         "model": ("checkpoints", "Prepare a small real model to begin with."),
-        "data": ("documents", "List, verify or fetch the documents of the tasks."),
+        "data": ("documents", "Fetch or verify the documents of the tasks."),
     },
     "Train": {
         "posgen": ("training", "Train small models short and test them long."),

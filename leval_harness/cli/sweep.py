@@ -3,6 +3,7 @@
 import json
 import shlex
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +17,6 @@ from resonance_vllm.errors import SettingError
 if TYPE_CHECKING:
     from leval_harness.sweep.cells import PlannedCell
     from leval_harness.sweep.config import SweepConfig
-
-
-def _print_schema(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    if value:
-        from leval_harness.sweep.config import SweepConfig
-
-        click.echo(json.dumps(SweepConfig.model_json_schema(), indent=1))
-        ctx.exit()
 
 
 @click.command(
@@ -41,20 +34,14 @@ def _print_schema(ctx: click.Context, param: click.Parameter, value: bool) -> No
     help="Processes at a time for models that take no GPU. [default: that of the config]",
 )  # fmt: skip
 @click.option("--executor", type=click.Choice(["local", "ray"]), default="local")
-@click.option("--ray-address", help="A running Ray cluster; default: Ray's own, else a new one.")
 @click.option("--dry-run", is_flag=True, help="Show the groups and their cells; run nothing.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: as JSON.")
-@click.option(
-    "--schema", is_flag=True, is_eager=True, expose_value=False, callback=_print_schema,
-    help="Print the JSON Schema of sweep files, for editors.",
-)  # fmt: skip
 def sweep(
     config: str,
     overrides: tuple[str, ...],
     out: Path,
     jobs: int | None,
     executor: str,
-    ray_address: str | None,
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -68,39 +55,28 @@ def sweep(
     if as_json and not dry_run:
         raise click.UsageError("--json goes with --dry-run; `leval-harness table` has the results")
     from leval_harness.sweep.cells import plan
-    from leval_harness.sweep.claims import Folder
     from leval_harness.sweep.config_files import load_config
 
     with interrupted_by_signals():
         loaded = load_config(config, overrides)
         folder = out / loaded.name
-        if not dry_run:  # what cannot be written is said before anything is loaded
-            try:
-                Folder.of(folder)
-            except OSError as error:
-                raise SettingError(
-                    f"--out: {folder} cannot be written ({error.strerror})"
-                ) from None
+        if not dry_run:
+            _refuse_unwritable(folder)
         cells = plan(loaded)
         loaded = loaded.model_copy(update={"jobs": jobs or loaded.jobs})
-        if executor == "local":
-            _tell_what_is_slow(loaded)
         if dry_run:
             _dry_run(cells, folder, as_json)
             return 0
-        return _run(loaded, cells, folder, executor, ray_address)
+        return _run(loaded, cells, folder, executor)
 
 
-def _tell_what_is_slow(config: "SweepConfig") -> None:
-    """Name the setting that makes models faster on a CPU without bfloat16."""
-    from leval_harness.sweep.config import ROPE_BACKENDS
-    from leval_harness.sweep.run import lacks_bfloat16, visible_gpus
-
-    for name, model in config.models.items():
-        slow = model.backend in ROPE_BACKENDS and model.dtype == "bfloat16" and lacks_bfloat16()
-        if slow and not visible_gpus():
-            faster = f"--set models.{name}.dtype=float32"
-            click.echo(f"{name}: this CPU is slow in bfloat16; faster: {faster}", err=True)
+def _refuse_unwritable(folder: Path) -> None:
+    """Say what cannot be written before anything is loaded; nothing is left behind."""
+    there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    try:
+        tempfile.TemporaryDirectory(dir=there).cleanup()
+    except OSError as error:
+        raise SettingError(f"--out: {folder} cannot be written ({error.strerror})") from None
 
 
 def _dry_run(cells: "list[PlannedCell]", folder: Path, as_json: bool) -> None:
@@ -141,14 +117,13 @@ def _run(
     cells: "list[PlannedCell]",
     path: Path,
     executor: str,
-    ray_address: str | None,
 ) -> int:
     """Run what is not done, list what failed, write and print the table where all is over."""
     from leval_harness.sweep.run import elsewhere, run_sweep
 
     command = "leval-harness " + shlex.join(sys.argv[1:])
     try:
-        states = run_sweep(config, cells, path, command, executor, ray_address, click.echo)
+        states = run_sweep(config, cells, path, command, executor, click.echo)
         others = elsewhere(states)
         finished = any(state.done for state in states.values())
         reported = _report(path) if finished and not others else True

@@ -7,9 +7,5 @@ class ConfigError(SettingError):
     """A sweep config that cannot be run as it is written (wrong usage: exit code 2)."""
 
 
-class ModelNotFoundError(ConfigError):
-    """A model whose files cannot be found, so that its cells have no identity."""
-
-
 class SweepError(OSError):
     """A sweep that cannot go on, for a reason outside of its cells."""

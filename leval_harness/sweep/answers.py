@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
@@ -32,24 +33,15 @@ log = logging.getLogger("leval_harness.sweep.worker")
 TEXTS = ("generate_until", "loglikelihood", "loglikelihood_rolling")
 """Kinds of requests whose answers lm-eval's models pass to their cache hook; not so `REQUEST`."""
 MOST_REQUESTS = 64
-MOST_TOKENS = 16_384
-"""Tokens of windows that are asked at a time, where that is more than one window."""
-Answer = Any
-Asked = Callable[[Sequence[Any]], list[Answer]]
+Asked = Callable[[Sequence[Any]], list[Any]]
 Numbered = tuple[int, Any]
 
 
 class Answers:
-    """The answers of one cell; a context inside of which its model keeps them.
+    """The answers of one cell in one `attempt`; a context inside of which its model keeps them.
 
     It is the cache hook of the model meanwhile: lm-eval's own cache knows neither model nor
     rotation, and two answers to one request are one to it.
-
-    Args:
-        model: that answers.
-        cell: what is asked.
-        place: folder of the sweep.
-        attempt: name of this attempt, `<cell>.<turn>`.
     """
 
     def __init__(self, model: "LoadedModel", cell: CellRecord, place: Folder, attempt: str) -> None:
@@ -57,7 +49,8 @@ class Answers:
         self.progress = place.work / "progress" / cell.cell_id
         self.file = place.work / "cache" / attempt
         self.earlier = list(self.file.parent.glob(f"{cell.cell_id}.*"))
-        self.kept: dict[str, list[dict[str, Any]]] = {}
+        self.kept: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        self.waiting: dict[str, list[str]] = defaultdict(list)
         self.copies = dict(finished_losses(cell, place.path / CELLS))
         self.asked = self.answered = 0
         self.written = 0.0
@@ -68,7 +61,7 @@ class Answers:
             for _, line in json_lines(path.read_text(encoding="utf-8", errors="replace")):
                 with contextlib.suppress(ValueError):  # of a process that was killed
                     row = json.loads(line)
-                    self.kept.setdefault(row["key"], []).append(row)
+                    self.kept[row["key"]].append(row)
         self.file.parent.mkdir(exist_ok=True)
         self.handle = self.file.open("a", encoding="utf-8")
         self.handle.write("\n")  # after half a line of an attempt of the same name
@@ -108,31 +101,33 @@ class Answers:
         answers = {at: answer for at, answer in known if answer is not None}
         log.info("%d of %d answers are there already", len(answers), len(requests))
         self._count(len(answers))
-        for part in portions([each for each in enumerate(requests) if each[0] not in answers]):
-            before = self.answered
+        for part in portions(kind, [x for x in enumerate(requests) if x[0] not in answers]):
+            self.waiting.clear()
+            for _, request in part:
+                self.waiting[_text(kind, request.args)].append(key_of(kind, request))
             found = method([request for _, request in part], **options)
             for (at, request), answer in zip(part, found, strict=True):
                 answers[at] = answer
-                if kind == REQUEST:
-                    self.add_partial(kind, request.args, answer)
-            self._count(before + len(part) - self.answered)  # of a backend that tells none
+                self.add_partial(kind, request.args, answer)  # unless the backend has told it
         return [answers[at] for at in range(len(requests))]
 
-    def add_partial(self, kind: str, request: Sequence[Any], answer: Any) -> None:
+    def add_partial(self, kind: str, arguments: Sequence[Any], answer: Any) -> None:
         """Keep an answer, with how it ended; the name is that of lm-eval's hooks."""
-        row: dict[str, Any] = {"key": key_of(kind, request), "answer": answer}
+        if not (keys := self.waiting[_text(kind, arguments)]):
+            return
+        row: dict[str, Any] = {"key": keys.pop(0), "answer": answer}
         if kind == REQUEST:
             row["logprobs"] = answer.logprobs.tolist()
         elif kind == "generate_until" and self.ends is not None:
-            ends = self.ends.of(str(request[0]), str(answer))
+            ends = self.ends.of(str(arguments[0]), str(answer))
             row["end"] = ends[-1] if ends else None
         self.handle.write(json.dumps(row, default=lambda value: value.item()) + "\n")
         self.handle.flush()
         self._count(1)
 
-    def _known(self, kind: str, request: Any) -> Answer | None:
+    def _known(self, kind: str, request: Any) -> Any:
         """The answer of an earlier attempt, or the losses of a cell of fewer or more texts."""
-        waiting = self.kept.get(key_of(kind, request.args))
+        waiting = self.kept[key_of(kind, request)]
         if not waiting:
             return self._copied(request) if kind == REQUEST else None
         row = waiting.pop(0)
@@ -144,7 +139,7 @@ class Answers:
             self.ends.known.setdefault((str(request.args[0]), answer), []).append(end)
         return tuple(answer) if isinstance(answer, list) else answer
 
-    def _copied(self, request: Any) -> Answer | None:
+    def _copied(self, request: Any) -> SumOfLogprobs | None:
         """The answer to a window from the losses of a text that a finished cell has read."""
         window, doc = request.window, request.doc
         key = (request.task_name, doc.get("document_id"), doc.get("tokens_sha256"))
@@ -160,28 +155,32 @@ class Answers:
 
     def _count(self, number: int) -> None:
         """Note how many requests are answered."""
-        self.answered = min(self.asked, self.answered + number)
+        self.answered += number
         if time.monotonic() - self.written > 1.0 or self.answered == self.asked:
             self.written = time.monotonic()
             with contextlib.suppress(OSError):
                 self.progress.write_text(f"{self.answered} {self.asked}")
 
 
-def key_of(kind: str, request: Sequence[Any]) -> str:
-    """What an answer is kept under, from the kind of its request and its arguments."""
-    text = json.dumps([kind, *request], default=str)
+def _text(kind: str, arguments: Sequence[Any]) -> str:
+    """A request as a model's cache hook knows it."""
+    return json.dumps([kind, *arguments], default=str)
+
+
+def key_of(kind: str, request: Any) -> str:
+    """What an answer is kept under: its task and question, the kind and the arguments."""
+    text = f"{request.task_name} {request.doc_id} {request.idx} {_text(kind, request.args)}"
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def portions(requests: Sequence[Numbered]) -> Iterator[list[Numbered]]:
-    """Requests in portions, those about one document together where they fit into one."""
+def portions(kind: str, requests: Sequence[Numbered]) -> Iterator[list[Numbered]]:
+    """Requests in portions: those about one document together, windows of each by themselves."""
     portion: list[Numbered] = []
     for _, run in groupby(requests, _document):
         neighbours = list(run)
         for first in range(0, len(neighbours), MOST_REQUESTS):
             part = neighbours[first : first + MOST_REQUESTS]
-            size = sum(_tokens(request) for _, request in portion + part)
-            if portion and (len(portion + part) > MOST_REQUESTS or size > MOST_TOKENS):
+            if portion and (kind == REQUEST or len(portion + part) > MOST_REQUESTS):
                 yield portion
                 portion = []
             portion = portion + part
@@ -190,27 +189,15 @@ def portions(requests: Sequence[Numbered]) -> Iterator[list[Numbered]]:
 
 
 def _document(numbered: Numbered) -> object:
-    """The document of a text, which a backend may share with others; a window is for itself."""
+    """The document of a request, which a backend may read once for several."""
     number, request = numbered
-    doc = {} if _tokens(request) or not isinstance(request.doc, dict) else request.doc
-    return doc.get("document_id", number)
-
-
-def _tokens(request: Any) -> int:
-    """Tokens of a window; 0 for a text."""
-    _, context, scored = getattr(request, "token_parts", (None, (), ()))
-    return len(context) + len(scored)
+    return request.doc.get("document_id", number) if isinstance(request.doc, dict) else number
 
 
 def finished_losses(
     cell: CellRecord, cells: Path
 ) -> Iterator[tuple[tuple[str, str, str], Logprobs]]:
-    """Task, text and digest -> losses of its tokens, from cells that differ in the number of texts.
-
-    Args:
-        cell: that is computed; its `metadata.reads` says which read.
-        cells: folder of the finished ones.
-    """
+    """Task, text and digest -> losses, from `cells` that differ in the number of texts alone."""
     read = cell.metadata.get("reads")
     for folder in sorted(cells.iterdir()) if read else ():
         record = read_object(folder / CELL) or {}

@@ -15,7 +15,7 @@ from leval_harness import smollm2
 from leval_harness.cell_record import CellRecord, cell_id
 from leval_harness.checkpoint_files import checkpoint_digests
 from leval_harness.layout import SCHEMA_VERSION, YARDSTICK
-from leval_harness.sweep import ConfigError, ModelNotFoundError
+from leval_harness.sweep import ConfigError
 from leval_harness.sweep.config import (
     ROPE_BACKENDS,
     CellRequest,
@@ -38,7 +38,7 @@ from resonance_vllm.config import ModelPositions, length_limit
 from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.files import read_object, user_path
-from resonance_vllm.hub import hub_commit
+from resonance_vllm.hub import hub_commit, refuse_missing_folder
 
 logger = logging.getLogger(__name__)
 EFFECTIVE_CONTEXT, READS, WINDOW = "effective_context", "reads", "window"
@@ -122,28 +122,20 @@ def find_model(model: ModelConfig) -> ModelFiles:
     """The files of a configured model; `smollm2` is made if it is not there.
 
     Raises:
-        ModelNotFoundError: there is no such folder, or no such name on the hub.
+        SettingError: there is no such folder, or no checkpoint in it.
+        OSError: the hub does not give it.
     """
     folder = user_path(model.path)
     if model.backend not in ROPE_BACKENDS and not folder.is_dir():
         served = {"served": model.path, "base_url": model.args.get("base_url")}
         return ModelFiles(model.path, None, served)
     folder = Path(smollm2.prepared(str(folder)))
+    refuse_missing_folder(model.path, f"models.{model.label}.path")
     if folder.is_dir():
         path = folder.resolve()
-        if not (path / "config.json").is_file():
-            raise ModelNotFoundError(
-                f"models: {path} is no checkpoint folder (no config.json in it); an adapter goes "
-                "into args, as peft or for vLLM as lora_local_path, and its base model into path"
-            )
-        identity: dict[str, Any] = {"files": checkpoint_digests(path, model.args)}
-        return ModelFiles(str(path), ModelPositions.of_checkpoint(str(path)), identity)
-    if model.path.startswith((".", "/", "~")) or model.path.count("/") > 1:
-        raise ModelNotFoundError(f"models.{model.label}.path: there is no folder {model.path}")
-    try:
-        commit, snapshot = hub_commit(model.path, model.revision)
-    except OSError as error:
-        raise ModelNotFoundError(f"models: {error}") from error
+        positions = ModelPositions.of_checkpoint(str(path))
+        return ModelFiles(str(path), positions, {"files": checkpoint_digests(path, model.args)})
+    commit, snapshot = hub_commit(model.path, model.revision)
     where = str(snapshot or model.path)
     identity = {"hub": model.path, "commit": commit}
     return ModelFiles(where, ModelPositions.of_checkpoint(where), identity)
@@ -312,11 +304,6 @@ def _model_args(
         )
     except ValueError as error:
         raise ConfigError(f"{where}: {error}") from error
-    if library == "vllm" and rope is not None:
-        from resonance_vllm.check import plugin_problem
-
-        if problem := plugin_problem():
-            raise ConfigError(f"{where}: vLLM does not load this project's plugin: {problem}")
     args["dtype"] = model.dtype
     if files.path == model.path and (commit := files.identity.get("commit")):
         args["revision"] = commit  # a branch may have moved when the cell runs

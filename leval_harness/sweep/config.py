@@ -62,17 +62,7 @@ def _args(given: dict[str, Any]) -> dict[str, Any]:
     return args
 
 
-def _rope(rope: dict[str, Any]) -> RopeRequest:
-    """A RoPE dictionary: kind and keys are checked here, the rest where the model is known."""
-    if not isinstance(rope.get("rope_type"), str):
-        raise ValueError(
-            "needs rope_type, for instance {rope_type: yarn, factor: 2.0}, or null for the "
-            "checkpoint as shipped"
-        )
-    return RopeRequest.from_dict(rope)
-
-
-def _entries(value: object) -> object:
+def task_entries(value: object) -> list[Any]:
     """Task entries: one or a list, each a mapping, a task, or a list of tasks."""
     return [each if isinstance(each, Mapping) else {"tasks": each} for each in listed(value)]
 
@@ -82,11 +72,7 @@ Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+()=, @-]{0,79}$"
 FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
-Several = Annotated[
-    tuple[Item, ...],
-    Field(strict=False, min_length=1),
-    BeforeValidator(listed, json_schema_input_type=Item | list[Item]),
-]
+Several = Annotated[tuple[Item, ...], Field(strict=False, min_length=1), BeforeValidator(listed)]
 """A list; a single value counts as a list of one."""
 PlainMapping = dict[Text, JsonValue]
 """Passed through to lm-eval, to a model or to tasks, which know the keys."""
@@ -96,7 +82,7 @@ BatchSize = Count | Annotated[str, Field(pattern=r"^auto(:[1-9]\d*)?$")]
 if TYPE_CHECKING:
     RopeMapping = RopeRequest
 else:
-    RopeMapping = Annotated[PlainMapping, AfterValidator(_rope)]
+    RopeMapping = Annotated[PlainMapping, AfterValidator(RopeRequest.from_dict)]
 
 
 class ModelConfig(Settings):
@@ -183,9 +169,7 @@ class SweepConfig(EntrySettings):
     tasks: Annotated[
         tuple[TaskEntry, ...],
         Field(strict=False, min_length=1),
-        BeforeValidator(
-            _entries, json_schema_input_type=TaskEntry | str | list[TaskEntry | str | list[str]]
-        ),
+        BeforeValidator(task_entries),
     ] = Field(description="What each cell evaluates.")
     context_lengths: Several[Count | None] = Field(
         (None,), description="Of every model and task that has none of its own, in tokens."
@@ -199,9 +183,6 @@ class SweepConfig(EntrySettings):
     )
     rope_precision: Literal["float32", "model"] = Field(
         "float32", description="Of the rotation on transformers; `model` is the model's own dtype."
-    )
-    timeout: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="Seconds after which a cell is ended."
     )
     jobs: Count = Field(1, description="Processes at a time for models that take no GPU.")
     confirm_run_unsafe_code: bool = Field(False, description="As lm-eval's option.")

@@ -4,14 +4,13 @@ What the keys mean is `leval_harness.sweep.config`.
 """
 
 import csv
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from leval_harness.sweep import ConfigError
-from leval_harness.sweep.config import EntrySettings, SweepConfig, listed, parse_config
-from leval_harness.sweep.task_registry import read_by_tasks
+from leval_harness.sweep.config import SweepConfig, listed, parse_config, task_entries
 from leval_harness.yaml_files import parse_yaml, read_yaml, shipped
 from resonance_vllm.errors import hint, shown
 from resonance_vllm.files import user_path
@@ -31,34 +30,9 @@ def configured(content: Mapping[str, Any], overrides: Sequence[str] = ()) -> Swe
     """A sweep config from plain dictionaries, overrides applied, everything checked.
 
     Raises:
-        ConfigError: names every field that is wrong, its value and what is allowed; or an
-            override with which nothing that runs is another than without it.
+        ConfigError: names every field that is wrong, its value and what is allowed.
     """
-    changed = reduce(override, overrides, content)
-    config = parse_config(changed)
-    for at, text in enumerate(overrides):
-        try:
-            without = reduce(override, [*overrides[:at], *overrides[at + 1 :]], content)
-            same = without != changed and _acting(parse_config(without)) == _acting(config)
-        except ConfigError:
-            continue  # it is needed
-        if same:
-            key = text.partition("=")[0]
-            raise ConfigError(
-                f"--set {key}: reaches no cell; the entries of tasks or models have their own, or "
-                f"none of them reads it: name one, as in tasks.TASK.{key} or models.NAME.{key}"
-            )
-    return config
-
-
-def _acting(config: SweepConfig) -> object:
-    """What of a config decides how something runs or is shown."""
-    cells = []
-    for request in config.requests():
-        read = read_by_tasks(request.task.tasks, request.task.metadata)
-        cells.append((*request[:-1], request.task.model_copy(update={"metadata": read})))
-    in_cells = {"models", "methods", "tasks", "context_lengths", *EntrySettings.model_fields}
-    return cells, config.model_dump(exclude=in_cells)
+    return parse_config(reduce(override, overrides, content))
 
 
 def find_config(name: str) -> Path:
@@ -75,21 +49,17 @@ def find_config(name: str) -> Path:
     return known[name]
 
 
-def load_with_includes(path: Path, including: tuple[Path, ...] = ()) -> dict[str, Any]:
+def load_with_includes(path: Path) -> dict[str, Any]:
     """A config with everything that it includes, the including file winning.
 
     `include` is a path or a list of paths, relative to the including file; later ones win.
 
     Raises:
-        ConfigError: a file is missing, unreadable, or includes itself.
+        ConfigError: a file is missing or unreadable.
     """
-    path = path.resolve()
-    if path in including:
-        raise ConfigError(f"include: {path} includes itself")
     content = read_yaml(path, ConfigError)
     paths = [path.parent / user_path(str(each)) for each in listed(content.pop("include", []))]
-    layers = [load_with_includes(each, (*including, path)) for each in paths]
-    return reduce(merge, [*layers, content])
+    return reduce(merge, [*map(load_with_includes, paths), content])
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,9 +81,8 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 def override(config: Mapping[str, Any], text: str) -> dict[str, Any]:
     """A config with `key.key=value` laid over it; the value is YAML.
 
-    An item of a list is named by its number or, among tasks, by the task. A name with a dot in it
-    stands in quotes: `models."llama-3.1".dtype`. Messages do not repeat the value, which may be a
-    credential.
+    An entry of `tasks` is named by its number or by a task. A name with a dot in it stands in
+    quotes: `models."llama-3.1".dtype`. Messages do not repeat the value, which may be a credential.
 
     Raises:
         ConfigError: no `=`, a value that is not YAML, or a path through something that holds no
@@ -138,24 +107,16 @@ def _with_value(node: Any, parts: list[str], value: Any, where: str) -> Any:
     head, rest = parts[0], parts[1:]
     if isinstance(node, Mapping | None):
         inner = (node or {}).get(head)
-        if head == "tasks" and rest and isinstance(inner, str):  # one task, named without a list
-            inner = [inner]
+        if head == "tasks" and rest:
+            inner = task_entries(inner)
         return {**(node or {}), head: _with_value(inner, rest, value, where)}
     if not isinstance(node, list):
         raise ConfigError(f"{where}: {shown(head)} lies in {type(node).__name__}, without keys")
-    named = [at for at, item in enumerate(node) if head in _tasks(item)]
-    index = int(head) if head.isdecimal() else next(iter(named), len(node))
+    named = (at for at, item in enumerate(node) if head in listed(item.get("tasks")))
+    index = int(head) if head.isdecimal() else next(named, len(node))
     if index >= len(node):
         raise ConfigError(
             f"{where}: {shown(head)} is not allowed; allowed: the number of one of {len(node)} "
-            "items (from 0), or the name of a task among them"
+            "entries (from 0), or the name of a task among them"
         )
-    item = node[index]
-    if named and rest and not isinstance(item, Mapping):
-        item = {"tasks": item}
-    return [*node[:index], _with_value(item, rest, value, where), *node[index + 1 :]]
-
-
-def _tasks(item: Any) -> Iterable[Any]:
-    """Tasks of an item of `tasks`: a name, a list of names, or a mapping that holds them."""
-    return listed(item.get("tasks") if isinstance(item, Mapping) else item)
+    return [*node[:index], _with_value(node[index], rest, value, where), *node[index + 1 :]]

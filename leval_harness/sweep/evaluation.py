@@ -1,12 +1,12 @@
 """One evaluation by lm-eval with a loaded model: a cell's tasks and files, complete."""
 
-import contextlib
 import logging
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from leval_harness import backends
 from leval_harness.backends import registry
@@ -25,11 +25,7 @@ log = logging.getLogger("leval_harness.sweep.worker")
 
 
 class LoadedModel:
-    """lm-eval's model of a group: loaded once, as shipped where its cells differ in the rotation.
-
-    Args:
-        cells: of the group.
-    """
+    """lm-eval's model of a group, loaded as shipped where its cells differ in the rotation."""
 
     def __init__(self, cells: Sequence[CellRecord]) -> None:
         cell = cells[0]
@@ -131,7 +127,7 @@ def evaluate(
         others = {name: rows for name, rows in samples.items() if name not in own_tasks()}
         mark_truncated(model.lm, others)
         mark_answer_ends(model.ends.of if model.ends else lambda *_: [], samples)
-    with _warnings_as_errors("lm_eval.loggers.evaluation_tracker"):
+    with patch.object(logging.getLogger("lm_eval.loggers.evaluation_tracker"), "warning", _raise):
         tracker.save_results_aggregated(results=results, samples=samples)
         for name, rows in samples.items():
             tracker.save_results_samples(task_name=name, samples=rows)
@@ -157,8 +153,7 @@ def load_tasks(cell: CellRecord) -> tuple[Any, list[Any]]:
         # some tasks draw their questions when they are loaded: the same ones in every cell
         random.seed(cell.seed)
         np.random.seed(cell.seed)  # noqa: NPY002 - the tasks draw from the global state
-        with _tokenizers_without_code(cell):
-            loaded = manager.load([name])
+        loaded = manager.load([name])
         for task in loaded["tasks"].values():
             if cell.gen_kwargs and task.get_config("output_type") == "generate_until":
                 task.set_config(key="generation_kwargs", value=cell.gen_kwargs, update=True)
@@ -167,45 +162,9 @@ def load_tasks(cell: CellRecord) -> tuple[Any, list[Any]]:
     return manager, objects
 
 
-@contextlib.contextmanager
-def _tokenizers_without_code(cell: CellRecord) -> Iterator[None]:
-    """Load tokenizers as the model does: lm-eval's RULER and BABILong always trust their code.
-
-    That runs code of the checkpoint which nobody allowed, and fails where its packages are missing
-    though the model itself needs none of it.
-    """
-    try:
-        from transformers import AutoTokenizer
-    except ImportError:  # a served model without tokenizer
-        yield
-        return
-    stock = AutoTokenizer.from_pretrained
-    trusted = bool({**cell.model_args, **cell.metadata}.get("trust_remote_code"))
-
-    def from_pretrained(*names: Any, **options: Any) -> Any:
-        return stock(*names, **options | {"trust_remote_code": trusted})
-
-    AutoTokenizer.from_pretrained = from_pretrained
-    try:
-        yield
-    finally:
-        AutoTokenizer.from_pretrained = stock
-
-
-@contextlib.contextmanager
-def _warnings_as_errors(name: str) -> Iterator[None]:
-    """Raise what a library only logs; the error that it had caught is the context of ours."""
-
-    class Raising(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            raise UserError(f"lm-eval: {record.getMessage()}")
-
-    handler, logger = Raising(logging.WARNING), logging.getLogger(name)
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
+def _raise(message: str, *values: object) -> None:
+    """Stands for a logger's method where what a library only logs is an error."""
+    raise UserError(f"lm-eval: {message % values}")
 
 
 def _write_token_losses(tasks: list[Any], folder: Path) -> None:

@@ -1,7 +1,7 @@
 """What decides a cell's numbers, as it is declared. A cell's id is the hash of it.
 
 Counted are settings that a task reads, files of the model and the data, and versions of what
-computes. What else was there (machine, variables, all versions) is recorded beside it.
+computes. The machine and all versions are recorded beside it.
 """
 
 import contextlib
@@ -18,7 +18,6 @@ import yaml
 from leval_harness.cell_record import CellRecord
 from leval_harness.checkpoint_files import checkpoint_digests, digest
 from leval_harness.layout import CELL, SCHEMA_VERSION, SWEEP
-from leval_harness.secrets import is_credential
 from leval_harness.sweep.config import ROPE_BACKENDS, SweepConfig, listed
 from leval_harness.sweep.task_registry import (
     SETTINGS,
@@ -45,11 +44,6 @@ READ_BY_QUESTIONS = ("num_fewshot", "seed", "apply_chat_template", "gen_kwargs")
 RUNNING_TEXT = {"perplexity", "effective_context"}
 LOCATIONS = ("data_dir",)
 """Settings of our tasks that say where data lies; what was read is hashed."""
-RECORDED = (
-    "CUDA_", "HIP_", "ROCR_", "NVIDIA_", "NCCL_", "OMP_", "MKL_", "TORCH_", "PYTORCH_", "VLLM_",
-    "HF_", "CUBLAS_", "FLASH_", "TRITON_", "SLURM_JOB_ID",
-)  # fmt: skip
-"""What the names of variables begin with that say how libraries ran."""
 
 
 def cell_identity(record: CellRecord, model: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,12 +88,6 @@ def package_versions(backend: str) -> dict[str, str]:
         with contextlib.suppress(PackageNotFoundError):
             found[name] = version(name)
     return found
-
-
-def environment() -> dict[str, str]:
-    """Variables that say how libraries ran, for the record; no credentials."""
-    found = sorted(each for each in os.environ.items() if each[0].startswith(RECORDED))
-    return {name: value for name, value in found if not is_credential(name)}
 
 
 def with_digests(value: Any, key: str = "") -> Any:
@@ -214,12 +202,7 @@ def _short(value: Any) -> str:
 
 
 def closest(record: CellRecord, cells: Iterable[Path]) -> tuple[str, dict[str, tuple[str, str]]]:
-    """The finished cell that is most like a planned one, and in what they differ.
-
-    Args:
-        record: of the planned cell.
-        cells: folders of finished cells.
-    """
+    """The one of some finished cells that is most like a planned one, and in what they differ."""
     found = []
     for folder in cells:
         identity = (read_object(folder / CELL) or {}).get("identity")

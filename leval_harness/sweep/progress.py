@@ -20,13 +20,7 @@ def duration(seconds: float) -> str:
 
 
 class Progress:
-    """Writes when a cell starts or ends, and once a minute how far the running ones are.
-
-    Args:
-        cells: of the sweep.
-        folder: of it.
-        write: takes a line.
-    """
+    """Writes when a cell starts or ends, and once a minute how far the running ones are."""
 
     def __init__(
         self,
@@ -70,14 +64,18 @@ class Progress:
     def _share(self, name: str) -> float:
         """Share of a cell that is computed."""
         state = self.states[name]
-        return 1.0 if state.is_over else self.folder.share(name) if state.owner else 0.0
+        return 1.0 if state.done else self.folder.share(name) if state.owner else 0.0
 
     def _done(self) -> float:
-        return sum(self.sizes[name] * self._share(name) for name in self.states)
+        return sum(self.sizes[name] * self._share(name) for name in self._counted())
+
+    def _counted(self) -> list[str]:
+        """The cells that have not failed."""
+        return [name for name, state in self.states.items() if state.failure is None]
 
     def _eta(self) -> str:
         """What is left, at the rate of what this start has computed so far."""
-        done, total = self._done(), sum(self.sizes.values())
+        done, total = self._done(), sum(self.sizes[name] for name in self._counted())
         if done <= self.done_before and done < total:
             return "ETA unknown"
         elapsed = time.monotonic() - self.started

@@ -1,7 +1,6 @@
 """The same workers as tasks of a Ray cluster, each with as many GPUs as its model takes."""
 
 import contextlib
-import signal
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -10,15 +9,12 @@ from typing import Any
 
 from leval_harness.sweep import ConfigError, SweepError
 from leval_harness.sweep.run import Group
-from leval_harness.sweep.workers import ENDED_POLITELY, Worker, WorkerRequest
+from leval_harness.sweep.workers import Worker, WorkerRequest
 from resonance_vllm.errors import needs_extra
 
 
 def work(request: WorkerRequest, group: str) -> None:
     """Run one worker to its end: what a Ray task does."""
-    states = request.place.states(request.cells).values()
-    if not any(state.is_open for state in states):
-        return  # others were quicker
     worker = Worker.start(request, group)
     while not worker.has_ended():
         time.sleep(0.5)
@@ -26,8 +22,8 @@ def work(request: WorkerRequest, group: str) -> None:
 
 
 @contextlib.contextmanager
-def connected(address: str | None) -> "Iterator[RayExecutor]":
-    """Join the cluster of an address or of the environment, or start one here.
+def connected() -> "Iterator[RayExecutor]":
+    """Join the cluster of `RAY_ADDRESS`, or start one here.
 
     Raises:
         ConfigError: Ray is not installed.
@@ -37,21 +33,15 @@ def connected(address: str | None) -> "Iterator[RayExecutor]":
         import ray
     except ImportError as error:
         raise ConfigError(f"--executor ray needs Ray: {needs_extra('ray')}") from error
-    handlers = {each: signal.getsignal(each) for each in ENDED_POLITELY}
-    joined = ray.is_initialized()
     try:
-        if not joined:
-            quiet = {"include_dashboard": False, "log_to_driver": False}
-            ray.init(address=address, logging_level="WARNING", **quiet)
+        quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "WARNING"}
+        ray.init(ignore_reinit_error=True, **quiet)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise SweepError(f"Ray: {error}") from error
-    for number, handler in handlers.items():  # Ray replaces them
-        signal.signal(number, handler)
     try:
         yield RayExecutor(ray)
     finally:
-        if not joined:
-            ray.shutdown()
+        ray.shutdown()
 
 
 @dataclass
@@ -86,13 +76,12 @@ class RayExecutor:
         """Key of a group -> how many workers it has.
 
         Raises:
-            SweepError: a worker could do nothing, or no node of the cluster is left.
+            SweepError: a worker could do nothing.
         """
-        if not any(node["Alive"] for node in self.ray.nodes()):
-            raise SweepError("no node of the Ray cluster is alive any more")
-        for reference in [*self.tasks]:
-            if not self.ray.wait([reference], timeout=0)[0]:
-                continue
+        references = [*self.tasks]
+        for reference in (
+            references and self.ray.wait(references, num_returns=len(references), timeout=0)[0]
+        ):
             del self.tasks[reference]
             try:
                 self.ray.get(reference)

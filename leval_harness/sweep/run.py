@@ -7,6 +7,7 @@ folder.
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -32,13 +33,11 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.5
 DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-SMI = (
-    (["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"], str.split),
-    (["rocm-smi", "--showid", "--csv"], lambda text: [
-        line.split(",")[0].removeprefix("card") for line in text.split() if line.startswith("card")
-    ]),
-)  # fmt: skip
-"""Commands that list GPUs, and how their output is read."""
+SMI = {
+    "nvidia-smi --query-gpu=index --format=csv,noheader": r"^\d+",
+    "rocm-smi --showid --csv": r"^card(\d+)",
+}
+"""Command that lists GPUs -> where their numbers stand in its output."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +63,11 @@ def visible_gpus() -> list[str]:
     for variable in DEVICES:
         if (given := os.environ.get(variable)) is not None:
             names = [each.strip() for each in given.split(",")]
-            end = names.index("-1") if "-1" in names else len(names)  # CUDA stops there
-            return [name for name in names[:end] if name]
-    for command, names_in in SMI:
+            return [name for name in names if name not in ("", "-1")]
+    for command, number in SMI.items():
         with contextlib.suppress(OSError):
-            output = subprocess.run(command, capture_output=True, text=True, check=False)
-            if output.returncode == 0 and (names := names_in(output.stdout)):
+            output = subprocess.run(command.split(), capture_output=True, text=True, check=False)
+            if names := re.findall(number, output.stdout, re.MULTILINE):
                 return names
     return []
 
@@ -185,15 +183,6 @@ def devices(names: Sequence[str]) -> dict[str, str]:
     return {DEVICES[0]: chosen, DEVICES[1]: chosen}
 
 
-def lacks_bfloat16() -> bool:
-    """Whether this is an x86 CPU without instructions for bfloat16: float32 is faster there."""
-    try:
-        flags = Path("/proc/cpuinfo").read_text().split()
-    except OSError:
-        return False
-    return "flags" in flags and not {"avx512_bf16", "amx_bf16"} & set(flags)
-
-
 @dataclass
 class Sweep:
     """The loop that starts workers while cells are open.
@@ -264,10 +253,10 @@ def _may_be_abandoned(state: CellState, since: float) -> bool:
     """Whether a cell is open, or its owner has not been seen to live since a time."""
     if state.is_over or state.owner is None:
         return state.is_open
-    with contextlib.suppress(FileNotFoundError):
-        claim: Path = state.owner["claim"]
-        return claim.stat().st_mtime < since
-    return False
+    try:
+        return bool(state.owner["claim"].stat().st_mtime < since)
+    except FileNotFoundError:
+        return False
 
 
 def elsewhere(states: Mapping[str, CellState]) -> list[Mapping[str, Any]]:
@@ -281,7 +270,6 @@ def run_sweep(
     path: Path,
     command: str,
     executor: str = "local",
-    ray_address: str | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, CellState]:
     """Compute the cells of a sweep that nobody has computed or computes.
@@ -291,8 +279,7 @@ def run_sweep(
         cells: as planned.
         path: folder of the results.
         command: what the user typed, for the record.
-        executor: `local` or `ray`, at `ray_address`.
-        ray_address: of a running cluster.
+        executor: `local` or `ray`.
         say: takes a line for the user.
 
     Returns:
@@ -307,7 +294,7 @@ def run_sweep(
         if executor == "ray":
             from leval_harness.sweep.ray_executor import connected
 
-            where = stack.enter_context(connected(ray_address))
+            where = stack.enter_context(connected())
         else:
             where = LocalExecutor(visible_gpus(), config.jobs)
         check_gpus(grouped(cells, where.gpus), *where.at_a_place)
@@ -321,7 +308,6 @@ def run_sweep(
             began=folder.began,
             sweep=uuid.uuid4().hex[:12],
             command=command,
-            timeout=config.timeout,
         )
         states = Sweep(folder, cells, where, Progress(cells, folder), request).run()
         if not elsewhere(states):

@@ -36,11 +36,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Group:
-    """The cells of a worker, claimed one after the other.
-
-    Args:
-        request: what the sweep has sent.
-    """
+    """The cells of a worker, claimed one after the other."""
 
     def __init__(self, request: WorkerRequest) -> None:
         self.request, self.place = request, request.place
@@ -108,7 +104,6 @@ def run(group: Group) -> int:
 def compute(group: Group, cell: CellRecord, claim: Path, model: Any) -> None:
     """Evaluate a cell in a folder of its own and put that in place."""
     from leval_harness.sweep.evaluation import evaluate
-    from leval_harness.sweep.identity import environment
 
     attempt = group.place.work / claim.name
     shutil.rmtree(attempt, ignore_errors=True)
@@ -119,7 +114,6 @@ def compute(group: Group, cell: CellRecord, claim: Path, model: Any) -> None:
         "host": {"name": platform.node(), "cores": os.cpu_count()},
         "command": group.request.command,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "environment": environment(),
         "cuda_visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "seconds": round(time.monotonic() - started, 3),
         "telemetry": telemetry,

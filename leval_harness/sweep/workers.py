@@ -33,7 +33,6 @@ class WorkerRequest:
         began: when this start of the sweep began, see `Folder`.
         sweep: which start of the sweep it belongs to.
         command: what the user typed.
-        timeout: seconds after which a cell is ended.
         records: of the cells of its group.
         parent: process with which it ends.
         log: file that takes its output.
@@ -43,7 +42,6 @@ class WorkerRequest:
     began: float
     sweep: str
     command: str
-    timeout: float | None
     records: Sequence[Mapping[str, Any]] = ()
     parent: int = 0
     log: str = ""
@@ -61,21 +59,12 @@ class WorkerRequest:
 
 @dataclass
 class Worker:
-    """A running worker, with a session of its own that all that it starts belongs to.
-
-    Attributes:
-        request: what it was given.
-        group: key of its group.
-        gpus: names of those that it sees.
-        process: of the worker.
-        is_late: whether it was ended because its cell took too long.
-    """
+    """A running worker, with a session of its own that all that it starts belongs to."""
 
     request: WorkerRequest
     group: str
     gpus: Sequence[str]
     process: "subprocess.Popen[bytes]"
-    is_late: bool = False
 
     @classmethod
     def start(
@@ -103,12 +92,7 @@ class Worker:
         return cls(WorkerRequest(**whole), group, gpus, process)
 
     def has_ended(self) -> bool:
-        """Whether the process is gone; one whose cell takes too long is ended."""
-        if self.process.poll() is None and (limit := self.request.timeout):
-            _, claim = self.held()
-            if time.time() - claim.get("since", time.time()) > limit:
-                self.is_late = True
-                self.end()
+        """Whether the process is gone."""
         return self.process.poll() is not None
 
     def held(self) -> tuple[str, Mapping[str, Any]]:
@@ -134,19 +118,15 @@ class Worker:
         if code == DISK_FULL:
             self.let_go()
             raise SweepError("the disk is full; what is done is kept. Make room first")
-        if code and (self.is_late or -code not in ENDED_POLITELY):  # else another worker takes it
+        if code and -code not in ENDED_POLITELY:  # else another worker takes it
             if not cell:
                 raise SweepError(f"a worker ended with code {code}: {last_line(printed)}")
-            reason = f"{self._end(code)}; last output: {last_line(printed)}"
+            known = {-each.value: f"was ended by {each.name}" for each in signal.Signals}
+            end = known.get(code, f"ended with code {code}")
+            hint = " (out of memory?)" if code == -signal.SIGKILL else ""
+            reason = f"its process {end}{hint}; last output: {last_line(printed)}"
             place.write_failure(cell, reason, log_since(log, claim))
         self.let_go()
-
-    def _end(self, code: int) -> str:
-        if self.is_late:
-            return f"not done after {self.request.timeout:g} s, so it was ended"
-        known = {-each.value: f"was ended by {each.name}" for each in signal.Signals}
-        hint = " (out of memory?)" if code == -signal.SIGKILL else ""
-        return f"its process {known.get(code, f'ended with code {code}')}{hint}"
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):

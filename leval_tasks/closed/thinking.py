@@ -55,12 +55,6 @@ def opens_thinking(prompt: str, end_mark: str) -> bool:
     return bool(mark) and tail.rfind(mark) > tail.rfind(end_mark)
 
 
-def ends_what_it_did_not_begin(response: str, end_mark: str) -> bool:
-    """Whether a response goes on with a thinking that its prompt opened."""
-    before, ended, _ = response.partition(end_mark) if end_mark else ("", "", "")
-    return bool(ended) and _begin_mark(end_mark) not in before
-
-
 def _begin_mark(end_mark: str) -> str:
     """`<think>` for `</think>`; empty for a mark without such a twin."""
     mark = end_mark.replace("/", "", 1)

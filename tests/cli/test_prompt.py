@@ -29,13 +29,6 @@ def test_a_chat_template_that_fails_is_named(model, template, says):
     assert "Traceback" not in ran.err
 
 
-@pytest.mark.parametrize("name", ["tokenizer_config.json", "tokenizer.json"])
-def test_damaged_files_are_named(model, name):
-    (model / name).write_text("{")
-    said = run(*COMMAND, model).err
-    assert said.startswith(f"Error: tokenizer: '{model}' cannot be loaded (")
-
-
 def test_a_model_that_is_nowhere_is_said_before_documents_are_looked_for(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert "tokenizer: 'no-such-model' cannot be loaded" in run(*COMMAND, "no-such-model").err

@@ -16,7 +16,6 @@ export model --rope yarn:factor=2 --out new
 score --task gsm one.jsonl
 table {results}/posgen
 page {results}/posgen --out new
-data list sample
 data verify sample
 posgen table {results}/posgen_train
 sweep --help
@@ -28,7 +27,7 @@ score --task gsm empty.jsonl
 score --task gsm text.txt
 table empty                                             # no cell.json and no results
 page {results}/posgen --out full                        # give a new folder
-data list absent                                        # does not exist
+data verify absent                                      # does not exist
 data verify empty                                       # has no coursera.jsonl
 prompt leval_closed_gsm --model absent --data-dir sample --context-length 900   # cannot be loaded
 posgen evaluate empty --encoding yarn                   # posgen train
@@ -40,50 +39,43 @@ swep quickstart                                         # Did you mean 'sweep'
 rope                                                    # --method
 rope --method nope                                      # 'nope' is not one of
 rope --method ntk --factor 0.5                          # factor: 0.5 is not allowed
-rope --method longrope --short-factor [1
 check empty                                             # holds no config.json
 export empty --rope yarn:factor=2 --out new             # holds no config.json
 check ./absent/model                                    # there is no folder
 check model --nope                                      # No such option
 check model --rope nope:factor=2                        # unknown type 'nope'
 check model --rope yarn:factor=x                        # factor: 'x' is not allowed
-check model --rope yarn                                 # factor
 check model --rope yarn:factor=2,nope=1                 # nope
-check model --rope {{
 export model                                            # --rope
-export absent --rope yarn:factor=2 --out new            # does not exist
 prompt leval_nope --model model                         # TASK: 'leval_nope' is not allowed
 prompt leval_closed_gsm                                 # --model
-prompt leval_closed_gsm --model model --data-dir sample -n x
 score one.jsonl                                         # --task
 score --task tofl one.jsonl                             # did you mean 'toefl'
 score --task coursera one.jsonl                         # is not of coursera
 score --task gsm absent.jsonl                           # does not exist
-table absent                                            # does not exist
 table {results}/posgen --format nope                    # 'nope' is not one of
 page {results}/posgen                                   # --out
 sweep quickstrt                                         # did you mean 'quickstart'
 sweep absent/config.yaml                                # is no file and no shipped sweep
 sweep bad.yaml                                          # is not valid YAML
 sweep text.txt                                          # must be a mapping
-sweep quickstart --set nope                             # key=value
 sweep quickstart --dry-run --set method.yarn.factor=2   # did you mean 'methods'
 sweep quickstart --executor nope                        # 'nope' is not one of
-sweep quickstart --dry-run --set models.SmolLM2-135M.path=./absent   # there is no folder ./absent
+sweep quickstart --dry-run --set models.SmolLM2-135M.path=./absent   # there is no folder
 data fetch                                              # --out
 model nope                                              # 'nope' is not
 posgen train                                            # --out
 posgen train --jobs 0 --out new                         # --jobs
 posgen train --out new --preset papr                    # did you mean 'paper'
 posgen train --encoding jarn --out new                  # did you mean 'yarn'
-posgen train --subtask coot --out new                   # did you mean 'cot'
 posgen train --modulus 0 --out new                      # modulus
 posgen evaluate model --encoding nope                   # encoding: 'nope' is not allowed
 posgen table {results}/posgen_train --pair rope:proportional rope   # 'proportional' is not allowed
 finetune model                                          # --out
 finetune model --out new --data text.txt --preset cpuu  # did you mean 'cpu'
-finetune model --out new --data text.txt --steps x      # --steps
-lm-eval run --rope                                      # --rope: expected one argument
+lm-eval run --rope                                      # '--rope' requires an argument
+lm-eval run --rope yarn:factor=2 --rope-precision half  # 'half' is not one of
+lm-eval run --rope yarn:factor=2 --context-length 0     # 0 is not in the range
 lm-eval run --rope-precision model                      # go with --rope
 """
 """Behind a line, what is said."""

@@ -146,8 +146,6 @@ def test_thinking_is_not_scored(tmp_path):
     assert scored("toefl", path)["exact_match"] == 75.0
     assert scored("toefl", path, "--thinking-opened")["exact_match"] == 50.0
     assert scored("toefl", path, "--end-of-thinking", "")["exact_match"] == 50.0
-    told = CliRunner().invoke(cli.score, ["--task", "toefl", str(path)])
-    assert "1 of 4 responses end a thinking that they did not begin" in told.stderr
 
 
 def refused(task: ClosedTask, path: Path) -> str:

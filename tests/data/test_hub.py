@@ -39,12 +39,12 @@ def test_fetch_keeps_what_is_published_and_names_the_rest(real_data, tmp_path, m
     done = CliRunner().invoke(cli.data, ["fetch", "--out", str(out), "--json"])
     rows = {row["file"]: row for row in json.loads(done.stdout)}
     assert done.exit_code == 1
-    assert rows["tpo.jsonl"]["verified"]
+    assert rows["tpo.jsonl"]["state"] == "as published"
     assert (out / "tpo.jsonl").read_bytes() == published["tpo.jsonl"]
-    assert "There is no LEval/Exam/codeU.jsonl" in rows["codeU.jsonl"]["problem"]
-    assert "quality.jsonl, line" in rows["quality.jsonl"]["problem"]
+    assert "There is no LEval/Exam/codeU.jsonl" in rows["codeU.jsonl"]["state"]
+    assert "quality.jsonl, line" in rows["quality.jsonl"]["state"]
     assert not (out / "quality.jsonl").exists()
-    assert rows["sci_fi.jsonl"]["problem"] == "not the published file"
+    assert rows["sci_fi.jsonl"]["state"] == "FAILED: not the published file"
     assert (out / "sci_fi.jsonl").read_text() == "of before"
 
 

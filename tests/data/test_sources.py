@@ -114,19 +114,15 @@ def test_the_sample_is_marked():
 
 def data_command(*arguments: object) -> tuple[int, dict[str, dict[str, object]], str]:
     done = CliRunner().invoke(cli.data, [*map(str, arguments), "--json"])
-    found = json.loads(done.stdout)
-    rows = found["files"] if isinstance(found, dict) else found
-    return done.exit_code, {row["file"]: row for row in rows}, done.stderr
+    return done.exit_code, {row["file"]: row for row in json.loads(done.stdout)}, done.stderr
 
 
-def test_list_and_verify_take_a_folder(tmp_path):
+def test_verify_takes_a_folder(tmp_path):
     write(tmp_path, "tpo.jsonl", ROW)
     write(tmp_path, "codeU.jsonl", ROW)
-    _, rows, _ = data_command("list", tmp_path)
-    assert {name for name, row in rows.items() if row["present"]} == {"tpo.jsonl", "codeU.jsonl"}
     code, rows, _ = data_command("verify", tmp_path)
     assert (code, {name: row["ok"] for name, row in rows.items()}) == (
         1,
         {"tpo.jsonl": False, "codeU.jsonl": True},
     )
-    assert rows["tpo.jsonl"]["problem"] == "not the published file"
+    assert rows["tpo.jsonl"]["state"] == "FAILED: not the published file"

@@ -18,7 +18,7 @@ LARGEST_PICTURE = 150_000
         ("README.md", 700),
         ("CONTRIBUTING.md", 700),
         ("docs/measured.md", 2_000),
-        ("docs/reference/*.md", 15_000),
+        ("docs/reference/*.md", 11_000),
         ("docs/**/*.md", 22_000),
     ],
 )

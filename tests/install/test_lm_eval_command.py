@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from forked_programs import Forks
-from lm_eval_asked import asked
+from lm_eval_asked import asked, settings_of
 
-from leval_harness.cli.lm_eval import own_options, parsed
-from leval_harness.cli.lm_eval_run import complete, requests_cache
+from leval_harness.cli.lm_eval import lm_eval
+from leval_harness.cli.lm_eval_run import requests_cache
 from resonance_vllm.errors import SettingError
 
 
@@ -30,9 +30,8 @@ def model(tmp_path: Path) -> Path:
 def test_options_of_ours_are_taken_out_and_the_rest_kept_in_order(model: Path) -> None:
     theirs = [f"--model_args=pretrained={model}", "--tasks", "mmlu", "arc", "-L", "1"]
     rope = ["--rope", "yarn:factor=2"]
-    ours, rest = own_options(["run", *rope, *theirs[:2], "--context-length=99", *theirs[2:]])
-    assert rest == ["run", *theirs]
-    assert ours == ("yarn:factor=2", None, 99)
+    words = ["run", *rope, *theirs[:2], "--context-length=99", *theirs[2:]]
+    assert lm_eval.make_context("lm-eval", words).params["arguments"] == ("run", *theirs)
     config = asked(*rope, *theirs, "--context-length=99")
     assert config.model_args["max_length"] == config.metadata["max_length"] == 99
     assert (config.model, config.tasks, config.limit) == ("hf", ["mmlu", "arc"], 1)
@@ -60,29 +59,9 @@ def test_rope_settings_join_the_model_args(model: Path, form: Any, backend: str)
     assert args["max_model_len" if "vllm" in backend else "max_length"] == 16384
 
 
-@pytest.mark.parametrize(("backend", "limit"), [("hf", "max_length"), ("vllm", "max_model_len")])
-def test_two_factors_can_have_one_length(model: Path, backend: str, limit: str) -> None:
-    lengths = set()
-    for factor in (2, 4):
-        arguments = ["--model_args", f"pretrained={model},{limit}=9000", "--model", backend]
-        args = asked("--rope", f"yarn:factor={factor}", *arguments).model_args
-        rope = (args["hf_overrides"] if backend == "vllm" else args)["rope_parameters"]
-        assert rope["factor"] == factor
-        lengths.add(args[limit])
-    assert lengths == {9000}
-
-
 ROPE, OF_MODEL = ["--rope", "yarn:factor=2"], "--model_args=pretrained=M"
 LINES: dict[str, tuple[list[str], str]] = {
-    "no method": (["--rope"], "--rope: expected one argument"),
-    "precision alone": (["--rope-precision", "model"], "go with --rope"),
     "no model": (ROPE, "pretrained"),
-    "precision": ([*ROPE, "--rope-precision", "half"], "half"),
-    "a length in words": (
-        [*ROPE, "--context-length", "long"],
-        "--context-length: invalid int value: 'long'",
-    ),
-    "no length": ([*ROPE, OF_MODEL, "--context-length", "0"], "--context-length: 0 is not"),
     "two lengths": (
         [*ROPE, "--context-length=8", f"{OF_MODEL},max_length=9"],
         "--rope sets max_length: leave that out",
@@ -95,7 +74,6 @@ LINES: dict[str, tuple[list[str], str]] = {
     ),
     "an answer's length": (['--gen_kwargs={"max_gen_toks": 0}'], r"gen_kwargs\.max_gen_toks: 0"),
     "a misspelt setting": (["--metadata", "trunctation=left"], r"metadata\.trunctation: unknown"),
-    "a shortened option": (["--metad", "trunctation=left"], r"metadata\.trunctation: unknown"),
 }
 """Mistakes on the command line, and what is said of them; M is a checkpoint."""
 
@@ -144,14 +122,6 @@ def test_rope_settings_go_to_the_model_of_the_config_file(model: Path, tmp_path:
     assert (shortened.model, shortened.model_args) == ("vllm", config.model_args)
 
 
-def test_wrong_settings_end_without_traceback(forks: Forks, model: Path) -> None:
-    arguments = ["run", "--model_args", f"pretrained={model}", "--tasks", "leval_closed"]
-    result = forks.command("lm-eval", *arguments, "--rope", "yarn:factor=0.5")
-    assert result.returncode == 2
-    assert "Error: factor: 0.5 is not allowed" in result.stderr
-    assert "Traceback" not in result.stderr
-
-
 def test_help_is_lm_evals_with_ours_on_top(forks: Forks) -> None:
     result = forks.command("lm-eval", "run", "--help")
     assert result.returncode == 0, result.stderr
@@ -189,9 +159,8 @@ def test_kept_answers_and_requests_are_those_of_one_model_and_method(model: Path
     from lm_eval.caching import cache
 
     def kept(*arguments: str) -> tuple[str, str]:
-        ours, rest = own_options(["run", "--use_cache=X", "--cache_requests=true", *arguments])
-        settings = parsed(rest)
-        with requests_cache(complete(settings, ours)):
+        settings, values = settings_of("--use_cache=X", "--cache_requests=true", *arguments)
+        with requests_cache(values):
             return settings.use_cache, cache.PATH
 
     at = f"pretrained={model}"

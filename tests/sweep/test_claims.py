@@ -9,13 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from leval_harness.sweep.claims import (
-    MOST_TURNS,
-    STALE_SECONDS,
-    Folder,
-    beating,
-    file_system_time,
-)
+from leval_harness.sweep.claims import STALE_SECONDS, Folder, beating, file_system_time
 
 
 @pytest.fixture
@@ -125,15 +119,6 @@ def test_a_failure_of_before_is_tried_again_and_one_of_now_is_not(folder: Folder
     assert (folder.path / "failed/cell/log.txt").read_bytes() == b"what was printed"
     later.publish("cell", attempt(folder))
     assert not (folder.path / "failed/cell").exists()
-
-
-def test_a_cell_that_takes_every_owner_with_it_fails(folder: Folder) -> None:
-    for turn in range(1, MOST_TURNS + 1):
-        assert claimed_by(folder, pid=2**22 + turn)
-    assert folder.claim("cell") is None
-    failure = folder.states(["cell"])["cell"].failure
-    assert failure is not None
-    assert "died with no trace" in failure
 
 
 def test_a_half_written_claim_belongs_to_somebody(folder: Folder) -> None:

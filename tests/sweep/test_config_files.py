@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from leval_harness.sweep import ConfigError
 from leval_harness.sweep.config_files import (
-    configured,
     find_config,
     load_with_includes,
     merge,
@@ -63,13 +62,6 @@ def test_later_includes_win_and_the_file_itself_wins_over_them(tmp_path: Path) -
     assert load_with_includes(tmp_path / "top.yaml") == expected
 
 
-def test_a_circle_of_includes_is_named(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text("include: b.yaml\n")
-    (tmp_path / "b.yaml").write_text("include: a.yaml\n")
-    with pytest.raises(ConfigError, match=r"a\.yaml includes itself"):
-        load_with_includes(tmp_path / "a.yaml")
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -77,7 +69,7 @@ def test_a_circle_of_includes_is_named(tmp_path: Path) -> None:
         ("? [1, 2]\n: 3\n", "not valid YAML: found unhashable key \\(line 1, column 3\\)"),
         ("- 1\n", "must be a mapping"),
         ("a: 2020-13-45\n", "not valid YAML"),
-        ("include: nowhere.yaml\n", r"nowhere\.yaml: cannot be read \(No such file"),
+        ("include: nowhere.yaml\n", r"nowhere\.yaml: cannot be read: .*No such file"),
     ],
 )
 def test_files_that_cannot_be_meant(tmp_path: Path, text: str, message: str) -> None:
@@ -98,13 +90,12 @@ def test_names_near_a_shipped_sweep_are_suggested() -> None:
 def test_overrides_reach_nested_listed_and_dotted_keys() -> None:
     config = {"models": {"llama-3.1": {"dtype": "auto"}}, "tasks": ["a", {"tasks": "b"}]}
     changed = config
-    for text in ('models."llama-3.1".dtype=float32', "tasks.1.limit=3", "tasks.0=c"):
+    for text in ('models."llama-3.1".dtype=float32', "tasks.1.limit=3", "tasks.0=c", "x.y=[1, 2]"):
         changed = override(changed, text)
-    changed = override(changed, "new.key=[1, 2]")
     assert changed == {
         "models": {"llama-3.1": {"dtype": "float32"}},
         "tasks": ["c", {"tasks": "b", "limit": 3}],
-        "new": {"key": [1, 2]},
+        "x": {"y": [1, 2]},
     }
     assert config["models"]["llama-3.1"]["dtype"] == "auto"
 
@@ -119,22 +110,19 @@ def test_an_override_names_the_only_task() -> None:
 def test_an_override_names_a_task(item: object) -> None:
     changed = override({"tasks": ["a", item]}, "tasks.b.metadata.num_docs=8")
     own = item["tasks"] if isinstance(item, dict) else item
-    assert changed == {"tasks": ["a", {"tasks": own, "metadata": {"num_docs": 8}}]}
+    assert changed["tasks"] == [{"tasks": "a"}, {"tasks": own, "metadata": {"num_docs": 8}}]
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("seed", "key=value"),
-        ("tasks.7=x", "number of one of 1 items"),
-        ("tasks.one=x", "number of one of 1 items"),
-        ("tasks.²=x", "number of one of 1 items"),
+        ("tasks.7=x", "number of one of 1 entries"),
+        ("tasks.one=x", "number of one of 1 entries"),
         ("seed.deeper=1", "lies in int, without keys"),
         ("a..b=1", "key.key=value"),
-        ("a.=1", "key.key=value"),
         ("=1", "key=value"),
         ('a."b=1', "dotted names in quotes"),
-        ('a."b"c=1', "dotted names in quotes"),
         ("a=[1", "is not valid YAML: expected"),
     ],
 )
@@ -147,37 +135,3 @@ def test_overrides_that_cannot_be_meant(text: str, message: str) -> None:
 def test_no_override_text_ends_in_anything_but_a_config_error(text: str) -> None:
     with contextlib.suppress(ConfigError):
         override({"a": {"b": 1}, "tasks": [1]}, text)
-
-
-TWO_MODELS = {
-    "models": {"one": {"path": "a"}, "two": {"path": "b", "methods": ["rope"]}},
-    "methods": {"rope": None, "yarn": {"rope_type": "yarn", "factor": 2}},
-    "tasks": [{"tasks": "effective_context_pydocs", "metadata": {"num_docs": 3}}],
-    "context_lengths": [4096],
-}
-
-
-@pytest.mark.parametrize(
-    ("text", "reaches"),
-    [
-        ("metadata.num_docs=4", False),
-        ("metadata.min_questions=4", False),
-        ("methods.other={rope_type: default}", False),
-        ("tasks.effective_context_pydocs.metadata.num_docs=4", True),
-        ("metadata.num_docs=3", False),
-        ("metadata.seed=1", True),
-        ("tasks.0.metadata.num_docs=3", True),
-        ("methods.yarn.factor=4", True),
-        ("jobs=2", True),
-        ("models.two.methods=[rope, yarn]", True),
-    ],
-)
-def test_an_override_that_reaches_no_cell_is_an_error(text: str, reaches: bool) -> None:
-    models = {**TWO_MODELS["models"], "one": {"path": "a", "methods": ["rope", "yarn"]}}
-    content = {"name": "x", **TWO_MODELS, "models": models}
-    if reaches:
-        configured(content, ["seed=3", text])
-    else:
-        key = text.partition("=")[0]
-        with pytest.raises(ConfigError, match=f"--set {key}: reaches no cell; .*tasks.TASK.{key}"):
-            configured(content, ["seed=3", text])

@@ -13,12 +13,9 @@ from leval_harness.sweep.config import parse_config
 VALUE = "hf_" + "x1" * 12
 PLACES = [
     ("models.m.args.token", "HF_TOKEN"),
-    ("models.m.args.hf_token", "HF_TOKEN"),
     ("models.m.args.api_key", "OPENAI_API_KEY"),
     ("models.m.args.apiKey", "APIKEY"),
     ("models.m.args.header.Authorization", "OPENAI_API_KEY"),
-    ("models.m.token", "HF_TOKEN"),
-    ("metadata.wandb_api_key", "OPENAI_API_KEY"),
     ("tasks.0.gen_kwargs.password", "PASSWORD"),
     ("api_key", "OPENAI_API_KEY"),
 ]

@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+import platform
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
-from leval_harness.cell_record import cell_id
-from leval_harness.sweep import ConfigError, ModelNotFoundError, cells, identity
+from leval_harness.cell_record import CellRecord, cell_id
+from leval_harness.sweep import ConfigError, cells, identity
 from leval_harness.sweep.config import parse_config
 from leval_harness.sweep.identity import closest, differences
+from leval_harness.sweep.task_registry import documents, read_by_tasks
+from resonance_vllm.errors import SettingError
 
 LLAMA = {
     "model_type": "llama",
@@ -100,7 +103,6 @@ DECIDES = {
 DECIDES_NOTHING = {
     "label": {"model": {"label": "Shown"}},
     "jobs": {"jobs": 3},
-    "timeout": {"timeout": 60.0},
     "gpus": {"model": {"gpus": 4}},
     "name": {"name": "elsewhere"},
     "baseline and margin": {"baseline": "yarn", "margin": 0.1},
@@ -139,10 +141,11 @@ def test_running_text_is_not_read_again_for_what_it_does_not_read(
     assert ids(base) != ids(other)
 
 
-def touch_end(path: Path) -> None:
-    with path.open("r+b") as handle:
-        handle.seek(-1, os.SEEK_END)
-        handle.write(b"\x01")
+def test_settings_of_several_families_are_those_that_one_of_them_reads() -> None:
+    given = {"num_docs": 1, "truncation": "left", "window": 2, "data_dir": "d", "of_others": 3}
+    ours = ["leval_closed_gsm", "ppl_pydocs", "effective_context_pydocs"]
+    assert read_by_tasks(ours, given) == {k: v for k, v in given.items() if k != "of_others"}
+    assert read_by_tasks([*ours, "wikitext"], given) == given
 
 
 @pytest.mark.parametrize(
@@ -165,12 +168,38 @@ def test_files_that_a_loader_opens_count_and_what_lies_beside_them_does_not(
     assert (ids(content) != before) == counts
 
 
-def test_weights_count_by_size_and_ends(content: dict[str, Any], checkpoint: Path) -> None:
+@pytest.mark.parametrize(
+    ("place", "counts"), [(0, True), ((1 << 20) - 1, True), (3 << 19, False), (-1, True)]
+)
+def test_weights_count_by_size_and_ends(
+    content: dict[str, Any], checkpoint: Path, place: int, counts: bool
+) -> None:
     weights, before = checkpoint / "model.safetensors", ids(content)
     os.utime(weights, (1, 1))
     assert ids(content) == before
-    touch_end(weights)
+    with weights.open("r+b") as handle:
+        handle.seek(place, os.SEEK_END if place < 0 else os.SEEK_SET)
+        handle.write(b"\x01")
+    assert (ids(content) != before) == counts
+
+
+@pytest.mark.parametrize(
+    ("args", "file"),
+    [({"gguf_file": "x.Q4"}, "x.Q4"), ({"subfolder": "inner"}, "inner/config.json")],
+    ids=str,
+)
+def test_files_of_the_checkpoint_that_arguments_name_count(
+    content: dict[str, Any], checkpoint: Path, args: dict[str, str], file: str
+) -> None:
+    (checkpoint / "inner").mkdir()
+    (checkpoint / file).write_text("{}")
+    without = ids(content)
+    content["models"]["small"]["args"] = args
+    before = ids(content)
+    (checkpoint / file).write_text("{ }")
     assert ids(content) != before
+    content["models"]["small"]["args"] = {}
+    assert ids(content) == without
 
 
 def test_a_checkpoint_may_lie_anywhere(content: dict[str, Any], checkpoint: Path) -> None:
@@ -228,12 +257,23 @@ def test_documents_elsewhere_that_a_task_names_count(
 ) -> None:
     data = tmp_path / "far.jsonl"
     data.write_text("{}\n")
+    (task.parent / "binary.yaml").write_bytes(b"\xff")  # no YAML of a task
     named = {**TASK, "dataset_kwargs": {"data_files": {"test": str(data)}}}
     task.write_text(yaml.safe_dump(named))
     content["tasks"] = [str(task)]
+    content["metadata"]["data_dir"] = "where"  # of other people's tasks, which may mean anything
     before = ids(content)
     data.write_text('{"q": 1}\n')
     assert ids(content) != before
+    changed_data = ids(content)
+    content["metadata"]["data_dir"] = "x" * 2000
+    assert ids(content) != changed_data
+
+
+def test_what_is_known_of_documents_before_a_run() -> None:
+    sample = documents(["leval_closed_gsm"], {"data_dir": "sample"})["closed"]
+    assert (sample["source"], [*sample["files"]]) == ("sample", ["gsm100.jsonl"])
+    assert documents(["ppl_pydocs"], {}) == {"python": platform.python_version()}
 
 
 def test_data_counts_by_content_wherever_it_lies(content: dict[str, Any], tmp_path: Path) -> None:
@@ -256,7 +296,7 @@ def test_a_version_that_computes_counts(
     monkeypatch.setattr(identity, "package_versions", lambda backend: {**real, "torch": "9.9"})
     assert ids(content) != before
     monkeypatch.setattr(identity, "package_versions", lambda backend: {**real})
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")  # recorded, and no part of it
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")  # no part of it
     assert ids(content) == before
 
 
@@ -265,6 +305,10 @@ def test_an_id_is_the_hash_of_what_is_declared(content: dict[str, Any]) -> None:
     assert cell_id(cell.record.identity) == cell.id
     again = json.loads(json.dumps(cell.record.written()))
     assert cell_id(dict(reversed(again["identity"].items()))) == cell.id
+    named = {"name": ""}
+    least = {"schema_version": 2, "cell_id": "", "model": named, "method": named, "tasks": []}
+    small = CellRecord.model_validate(least)
+    assert (small.batch_size, small.seed) == (1, 0), "what lm-eval does where nothing is said"
 
 
 def test_the_closest_cell_on_disk_is_named_with_what_differs(
@@ -292,7 +336,7 @@ def test_the_closest_cell_on_disk_is_named_with_what_differs(
         ({"tasks": ["leval_closed_gms"]}, ConfigError, "did you mean .*leval_closed_gsm"),
         ({"tasks": ["nowhere.yaml"]}, ConfigError, "tasks: there is no file nowhere.yaml"),
         ({"tasks": ["ppl_pg19"]}, ConfigError, "has no pg19.jsonl|is not there|no pg19"),
-        ({"model": {"path": "./nowhere"}}, ModelNotFoundError, "there is no folder ./nowhere"),
+        ({"model": {"path": "./nowhere"}}, SettingError, "small.path: there is no folder"),
         ({"metadata": {"data_dir": "sample", "num_docs": 0}}, ConfigError, r"metadata\.num_docs"),
     ],
 )  # fmt: skip
@@ -307,5 +351,5 @@ def test_what_cannot_be_computed_is_refused(
 
 def test_an_adapter_is_no_model(content: dict[str, Any], checkpoint: Path) -> None:
     (checkpoint / "config.json").rename(checkpoint / "adapter_config.json")
-    with pytest.raises(ModelNotFoundError, match="an adapter goes into args, as peft"):
+    with pytest.raises(SettingError, match="no config"):
         ids(content)

@@ -18,8 +18,8 @@ from forked_programs import SWEEP, Forks
 
 pytestmark = [pytest.mark.hf, pytest.mark.slow]
 VOLATILE = {
-    "created", "command", "seconds", "telemetry", "date", "start_time", "end_time", "environment",
-    "total_evaluation_time_seconds", "pretty_env_info", "host", "git_hash", "upper_git_hash",
+    "created", "command", "seconds", "telemetry", "date", "start_time", "end_time", "host",
+    "total_evaluation_time_seconds", "pretty_env_info", "git_hash", "upper_git_hash",
 }  # fmt: skip
 """What tells two runs of the same cell apart without being a result."""
 
@@ -74,14 +74,11 @@ def begin(forks: Forks, config: Path, out: Path, *options: str) -> int:
     return forks.begin(SWEEP, *words, err=str(forks.out))
 
 
-@pytest.mark.parametrize(
-    "points", [4, pytest.param(40, marks=[pytest.mark.long, pytest.mark.timeout(3600)])]
-)
 def test_a_sweep_killed_at_any_moment_goes_on(
-    tiny: Path, quiet: dict[str, Any], forks: Forks, tmp_path: Path, points: int
+    tiny: Path, quiet: dict[str, Any], forks: Forks, tmp_path: Path
 ) -> None:
     """Its worker ends with it, what was done stays byte for byte, and the rest is as if quiet."""
-    dice, out = random.Random(7), tmp_path / "0"
+    dice, out, points = random.Random(7), tmp_path / "0", 4
     for point in range(points):
         sweep = begin(forks, tiny / "sweep.yaml", out)
         time.sleep(dice.uniform(0.0, 3.0))
@@ -134,10 +131,10 @@ def test_an_interrupted_sweep_ends_its_workers_and_says_how_to_resume(
 
 
 def test_what_a_worker_has_started_ends_with_it(tiny: Path, forks: Forks, tmp_path: Path) -> None:
-    """An engine's processes; the worker ends at the time limit, or is killed with the sweep."""
+    """An engine's processes; the worker is ended by Ctrl-C, or killed with the sweep."""
     source = "import subprocess\n"
     source += "def hang(docs):\n    subprocess.Popen(['sleep', '1234'])\n"
-    source += "    print('now hanging', flush=True)\n    import time; time.sleep(1000)\n"
+    source += "    import time; time.sleep(1000)\n"
     (tmp_path / "bad.py").write_text(source)
     task = (tiny / "tiny_gen.yaml").read_text()
     (tmp_path / "bad.yaml").write_text(f"{task}\nprocess_docs: !function bad.hang\n")
@@ -148,15 +145,13 @@ def test_what_a_worker_has_started_ends_with_it(tiny: Path, forks: Forks, tmp_pa
         every = psutil.process_iter(["cmdline"])
         return [each for each in every if each.info["cmdline"] == ["sleep", "1234"]]
 
-    assert forks.sweep(tiny / "sweep.yaml", out, *options, "--set=timeout=5") == 1
-    assert "not done after 5 s, so it was ended; last output: now hanging" in forks.said()
-    assert not sleeping()
-    sweep = begin(forks, tiny / "sweep.yaml", out, *options)
-    wait_for(sleeping)
-    time.sleep(1)
-    os.kill(sweep, signal.SIGKILL)
-    forks.ended()
-    wait_for(lambda: not sleeping())
+    for number in (signal.SIGINT, signal.SIGKILL):
+        sweep = begin(forks, tiny / "sweep.yaml", out, *options)
+        wait_for(sleeping)
+        time.sleep(1)
+        os.kill(sweep, number)
+        forks.ended()
+        wait_for(lambda: not sleeping())
 
 
 LONG = """
@@ -208,9 +203,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.needs("mount")
-@pytest.mark.parametrize(
-    "kib", [40, *(pytest.param(kib, marks=pytest.mark.long) for kib in (8, 80, 160))]
-)
+@pytest.mark.parametrize("kib", [40, pytest.param(160, marks=pytest.mark.long)])
 def test_a_really_full_disk_costs_nothing(
     tiny: Path, quiet: dict[str, Any], forks: Forks, small_disk: Path, kib: int
 ) -> None:
@@ -221,11 +214,8 @@ def test_a_really_full_disk_costs_nothing(
     ended = forks.command("sweep", tiny / "sweep.yaml", "--out", small_disk)
     assert ended.returncode in (1, 2)
     assert "Traceback" not in ended.stdout + ended.stderr
-    assert (
-        "space" in ended.stderr
-        or "disk is full" in ended.stderr
-        or "table is not" in (ended.stderr)
-    ), ended.stderr
+    said = ("space", "disk is full", "table is not")
+    assert any(each in ended.stderr for each in said), ended.stderr
     before = {path: path.read_bytes() for path in small_disk.glob("sweep/cells/*/*")}
     room("64m")
     assert forks.sweep(tiny / "sweep.yaml", small_disk) == 0, forks.said()

@@ -1,0 +1,85 @@
+"""What a killed cell has already been answered, and who gets it."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import CacheHook
+
+from leval_harness.cell_record import CellRecord
+from leval_harness.sweep.answers import MOST_REQUESTS, Answers, portions
+from leval_harness.sweep.claims import Folder
+from leval_tasks.token_logprobs import REQUEST
+
+CELL = CellRecord.model_validate(
+    {"schema_version": 2, "cell_id": "c", "model": {"name": "m"}, "method": {"name": "r"},
+     "tasks": ["one", "two"]}
+)  # fmt: skip
+
+
+class Counting:
+    """A model whose every answer is another number, told at once or not; it ends at a number."""
+
+    def __init__(self, first: int, last: int, tells: bool = True) -> None:
+        self.numbers, self.cache_hook = iter(range(first, last)), CacheHook(None)
+        self.tells = tells
+
+    def generate_until(self, requests: list[Any]) -> list[str]:
+        answers = []
+        for request in requests:
+            answers.append(str(next(self.numbers)))  # StopIteration stands for a kill
+            if self.tells:
+                self.cache_hook.add_partial("generate_until", request.args, answers[-1])
+        return answers
+
+
+def attempt(folder: Folder, turn: int, model: Counting, requests: list[Instance]) -> Any:
+    with Answers(SimpleNamespace(lm=model, ends=None), CELL, folder, f"c.{turn}"):
+        return model.generate_until(requests)
+
+
+def asked(task: str, number: int, document: str = "d") -> Instance:
+    """A question that both tasks ask in the same words."""
+    arguments = ("How much?", {"do_sample": True})
+    return Instance(
+        "generate_until", {"document_id": document}, arguments, number, (task, number, 1)
+    )
+
+
+def test_tasks_that_ask_the_same_keep_their_own_answers(tmp_path: Path) -> None:
+    folder = Folder.of(tmp_path)
+    one, two = [[asked(task, number) for number in range(2)] for task in ("one", "two")]
+
+    with pytest.raises(StopIteration):
+        attempt(folder, 1, Counting(0, 3), two + one)
+    assert attempt(folder, 2, Counting(10, 20), one + two) == ["2", "10", "0", "1"]
+    assert attempt(folder, 3, Counting(30, 30), one + two) == ["2", "10", "0", "1"]
+    assert (folder.work / "progress" / "c").read_text() == "4 4"
+
+
+def test_a_backend_that_tells_no_answer_has_it_kept_with_its_portion(tmp_path: Path) -> None:
+    requests = [asked("one", number) for number in range(MOST_REQUESTS + 6)]
+    folder = Folder.of(tmp_path)
+    with pytest.raises(StopIteration):
+        attempt(folder, 1, Counting(0, MOST_REQUESTS, tells=False), requests)
+    found = attempt(folder, 2, Counting(100, 106, tells=False), requests)
+    assert found == [*map(str, range(MOST_REQUESTS)), *map(str, range(100, 106))]
+
+
+@pytest.mark.parametrize(
+    ("kind", "documents", "sizes"),
+    [
+        ("generate_until", ["a"] * 40 + ["b"] * 40, [40, 40]),
+        ("generate_until", ["a"] * 30 + ["b"] * 30, [60]),
+        ("loglikelihood", ["a"] * 100, [MOST_REQUESTS, 36]),
+        (REQUEST, ["a"] * 3 + ["b"] * 4, [3, 4]),
+    ],
+)
+def test_portions_hold_whole_documents(kind: str, documents: list[str], sizes: list[int]) -> None:
+    """Windows those of one each: of a text of a book's length, no other is read again."""
+    numbered = [(at, asked("one", at, name)) for at, name in enumerate(documents)]
+    found = list(portions(kind, numbered))
+    assert [len(each) for each in found] == sizes
+    assert [at for each in found for at, _ in each] == list(range(len(documents)))
