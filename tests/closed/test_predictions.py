@@ -201,7 +201,7 @@ def test_published_references_of_another_task_are_refused_whatever_their_form(
     tmp_path, monkeypatch
 ):
     golds = [*"ABCD" * 6]  # which may be of Coursera, TOEFL or QuALITY
-    path = write(tmp_path / "p.jsonl", *({"gt": f" {gold} ", "x_pred": ""} for gold in golds))
+    path = write(tmp_path / "p.jsonl", *({"gt": f"{gold} ", "x_pred": ""} for gold in golds))
     digest = hashlib.sha256("\n".join(golds[:20]).encode()).hexdigest()[:16]
     coursera, *others = ENTRIES
     file = dataclasses.replace(coursera.file, first_references=digest)
