@@ -394,7 +394,7 @@ def prompts_of(data: Path, tasks: list[str], cuts: dict[str, Any], count: int) -
     for task in tasks:
         for frame, flags in FRAMES.items():
             for cut, more in cuts.items():
-                asked = ("--model", TOKENIZER, "--data-dir", data, "--own-data", "-n", count)
+                asked = ("--model", TOKENIZER, "--data-dir", data, "-n", count)
                 ran = run("prompt", task, *asked, *flags, *more, "--json")
                 name = f"{task}, {frame}, {cut}"
                 rows[name] = prompt_row(json.loads(ran.out)) if ran.code == 0 else REFUSED
