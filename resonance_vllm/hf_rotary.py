@@ -26,7 +26,9 @@ from resonance_vllm.verify import Turns, differences, refusal
 
 WRITTEN = ("rope_parameters", "max_position_embeddings", LENGTH, "head_dim")
 """Attributes of a config that settings change."""
-CODE_ERRORS = (AttributeError, LookupError, NameError, RuntimeError, TypeError, ValueError)
+CODE_ERRORS = (
+    AssertionError, AttributeError, LookupError, NameError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
 _MOST_AXES = 4
 """Of positions; transformers has three for images and films."""
 _FOLLOWED = "families whose model code follows rope_parameters"
