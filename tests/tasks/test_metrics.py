@@ -70,7 +70,7 @@ def test_scores_have_two_decimals_and_losses_three():
     known = [*OURS.values(), *LM_EVAL.values()]
     losses = {each.decimals for each in known if each.kind == "loss"}
     shares = {each.decimals for each in known if each.unit == "share"}
-    assert (losses, shares) == ({3}, {2})
+    assert (losses, shares, UNKNOWN.decimals) == ({3}, {2}, 3)
 
 
 def test_nothing_is_read_out_of_a_name():
