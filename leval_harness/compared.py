@@ -222,20 +222,19 @@ def _by_document(answers: pd.DataFrame) -> pd.DataFrame:
 
 def _means_of_parts(scores: pd.DataFrame, samples: pd.DataFrame) -> pd.Series:
     """Mean of the means of a closed-ended task's parts, over the questions that have each."""
-    found = pd.Series(np.nan, scores.index)
+    keys = ["run", "task", "filter", "question"]
     of_parts = scores[scores["aggregation"] == "parts"]
     own = samples[samples["task"].isin(of_parts["task"].unique())]
-    own = dict(iter(own.groupby(["run", "task", "filter"])))
-    for at, row in of_parts.iterrows():
-        part = own.get((row["run"], row["task"], row["filter"]))
-        if part is None or not part["metric"].eq(row["name"]).any():
-            continue
-        value = part[part["metric"] == row["name"]].set_index("question")["num"]
-        with_part = [part.loc[part["metric"] == name, "question"] for name in
-                     TASKS[row["task"]].rule.parts]  # fmt: skip
-        means = [value.reindex(questions).mean() for questions in with_part if len(questions)]
-        found[at] = np.mean(means) if means else value.mean()
-    return found
+    values = own.loc[own["metric"].isin(of_parts["name"].unique()), [*keys, "metric", "num"]]
+    parts = {(name, part) for name in own["task"].unique() for part in TASKS[name].rule.parts}
+    is_part = [each in parts for each in zip(own["task"], own["metric"], strict=True)]
+    held = own.loc[is_part, [*keys, "metric"]].rename(columns={"metric": "part"})
+    of_number = [*keys[:3], "metric"]
+    of_part = values.merge(held, on=keys).groupby([*of_number, "part"])["num"].mean()
+    plain = values.groupby(of_number)["num"].mean()  # where no question has a part
+    means = of_part.groupby(of_number).mean().reindex(plain.index).fillna(plain)
+    names = {"metric": "name"}
+    return of_parts[NUMBER].join(means.rename_axis(index=names), on=[*keys[:3], "name"])["num"]
 
 
 def _estimated(scores: pd.DataFrame) -> pd.DataFrame:

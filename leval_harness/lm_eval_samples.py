@@ -6,10 +6,11 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import from_json
 
 from leval_harness.token_blocks import ReadText
 from leval_tasks.closed.definition import marks_in
@@ -19,14 +20,20 @@ NOTES = ("unparsed", "thinking_unfinished", "reached_limit", "truncated", "kept_
          "document_tokens")  # fmt: skip
 """How a question was asked and answered, which is no score."""
 
+ALL_NOTES = {*NOTES, "prompt_tokens", "thinking_removed"}
+"""Those that no frame has, too."""
+
 DESCRIBING = {
     "doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter", "metrics",
     "doc_hash", "prompt_hash", "target_hash",
 }  # fmt: skip
 """What lm-eval logs of a sample beside its metrics."""
 
-COLUMNS = ("run", "task", "filter", "question", "prompt", "document", "metric", "num", "den")
-"""Of the frame `samples`."""
+ASKED, MEASURED = (
+    ("run", "task", "filter", "question", "prompt", "document"),
+    ("metric", "num", "den"),
+)
+"""Columns of the frame `samples`: of a question, and of each of its numbers."""
 
 INVALID = "[invalid]"
 """What lm-eval's filters write where they find no answer."""
@@ -35,14 +42,29 @@ STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d[-:.\d]*$")
 
 
 @dataclass
+class Samples:
+    """Questions as `ASKED`, how many numbers each has, and these as `MEASURED`."""
+
+    asked: list[tuple[Any, ...]] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    numbers: list[tuple[str, float, float]] = field(default_factory=list)
+
+    def add(self, asked: tuple[Any, ...], numbers: list[tuple[str, float, float]]) -> None:
+        """Add the numbers of a question."""
+        self.asked.append(asked)
+        self.counts.append(len(numbers))
+        self.numbers += numbers
+
+
+@dataclass
 class TaskRead:
-    """What was read of one task of a run: rows of `scores`, columns of `samples`, texts read.
+    """What was read of one task of a run: rows of `scores`, samples, texts read.
 
     `left_out` holds `(name, value, reason)` of what is in none of them.
     """
 
     scores: list[dict[str, Any]] = field(default_factory=list)
-    samples: dict[str, list[Any]] = field(default_factory=dict)
+    samples: Samples = field(default_factory=Samples)
     texts: list[ReadText] = field(default_factory=list)
     left_out: list[tuple[str, Any, str]] = field(default_factory=list)
 
@@ -78,43 +100,37 @@ def samples_file(results: Path, task: str) -> Path | None:
 
 
 def sample_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The samples of a file, in its order, without their prompts.
+    """The samples of a file, in its order.
 
     Raises:
         OSError, ValueError: the file cannot be read, or a line is no JSON object.
     """
     with path.open("rb") as lines:
         for at, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
             try:
-                row = _without_prompt(line) if line.strip() else {}
+                row = _parsed(line)
             except ValueError as error:
                 raise ValueError(f"{path}: line {at} is no JSON ({error})") from None
             if not isinstance(row, dict):
                 raise ValueError(f"{path}: line {at} is no JSON object")
-            if row:
-                yield row
+            yield row
 
 
-def _without_prompt(line: bytes) -> Any:
-    """A line of a samples file without its requests: it is mostly its prompt, which has a hash.
-
-    In JSON a quote inside of a text is escaped, so that both marks are keys. Where the first one is
-    a key of the document, the rest is no JSON.
-    """
-    start = line.find(b', "arguments": ')
-    end = line.find(b', "resps": ', start)
-    if 0 <= start < end and b', "prompt_hash": "' in line:
-        with suppress(ValueError):
-            return json.loads(line[:start] + line[end:])
-    return json.loads(line)
+def _parsed(line: bytes) -> Any:
+    """What a line stands for; pydantic's reader takes a third of the time for long prompts."""
+    try:
+        return from_json(line)
+    except ValueError:  # half of a surrogate pair, which Python writes and reads
+        return json.loads(line)
 
 
 def read_samples(path: Path, run: int, task: str, known: dict[str, Any], read: TaskRead) -> None:
     """The numbers of each question, into `read`; texts stay in the file."""
     filters = list(dict.fromkeys(row["filter"] for row in read.scores))
-    rows: list[tuple[Any, ...]] = []
-    invalid: dict[str, list[tuple[Any, ...]]] = {}
-    asked: Counter[str] = Counter()
+    samples = Samples()
+    invalid: dict[str, list[tuple[tuple[Any, ...], float]]] = {}
     seen: Counter[tuple[str, str]] = Counter()
     unnamed = 0
     try:
@@ -123,21 +139,20 @@ def read_samples(path: Path, run: int, task: str, known: dict[str, Any], read: T
             unnamed += chosen is None
             if chosen and (names := _metrics(line)):
                 question, prompt, document = _asked(line)
-                asked[chosen] += 1
                 times = seen[chosen, question] = seen[chosen, question] + 1
                 question = question if times == 1 else f"{question} #{times}"
-                about = (run, task, chosen, question, prompt, document)
-                rows += [(*about, *each) for each in _numbers(line, names)]
+                asked = (run, task, chosen, question, prompt, document)
+                samples.add(asked, _numbers(line, names))
                 is_invalid = line.get("filtered_resps") == [INVALID]
-                invalid.setdefault(chosen, []).append((*about, "unparsed", float(is_invalid), 1.0))
+                invalid.setdefault(chosen, []).append((asked, float(is_invalid)))
             if FAMILY_OF.get(task) == "effective_context":
                 read.texts += ReadText.of_sample(line, run, task, known["folder"])
     except (OSError, ValueError) as error:
         for row in read.scores:
             row |= {"status": "malformed", "note": f"{error}"}
         return
-    logged = max(asked.values(), default=0)
-    for row in read.scores if asked else ():
+    logged = max(map(len, invalid.values()), default=0)
+    for row in read.scores if logged else ():
         if row["asked"] not in (None, logged):
             said = f"{row['asked']} samples were scored, {logged} are logged"
             row |= {"status": "malformed", "note": said}
@@ -145,9 +160,9 @@ def read_samples(path: Path, run: int, task: str, known: dict[str, Any], read: T
         reason = "the samples do not say which filter they are of"
         read.left_out.append((path.name, None, reason))
     for of_filter in invalid.values():  # of others it is not known what they do not find
-        rows += of_filter if any(each[-2] for each in of_filter) else []
-    columns = zip(*rows, strict=True) if rows else [()] * len(COLUMNS)
-    read.samples = {name: list(values) for name, values in zip(COLUMNS, columns, strict=True)}
+        for asked, is_invalid in of_filter if any(each for _, each in of_filter) else ():
+            samples.add(asked, [("unparsed", is_invalid, 1.0)])
+    read.samples = samples
 
 
 def _metrics(line: dict[str, Any]) -> list[str]:
@@ -185,23 +200,25 @@ def _hash(value: Any) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _numbers(line: dict[str, Any], names: list[str]) -> Iterator[tuple[str, float, float]]:
-    """`(metric, numerator, denominator)` of each score, loss and note of a sample."""
+def _numbers(line: dict[str, Any], names: list[str]) -> list[tuple[str, float, float]]:
+    """Each score, loss and note of a sample, as `MEASURED`."""
+    found = []
     for name in names:
         if name in NOTES or name.endswith("_stderr"):
             continue
         value = line.get(name)
-        both = value if isinstance(value, list) and len(value) == 2 else (value, 1.0)
-        top, bottom = map(finite, both)
+        top, bottom = finite(value), finite(1.0)
+        if isinstance(value, list) and len(value) == 2:
+            top, bottom = map(finite, value)
         if top is None or bottom is None or bottom <= 0:
             continue
         if top < 0 and length_of(name) is not None:  # RULER's sign of another length
             continue
         if top < 0 and name in LOG_LIKELIHOODS:
             top = -top
-        yield name, top, bottom
+        found.append((name, top, bottom))
     notes = notes_of(line)
-    yield from ((name, notes[name], 1.0) for name in NOTES if name in notes)
+    return found + [(name, notes[name], 1.0) for name in NOTES if name in notes]
 
 
 def notes_of(line: dict[str, Any]) -> dict[str, float]:
@@ -211,12 +228,12 @@ def notes_of(line: dict[str, Any]) -> dict[str, float]:
     `filtered_resps`. What a sweep wrote into the sample itself comes before both.
     """
     prompt = object_of(object_of(line.get("doc")).get("prompt"))
-    kept = [finite(prompt.get(name)) for name in ("kept_head", "kept_tail")]
-    found = prompt | ({"kept_tokens": sum(k or 0.0 for k in kept)} if None not in kept else {})
-    found |= marks_in(line.get("filtered_resps"))
-    found |= {name: line[name] for name in (*NOTES, "prompt_tokens") if name in line}
-    numbers = {n: float(v) if isinstance(v, bool) else finite(v) for n, v in found.items()}
-    return {name: each for name, each in numbers.items() if each is not None}
+    found = prompt | marks_in(line.get("filtered_resps"))
+    found |= {name: line[name] for name in line.keys() & ALL_NOTES}
+    numbers = {name: float(each) for name, each in found.items() if isinstance(each, int | float)}
+    if "kept_head" in numbers and "kept_tail" in numbers:
+        numbers["kept_tokens"] = numbers["kept_head"] + numbers["kept_tail"]
+    return numbers
 
 
 LOG_LIKELIHOODS = {"perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte"}

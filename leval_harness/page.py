@@ -6,7 +6,6 @@ lets no script run but its own two files: what a model wrote cannot.
 
 import json
 import shutil
-import tempfile
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -36,8 +35,6 @@ NOTES = {"unparsed": "no answer found", "truncated": "document cut", "reached_li
 def write_page(results: Results, compared: pd.DataFrame, out: Path, title: str) -> Path:
     """Write a folder that opens from disk and from any web server; the path of its `index.html`.
 
-    The page is made beside `out` and then put in its place: a reader finds a whole page.
-
     Args:
         results: what was read.
         compared: its compared frame.
@@ -48,25 +45,14 @@ def write_page(results: Results, compared: pd.DataFrame, out: Path, title: str) 
         UserError: `out` holds something that is not a page of ours.
         OSError: it cannot be written.
     """
+    from jinja2 import Environment, FileSystemLoader
+
     if out.exists() and any(out.iterdir()) and not (out / MARKER).is_file():
         raise UserError(
             f"--out: {out} is not empty and holds no leaderboard page; give a new folder"
         )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=".page-") as scratch:
-        made = Path(scratch) / "new"
-        made.mkdir()
-        _make(results, compared, made, title)
-        if out.exists():
-            out.rename(Path(scratch) / "old")
-        made.rename(out)
-    return out / "index.html"
-
-
-def _make(results: Results, compared: pd.DataFrame, out: Path, title: str) -> None:
-    """Write all files of the page into an empty folder."""
-    from jinja2 import Environment, FileSystemLoader
-
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
     templates = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True)
     write_text(out / MARKER, "Written by leval-harness page; replaced when it is run again.\n")
     write_text(out / "numbers.csv", render([], compared, "csv"))
@@ -91,6 +77,7 @@ def _make(results: Results, compared: pd.DataFrame, out: Path, title: str) -> No
         left_out=results.left_out[:50],
     )
     write_text(out / "index.html", index)
+    return out / "index.html"
 
 
 def _assets(out: Path) -> None:

@@ -14,14 +14,16 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from leval_harness.layout import CELL, CELLS, DONE, FAILED, FAILED_CELLS, SCHEMA_VERSION, SWEEP
 from leval_harness.lm_eval_files import Plain, read_task
-from leval_harness.lm_eval_samples import TaskRead
+from leval_harness.lm_eval_samples import ASKED, MEASURED, TaskRead
 from leval_harness.token_blocks import blocks_of
 from resonance_vllm.errors import UserError
 from resonance_vllm.files import read_object
@@ -77,7 +79,6 @@ SCORES = {
     "sample": "boolean",
     "data": TEXT,
     "shots": WHOLE,
-    "shipped_length": WHOLE,
     "claimed_length": WHOLE,
     "aggregation": TEXT,
     "group": "boolean",
@@ -92,9 +93,9 @@ where neither does. status: `done`, `not available` (lm-eval's N/A, NaN, infinit
 (answers were kept and not scored), or that of a run without numbers, which has a row without a name
 for each task; `note` says why. asked: questions. partial: some questions were left out. chance:
 expected value of a guess. source, data: where documents came from, and a fingerprint of their
-files. sample: the bundled sample was read. shots: examples in the prompt. shipped_length,
-claimed_length: tokens, as shipped and under the method. aggregation: how the questions' values make
-the number: `mean`, `ratio`, `perplexity` (exp of a ratio), `bits` (a ratio over ln 2), `parts`
+files. sample: the bundled sample was read. shots: examples in the prompt. claimed_length: tokens
+that the checkpoint, as shipped, is said to read. aggregation: how the questions' values make the
+number: `mean`, `ratio`, `perplexity` (exp of a ratio), `bits` (a ratio over ln 2), `parts`
 (mean of the means of a task's parts), `own` (the task's own). group: a number of several tasks.
 """
 
@@ -210,12 +211,25 @@ def column(values: Iterable[Any], kind: str) -> pd.Series:
     return pd.Series(listed, dtype=kind)
 
 
-def _samples(read: Iterable[TaskRead]) -> pd.DataFrame:
-    columns: dict[str, list[Any]] = {name: [] for name in SAMPLES}
-    for task in read:
-        for name, values in task.samples.items():
-            columns[name] += values
-    return pd.DataFrame({name: column(columns[name], kind) for name, kind in SAMPLES.items()})
+def _samples(read: Sequence[TaskRead]) -> pd.DataFrame:
+    """The frame: a question's columns are made once, and repeated for each of its numbers."""
+    parts = [task.samples for task in read]
+    asked, numbers = (
+        _columns(names, chain.from_iterable(rows))
+        for names, rows in (
+            (ASKED, (each.asked for each in parts)),
+            (MEASURED, (each.numbers for each in parts)),
+        )
+    )
+    counts = [count for each in parts for count in each.counts]
+    repeated = asked.take(np.repeat(np.arange(len(asked)), counts))
+    return pd.concat([repeated.reset_index(drop=True), numbers], axis=1)
+
+
+def _columns(names: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> pd.DataFrame:
+    values = list(zip(*rows, strict=True)) or [()] * len(names)
+    listed = zip(names, values, strict=True)
+    return pd.DataFrame({name: column(each, SAMPLES[name]) for name, each in listed})
 
 
 Run = dict[str, Any]

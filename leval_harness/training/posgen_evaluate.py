@@ -54,8 +54,8 @@ def evaluate(
     """Teacher-forced metrics over all tokens after the seed of the first `rows` of a split.
 
     Returns:
-        `loss` in nats, the fractions `id_accuracy`, `ood_accuracy` and `accuracy@a-b` for each
-        band, and `by_position`, those of each number after the seed.
+        `loss` in nats, the fractions `id_accuracy` and `ood_accuracy`, and `by_position`, that of
+        each number after the seed.
     """
     was_training = model.training
     model.eval()

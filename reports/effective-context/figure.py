@@ -10,7 +10,7 @@ from rates import TRAINED, read
 from leval_harness.drawing import DASHED, DOTTED, PALETTE, picture, sign, write_figure
 from leval_tasks.statistics.effective_context import BLOCK, MARGIN
 
-HERE, WIDTH = Path(__file__).parent, 8
+HERE = Path(__file__).parent
 
 
 def draw():
@@ -20,9 +20,10 @@ def draw():
     for row, name in enumerate(names):
         for axes, method in zip(grid[2 * row :], ("rope", "yarn"), strict=False):
             sums, places = read(name, method)
-            whole = sums.shape[1] // WIDTH * WIDTH
-            means = sums[:, :whole].reshape(len(sums), -1, WIDTH).mean(axis=2) / BLOCK
-            middles = places[:whole:WIDTH] + BLOCK * WIDTH / 2
+            width = TRAINED[name] // 16 // BLOCK
+            whole = sums.shape[1] // width * width
+            means = sums[:, :whole].reshape(len(sums), -1, width).mean(axis=2) / BLOCK
+            middles = places[:whole:width] + BLOCK * width / 2
             axes.plot(middles, means.T, color=PALETTE[0], linewidth=0.6, alpha=0.5)
             axes.plot(middles, means.mean(axis=0), color=PALETTE[1], linewidth=2)
             axes.axhline(MARGIN, color="black", **DOTTED)
@@ -31,7 +32,7 @@ def draw():
             axes.set_xlabel("Position in the text (tokens)")
         grid[2 * row].invert_yaxis()
         grid[2 * row].set_ylabel("Loss minus the yardstick's,\nnats a token (up is better)")
-    sign(figure, f"thin: texts, means of {WIDTH * BLOCK} tokens; thick: their mean; dotted: margin")
+    sign(figure, "thin: texts, by sixteenths of the trained length; thick: mean; dotted: margin")
     return figure
 
 

@@ -58,8 +58,11 @@ def texts(name, data, tokenizer, longest):
             yield f"pydocs-{start}", bos + ids[start : start + longest - 1]
 
 
-def train_small(data, folder, length, steps=600, batch=4):
-    """A Llama of 4 million parameters, from the texts with even numbers."""
+def train_small(data, folder, length, stages=((400, 16, 256), (100, 4, 2048))):
+    """A Llama of 4 million parameters, from the texts with even numbers.
+
+    Each of the `stages` is (steps, rows a step, tokens a row); the last is at the trained length.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -84,10 +87,11 @@ def train_small(data, folder, length, steps=600, batch=4):
     )  # fmt: skip
     model = LlamaForCausalLM(config)
     optimizer = torch.optim.AdamW(model.parameters(), 2e-3, betas=(0.9, 0.95), weight_decay=0.1)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=steps)
-    for step in range(steps):
-        starts = torch.randint(len(ids) - length, (batch,))
-        rows_of = torch.stack([ids[at : at + length] for at in starts.tolist()])
+    plan = [(batch, tokens) for steps, batch, tokens in stages for _ in range(steps)]
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=len(plan))
+    for step, (batch, tokens) in enumerate(plan):
+        starts = torch.randint(len(ids) - tokens, (batch,))
+        rows_of = torch.stack([ids[at : at + tokens] for at in starts.tolist()])
         rows_of[:, 0] = 0
         loss = model(input_ids=rows_of, labels=rows_of).loss  # bfloat16 is slow on most CPUs
         loss.backward()
