@@ -102,7 +102,7 @@ def _runs(compared: pd.DataFrame) -> pd.DataFrame:
     named = compared["task"].str.startswith(TASKS).fillna(False).astype(bool)
     is_one = named & compared["status"].eq("done") & ~compared["method"].isin(YARDSTICKS)
     runs = compared[is_one].drop_duplicates("run")
-    trained = runs["shipped_length"].astype("float64")
+    trained = runs["claimed_length"].astype("float64")
     if "setting window" in runs:
         trained = pd.to_numeric(runs["setting window"], errors="coerce").fillna(trained)
     replaced = runs["replaced"].notna() if "replaced" in runs else False

@@ -298,8 +298,7 @@ def _about(task: str, known: dict[str, Any], file: Plain) -> dict[str, Any]:
         "sample": sample,
         "data": _fingerprint(data),
         "shots": _whole(file.part("n-shot").get(task, file.config_of(task).get("num_fewshot"))),
-        "shipped_length": _whole(stated.get("shipped_length")),
-        "claimed_length": _whole(stated.get("claimed_length")),
+        "claimed_length": _whole(stated.get("shipped_length")),
         "group": task in file.groups,
         **{
             f"{SETTING}{name}": value if isinstance(value, str) else json.dumps(value, default=str)

@@ -79,7 +79,6 @@ SCORES = {
     "sample": "boolean",
     "data": TEXT,
     "shots": WHOLE,
-    "shipped_length": WHOLE,
     "claimed_length": WHOLE,
     "aggregation": TEXT,
     "group": "boolean",
@@ -94,9 +93,9 @@ where neither does. status: `done`, `not available` (lm-eval's N/A, NaN, infinit
 (answers were kept and not scored), or that of a run without numbers, which has a row without a name
 for each task; `note` says why. asked: questions. partial: some questions were left out. chance:
 expected value of a guess. source, data: where documents came from, and a fingerprint of their
-files. sample: the bundled sample was read. shots: examples in the prompt. shipped_length,
-claimed_length: tokens, as shipped and under the method. aggregation: how the questions' values make
-the number: `mean`, `ratio`, `perplexity` (exp of a ratio), `bits` (a ratio over ln 2), `parts`
+files. sample: the bundled sample was read. shots: examples in the prompt. claimed_length: tokens
+that the checkpoint, as shipped, is said to read. aggregation: how the questions' values make the
+number: `mean`, `ratio`, `perplexity` (exp of a ratio), `bits` (a ratio over ln 2), `parts`
 (mean of the means of a task's parts), `own` (the task's own). group: a number of several tasks.
 """
 

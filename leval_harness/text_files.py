@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from leval_tasks.data import numbered_rows, read_bytes
+from leval_tasks.data import numbered_rows
 from leval_tasks.perplexity.documents import Text, TextRow
 from resonance_vllm.errors import SettingError
 
@@ -22,8 +22,7 @@ def texts_of(path: Path, where: str) -> Iterator[Text]:
         for file in sorted(each for each in path.iterdir() if each.suffix in SUFFIXES):
             yield from texts_of(file, where)
     elif path.suffix == ".jsonl":
-        content = read_bytes(path, SettingError)
-        for _, row in numbered_rows(content, f"{where}: {path}", TextRow, SettingError):
+        for _, row in numbered_rows(path.read_bytes(), f"{where}: {path}", TextRow, SettingError):
             yield Text(path.stem, row.text)
     else:
         try:

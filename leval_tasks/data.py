@@ -8,7 +8,7 @@ are L-Eval's own: one JSON object a line with `instructions`, `outputs`, `input`
 import hashlib
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from leval_tasks.closed.catalog import ENTRIES
 from leval_tasks.closed.definition import ClosedTask
 from leval_tasks.errors import DataError, HubUnreachableError
-from resonance_vllm.errors import UserError
+from resonance_vllm.errors import UserError, reason_of
 from resonance_vllm.files import json_lines, parse_json, user_path
 from resonance_vllm.settings import read
 
@@ -43,17 +43,10 @@ Row = TypeVar("Row", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Source:
-    """Where a run's documents come from.
-
-    Attributes:
-        kind: `data_dir`, `hub` or `sample`.
-        path: the folder, the hub repository, or the name of the sample.
-        own: files of L-Eval's names hold documents of the user's own.
-    """
+    """Where a run's documents come from: kind (`data_dir`, `hub`, `sample`) and what names it."""
 
     kind: str
     path: str
-    own: bool = False
 
     @property
     def folder(self) -> Path | None:
@@ -100,28 +93,27 @@ class DataFile:
             "source": self.source.kind,
             "path": self.source.path,
             "sample": self.source.kind == "sample",
-            "own": self.source.own,
             "verified": self.verified,
             "files": {self.name: self.sha256},
         }
 
 
-def resolve_source(settings: Mapping[str, Any]) -> Source:
-    """Choose the one source of a run, from `data_dir` and `own_data` of its settings.
+def resolve_source(data_dir: str | None) -> Source:
+    """Choose the one source of a run.
 
     Raises:
         DataError: the folder does not exist.
     """
-    given = settings.get("data_dir") or os.environ.get(ENVIRONMENT_VARIABLE)
+    given = data_dir or os.environ.get(ENVIRONMENT_VARIABLE)
     if not given:
         return Source("hub", HUB_REPOSITORY)
-    if str(given) == "sample":
+    if given == "sample":
         return Source("sample", "leval_tasks.sample")
-    folder = user_path(str(given))
+    folder = user_path(given)
     if not folder.is_dir():
-        origin = "data_dir" if settings.get("data_dir") else ENVIRONMENT_VARIABLE
-        raise DataError(f"{origin} {str(given)!r} does not exist or is no folder. {HOW_TO_GET}")
-    return Source("data_dir", str(folder), bool(settings.get("own_data")))
+        origin = "data_dir" if data_dir else ENVIRONMENT_VARIABLE
+        raise DataError(f"{origin} {given!r} does not exist or is no folder. {HOW_TO_GET}")
+    return Source("data_dir", str(folder))
 
 
 def missing_file(source: Source, task: ClosedTask) -> DataError:
@@ -142,18 +134,16 @@ def load(source: Source, task: ClosedTask) -> DataFile:
     name = task.file.name
     if not source.has(task):
         raise missing_file(source, task)
-    content = read_bytes(source.folder / name if source.folder else hub_file(task))
+    content = (source.folder / name if source.folder else hub_file(task)).read_bytes()
     label, digest = f"{source.path}/{name}", hashlib.sha256(content).hexdigest()
     records = tuple(row for _, row in numbered_rows(content, label, DocumentRecord))
     if not records:
         raise DataError(f"{label} is empty: it holds no record.")
     file = DataFile(name, source, digest, digest == task.file.sha256, records)
-    if task.file.sha256 and not (file.verified or source.own or source.kind == "sample"):
+    if task.file.sha256 and not (file.verified or source.kind == "sample"):
         logger.warning(
-            "%s is not the published file (SHA-256 %s…), so scores are not those of L-Eval's "
-            "questions; own_data: true says that they are your own",
-            label,
-            digest[:16],
+            "%s is not the published file (SHA-256 %s…): scores are of documents of your own",
+            *(label, digest[:16]),
         )
     return file
 
@@ -177,7 +167,7 @@ def hub_file(task: ClosedTask) -> Path:
     except RemoteEntryNotFoundError:
         raise DataError(f"There is no {about}. {HOW_TO_GET}") from None
     except (HfHubHTTPError, OSError, ValueError) as error:
-        reason = unreachable or str(error).strip().partition("\n")[0]
+        reason = unreachable or reason_of(error)
         raise HubUnreachableError(f"{about} cannot be fetched ({reason}). {HOW_TO_GET}") from None
     return Path(path)
 
@@ -192,16 +182,8 @@ def why_hub_is_unreachable() -> str:
     try:
         get_session().head(constants.ENDPOINT, timeout=SECONDS)
     except Exception as error:  # noqa: BLE001 - of whatever HTTP library the client uses
-        return str(error).strip().partition("\n")[0] or type(error).__name__
+        return reason_of(error)
     return ""
-
-
-def read_bytes(path: Path, error: type[UserError] = DataError) -> bytes:
-    """Content of a file; `error` where it cannot be read."""
-    try:
-        return path.read_bytes()
-    except OSError as wrong:
-        raise error(f"{path} cannot be read: {wrong.strerror or wrong}.") from wrong
 
 
 def numbered_rows(
@@ -210,8 +192,7 @@ def numbered_rows(
     """Line number and typed row of every line of a JSON-lines file.
 
     Raises:
-        DataError: as `error`; names the file (`label`) and line number of what is wrong: no UTF-8,
-            no JSON object, a field that is missing or wrong.
+        DataError: as `error`; names file (`label`) and line of what is wrong.
     """
     try:
         text = content.decode("utf-8")

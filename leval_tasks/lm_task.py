@@ -2,11 +2,7 @@
 
 import itertools
 import logging
-import os
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from lm_eval.api.filter import Filter
@@ -14,26 +10,7 @@ from lm_eval.api.task import Task
 from lm_eval.config.task import TaskConfig
 from lm_eval.filters import build_filter_ensemble
 
-from resonance_vllm.errors import UserError
-
 logger = logging.getLogger(__name__)
-
-
-def end_in_one_line(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> None:
-    """Print an error that the user can mend without its traceback, as our own command does."""
-    if isinstance(error, UserError):
-        sys.stderr.write(f"Error: {error}\n")
-    else:
-        sys.__excepthook__(kind, error, trace)
-
-
-# stock lm-eval's command, `lm_eval` or `python -m lm_eval`: it prints every error's traceback
-if {"lm_eval", "lm-eval"} & {
-    *Path(sys.argv[0]).parts[-2:]
-} and "LEVAL_HARNESS_DEBUG" not in os.environ:
-    sys.excepthook = end_in_one_line
 
 
 class Described(list[Any]):

@@ -8,9 +8,9 @@ import difflib
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from resonance_vllm.errors import SettingError, UserError, not_allowed, shown
+from resonance_vllm.errors import SettingError, UserError, not_allowed
 from resonance_vllm.settings import Settings, field_names, read
 
 Frame = Literal["llama2", "plain", "chat_template"]
@@ -24,40 +24,28 @@ OptionalCount = Count | None
 
 
 def _lengths(value: object) -> object:
-    """One length or several, as a tuple."""
-    if value is None:
-        return None
-    lengths = list(value) if isinstance(value, list | tuple) else [value]
-    whole = [each for each in lengths if type(each) is int and each > 1]  # one is scored
-    if not lengths or whole != lengths or whole != sorted(set(whole)):
-        raise ValueError(
-            f"{shown(value)} is not allowed; allowed: a whole number of at least 2, or a list of "
-            "them, each larger than the one before"
-        )
-    return tuple(whole)
+    """One length is a list of one, and none of none."""
+    lengths = value if isinstance(value, list | tuple) else (value,)
+    return None if value is None else tuple(lengths) or None
 
 
-Lengths = Annotated[tuple[int, ...] | None, BeforeValidator(_lengths)]
-WHERE: Any = {"decides_numbers": False}
-"""Marks a setting that locates data, or divides work: what was read is recorded elsewhere."""
+Length = Annotated[int, Field(ge=2)]  # one token is scored
+Lengths = Annotated[
+    tuple[Length, ...] | None,
+    BeforeValidator(_lengths),
+    AfterValidator(lambda lengths: lengths and tuple(sorted({*lengths}))),
+]
 
 
 class TaskSettings(Settings):
     """Settings of a family of tasks.
 
-    A setting decides numbers unless its field is marked with `WHERE`, so a new one sets runs apart
-    by default.
+    A setting decides numbers unless its field has `exclude=True`: it locates data or divides work.
     """
-
-    @classmethod
-    def decides_numbers(cls) -> list[str]:
-        """Names of the settings that decide which numbers come out."""
-        fields = cls.model_fields.items()
-        return [name for name, field in fields if field.json_schema_extra is not WHERE]
 
     def recorded(self) -> dict[str, Any]:
         """The settings that go into results: those that decide numbers."""
-        return self.model_dump(mode="json", include=set(self.decides_numbers()))
+        return self.model_dump(mode="json")
 
 
 class BackendSettings(TaskSettings):
@@ -73,7 +61,7 @@ class BackendSettings(TaskSettings):
 
 
 class ContextSettings(BackendSettings):
-    """The length of context that the run sets: prompt and answer together, in tokens."""
+    """The length of context that the run sets: tokens of prompt and answer together."""
 
     context_length: OptionalCount = None
 
@@ -83,7 +71,6 @@ class ClosedSettings(TaskSettings):
 
     Attributes:
         data_dir: folder of the documents, or `sample`.
-        own_data: files of L-Eval's names hold documents of the user's own.
         truncation: where over-long documents are cut, or `skip`, which leaves them out; None is
             the task's own way.
         num_docs: the first documents only, with all their questions.
@@ -94,8 +81,7 @@ class ClosedSettings(TaskSettings):
             template; None is the template where one is applied, else Llama-2's.
     """
 
-    data_dir: str | None = Field(default=None, json_schema_extra=WHERE)
-    own_data: bool = Field(default=False, json_schema_extra=WHERE)
+    data_dir: str | None = Field(default=None, exclude=True)
     truncation: Literal["middle", "right", "left", "skip"] | None = None
     num_docs: OptionalCount = None
     min_questions: OptionalCount = None
@@ -127,37 +113,27 @@ class TextSettings(TaskSettings):
         context_length: positions of a window, BOS included; several make a curve.
         num_docs: documents drawn.
         seed: seed of the draw.
-        min_tokens: shortest document that counts; never less than the longest context needs.
-        max_tokens: documents are cut to this many tokens.
-        bos: whether windows begin with BOS; None where the tokenizer decides.
     """
 
-    data_dir: str | None = Field(default=None, json_schema_extra=WHERE)
+    data_dir: str | None = Field(default=None, exclude=True)
     context_length: Lengths = None
     num_docs: Count = 50
     seed: Natural = 0
-    min_tokens: OptionalCount = None
-    max_tokens: OptionalCount = None
-    bos: bool | None = None
 
 
 class PerplexitySettings(TextSettings):
-    """Settings of a perplexity task.
+    """Settings of a perplexity task; see `leval_tasks.perplexity.windows.make_windows`.
 
-    Attributes:
-        mode: which windows; see `leval_tasks.perplexity.windows`.
-        stride: tokens between sliding windows.
+    Documents are cut to `max_tokens`.
     """
 
     mode: Mode = "sliding"
     stride: Count = 256
+    max_tokens: OptionalCount = None
 
 
 class EffectiveContextSettings(TextSettings):
     """Settings of an effective-context task.
-
-    Several context lengths are those of the texts in turn. A text that is shorter than its turn
-    is read as far as it goes, where `min_tokens` allows it.
 
     Attributes:
         window: positions of the yardstick's windows; None for the trained length.
@@ -166,7 +142,7 @@ class EffectiveContextSettings(TextSettings):
 
     num_docs: Count = 8
     window: OptionalCount = None
-    reads: Literal["all", "full", "windows"] = Field(default="all", json_schema_extra=WHERE)
+    reads: Literal["all", "full", "windows"] = Field(default="all", exclude=True)
 
 
 def scored_from(window: int, longest: int) -> int:

@@ -2,18 +2,30 @@
 
 Tasks, tables and the check of results read the meaning of a metric here. A metric that is not in
 the table is shown as it is written, in the direction that lm-eval's results file states.
+
+Below the table: from the numbers of single questions and documents to a task's figure and its
+standard error. A perplexity is a ratio of two sums over documents, so documents carry `(numerator,
+denominator)` pairs and one division is made at the end. Logarithms are natural.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
+
+from leval_tasks.statistics.by_document import clustered_stderr, known_error
 
 SIGN = "@"
-"""Between a metric and the length that it holds at, or two lengths: `nll@8192`, `nll@0-4096`."""
+"""Between a metric and the length that it holds at, as in `token_perplexity@8192`."""
 
 NOT_AVAILABLE = "N/A"
-"""What lm-eval writes in place of a figure."""
+"""What lm-eval writes in place of a figure, and we in place of a NaN, which is no JSON."""
+
+MIN_CLUSTERS = 3
+"""Documents below which a ratio has no standard error."""
 
 FAMILY_OF = {
     file.stem: file.parent.parent.name
@@ -124,17 +136,13 @@ def directions(names: Iterable[str]) -> dict[str, bool]:
     }
 
 
-def compose(family: str, *lengths: int) -> str:
-    """`family@length`, or `family@start-end` for a metric between two lengths."""
-    return family + SIGN + "-".join(map(str, lengths))
+def compose(family: str, length: int) -> str:
+    """`family@length`."""
+    return f"{family}{SIGN}{length}"
 
 
 def split(metric: str) -> tuple[str, int | None]:
-    """Family of a metric and the one length that it holds at.
-
-    Returns:
-        `("token_perplexity", 8192)`; None for the length of a metric that has none, or two.
-    """
+    """Family of a metric and the length that it holds at: `("token_perplexity", 8192)`."""
     family, _, length = metric.partition(SIGN)
     return family, length_of(length)
 
@@ -142,3 +150,48 @@ def split(metric: str) -> tuple[str, int | None]:
 def length_of(name: str) -> int | None:
     """The context length where that is a metric's whole name, as RULER's."""
     return int(name) if name.isdecimal() and len(name) < 12 else None
+
+
+def or_not_available(value: float) -> float | str:
+    """The figure, `NOT_AVAILABLE` for NaN."""
+    return NOT_AVAILABLE if math.isnan(value) else value
+
+
+def stderr_of_mean(items: Iterable[tuple[Hashable, float]]) -> float | str:
+    """Clustered standard error of a mean of scores, from (cluster, score) pairs."""
+    return or_not_available(clustered_stderr(items))
+
+
+def with_stderr(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Each metric once more, aggregated after it into lm-eval's own field of standard errors."""
+    return {each: value for name, value in values.items() for each in (name, f"{name}_stderr")}
+
+
+def aggregations(how: str) -> tuple[Callable[..., float | str], Callable[..., float | str]]:
+    """How a figure and its standard error over documents come from pairs.
+
+    The figure is N/A where nothing was counted, the error also below three documents and where all
+    are equal. The error of a perplexity is by the delta method: `exp(R)` times that of `R`.
+
+    Args:
+        how: `aggregation` of a metric: `perplexity` or `bits`; any other is the ratio itself.
+    """
+    unit = math.log(2) if how == "bits" else 1.0
+
+    def figure(pairs: Sequence[Sequence[float]]) -> float:
+        denominator = math.fsum(pair[1] for pair in pairs)
+        ratio = math.fsum(pair[0] for pair in pairs) / denominator if denominator else math.nan
+        with np.errstate(over="ignore"):
+            return float(np.exp(ratio)) if how == "perplexity" else ratio / unit
+
+    def value(pairs: Sequence[Sequence[float]]) -> float | str:
+        return or_not_available(figure(pairs))
+
+    def stderr(pairs: Sequence[Sequence[float]]) -> float | str:
+        counted = [pair for pair in pairs if pair[1]]
+        if len(counted) < MIN_CLUSTERS:
+            return NOT_AVAILABLE
+        error = known_error(*np.array(counted, dtype=np.float64).T)
+        return or_not_available(error * (figure(pairs) if how == "perplexity" else 1 / unit))
+
+    return value, stderr

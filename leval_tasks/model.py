@@ -1,15 +1,27 @@
-"""The model that answers, as far as a task can know it: backend and tokenizer.
+"""The model that answers, as far as a task can know it: tokenizer and length limit.
 
 lm-eval gives a task the run's settings but not the model. While the evaluator has the task build
 requests, the model is in the evaluator's own frame, where `running_model` finds it.
+
+lm-eval cuts longer sequences with no more than a warning, so a length above the backend's limit is
+refused here. The limit comes from the running model; where none runs (prompts are only shown), or
+it states none, from the run's settings (a task's metadata) and the checkpoint's own files.
 """
 
 import functools
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from leval_tasks.errors import TaskError
+from leval_tasks.errors import ContextLengthError, TaskError
+from leval_tasks.metadata import BackendSettings, ContextSettings, read_metadata
+from resonance_vllm.config import ModelPositions, length_limit
+from resonance_vllm.errors import RopeConfigError
+
+SERVER_DEFAULT = 2048  # lm-eval's own max_length for completion servers
+CLIENTS = ("lm_eval.models.openai", "lm_eval.models.api")
 
 
 def running_model() -> Any | None:
@@ -28,12 +40,11 @@ def find_tokenizer(settings: Mapping[str, Any]) -> Any:
     """The tokenizer that the settings name, else the running model's, else the checkpoint's.
 
     Raises:
-        TaskError: none is known, it cannot be loaded, or it is not a fast one, which gives the
-            character offsets of its tokens.
+        TaskError: none is known.
     """
     if settings.get("pretrained") and not settings.get("tokenizer"):
         tokenizer = getattr(running_model(), "tokenizer", None)
-        if getattr(tokenizer, "is_fast", False):
+        if getattr(tokenizer, "is_fast", False):  # which gives the places of its tokens
             return tokenizer
     revision = settings.get("tokenizer_revision") or settings.get("revision") or "main"
     trusted = str(settings.get("trust_remote_code", "")).lower() in ("true", "1")
@@ -61,19 +72,133 @@ def tokenizer_name(settings: Mapping[str, Any]) -> str:
 def _load(name: str, revision: str, trust_remote_code: bool) -> Any:
     from transformers import AutoTokenizer
 
+    return AutoTokenizer.from_pretrained(
+        name, revision=revision, trust_remote_code=trust_remote_code
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LengthLimit:
+    """The longest sequence that the run's backend reads without cutting it.
+
+    Attributes:
+        backend: class name of lm-eval's model, `api`, or `unknown`.
+        tokens: of prompt and answer together; None where it is not known.
+        setting: the model argument that raises it.
+        kept_back: positions of the limit that lm-eval gives to no prompt (completion servers: 1).
+        after_window: positions that a scored text needs in addition (vLLM generates a token).
+        assumed: the limit is lm-eval's default for servers, not the server's own.
+    """
+
+    backend: str
+    tokens: int | None
+    setting: str = "max_length"
+    kept_back: int = 0
+    after_window: int = 0
+    assumed: bool = False
+
+    @property
+    def known(self) -> int:
+        """The limit, for a run that sets no length.
+
+        Raises:
+            ContextLengthError: it is not known.
+        """
+        if self.tokens is None or self.assumed:
+            server = ", and a server does not say how much it reads" * (self.backend == "api")
+            raise ContextLengthError(
+                f"max_length: not given{server}; give it in --model_args (max_model_len for vllm), "
+                "or context_length in --metadata"
+            )
+        return self.tokens
+
+    def check(self, length: int, name: str, extra: int = 0) -> None:
+        """Refuse a length that the backend would cut.
+
+        Args:
+            length: tokens.
+            name: the setting that it comes from.
+            extra: positions that are needed in addition.
+
+        Raises:
+            ContextLengthError: names the settings that would allow it.
+        """
+        if self.tokens is None or length + extra <= self.tokens:
+            return
+        most = self.tokens - extra
+        kept = f" ({extra} of {self.tokens} is kept for the answer)" if extra else ""
+        raise ContextLengthError(
+            f"{name}: {length} is above the {most} tokens that this run's model ({self.backend}) "
+            f"reads without a cut{kept}; "
+            f"give {self.setting}={length + extra} in --model_args. Past the trained length a "
+            f"model also needs RoPE scaling, such as rope_type=yarn with "
+            f"factor={-(-length // most):.1f} (`leval-harness rope` lists the methods); or take "
+            f"context_length={most} or less"
+        )
+
+
+def resolve_context(settings: Mapping[str, Any]) -> int:
+    """The context length of a run, prompt and answer together, in tokens.
+
+    It is `context_length`, else the backend's limit.
+
+    Raises:
+        SettingError: a length is not a positive whole number.
+        ContextLengthError: no length is known, or the backend would cut prompts of it.
+    """
+    limit = find_limit(settings)
+    given = read_metadata(ContextSettings, settings)
+    length = given.context_length or given.length or limit.known
+    limit.check(length, "context_length")
+    return length if limit.tokens is None else min(length, limit.tokens - limit.kept_back)
+
+
+def find_limit(settings: Mapping[str, Any]) -> LengthLimit:
+    """The limit of the run's backend.
+
+    Raises:
+        SettingError: a length in the settings is not a positive whole number.
+    """
+    given = read_metadata(BackendSettings, settings)
+    model = running_model()
+    backend, module = type(model).__name__, type(model).__module__
+    stated = getattr(model, "max_length", None)
+    if settings.get("base_url") or module.startswith(CLIENTS):
+        chat = str(settings.get("base_url", "")).rstrip("/").endswith("chat/completions")
+        if not getattr(model, "tokenized_requests", not chat):
+            return LengthLimit("api", given.length)
+        # lm-eval sends token ids, cuts them on the left, and keeps one token back
+        served = stated + 1 if isinstance(stated, int) else given.length or SERVER_DEFAULT
+        assumed = not given.length
+        return LengthLimit("api", served, kept_back=1, after_window=1, assumed=assumed)
+    if not isinstance(stated, int):
+        return LengthLimit("unknown", given.length or shipped_length(settings))
+    if "vllm" in module:
+        return LengthLimit(backend, stated, "max_model_len", after_window=1)
+    return LengthLimit(backend, stated)
+
+
+def shipped_length(settings: Mapping[str, Any]) -> int | None:
+    """The length that the checkpoint's own config claims; one that the run sets is no claim.
+
+    It is of the first checkpoint that the settings name and that states a length.
+    """
+    for key in ("pretrained", "tokenizer", "model"):
+        name = settings.get(key)
+        if isinstance(name, str) and name:
+            found = _positions(name, str(settings.get("revision") or "main"))
+            if found is not None and found.max_position_embeddings is not None:
+                return length_limit(found)
+    return None
+
+
+@functools.lru_cache(maxsize=8)
+def _positions(name: str, revision: str) -> ModelPositions | None:
+    if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
+        return None  # of a tokenizer alone
     try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            name, revision=revision, trust_remote_code=trust_remote_code
-        )
-    except Exception as error:  # what libraries raise for a damaged file is of many kinds
-        reason = (str(error).strip() or repr(error)).splitlines()[0]
-        raise TaskError(
-            f"tokenizer: {name!r} cannot be loaded ({reason}); name one with "
-            "tokenizer=NAME_OR_PATH in --model_args"
-        ) from error
-    if not tokenizer.is_fast:
-        raise TaskError(
-            f"tokenizer: {name!r} gives no character offsets; name a fast tokenizer of the same "
-            "vocabulary with tokenizer=NAME_OR_PATH in --metadata"
-        )
-    return tokenizer
+        return ModelPositions.of_checkpoint(name, revision)
+    except RopeConfigError:
+        raise
+    except (OSError, ValueError):  # the name is no model of the hub
+        return None

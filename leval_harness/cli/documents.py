@@ -28,7 +28,7 @@ def verify(folder: str | None, as_json: bool) -> None:
     DATA is a folder with L-Eval's files; by default LEVAL_DATA_DIR, else the hub. Exit code 1 where
     a file is unreadable or not the published one.
     """
-    source = files.resolve_source({"data_dir": folder})
+    source = files.resolve_source(folder)
     tasks = [task for task in ENTRIES if source.has(task)]
     if not tasks:
         raise files.missing_file(source, ENTRIES[0])

@@ -17,7 +17,6 @@ from unittest.mock import patch
 from leval_harness.backends import libraries, library_of
 from leval_harness.secrets import refuse_credentials
 from leval_harness.smollm2 import prepared
-from leval_tasks.generation import check_generation
 from leval_tasks.metadata import refuse_near_misses
 from resonance_vllm.config import ModelPositions, model_args
 from resonance_vllm.core.spec import RopeRequest
@@ -51,7 +50,6 @@ def complete(settings: argparse.Namespace, options: Mapping[str, Any]) -> dict[s
         given["pretrained"] = prepared(path)
         if backend in libraries():
             refuse_missing_folder(given["pretrained"], "model_args.pretrained")
-    check_generation(values["gen_kwargs"], "gen_kwargs")
     try:
         refuse_near_misses(metadata)
     except UserError as error:

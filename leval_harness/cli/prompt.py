@@ -13,7 +13,7 @@ from resonance_vllm.hub import refuse_missing_folder
 if TYPE_CHECKING:
     from leval_tasks.closed.prompts import QuestionPrompts
 
-SETTINGS = ("data_dir", "own_data", "truncation", "frame")
+SETTINGS = ("data_dir", "truncation", "frame")
 SHOWN = 160  # characters of the document that are shown at each end of a kept piece
 
 
@@ -27,7 +27,6 @@ SHOWN = 160  # characters of the document that are shown at each end of a kept p
     help="Checkpoint or tokenizer: a path, a name on the hub, or smollm2.",
 )  # fmt: skip
 @click.option("--data-dir", help="Folder with L-Eval's files, or the word sample.")
-@click.option("--own-data", is_flag=True, default=None, help="The files are documents of yours.")
 @click.option("--context-length", type=int, help="Default: the checkpoint's limit.")
 @click.option("--max-gen-toks", default=512, help="Tokens left for the answer.")
 @click.option("--truncation", help="middle, right, left or skip; default as the task's protocol.")
@@ -62,8 +61,7 @@ def prompt(
         click.echo(json.dumps({"about": about, "questions": rows}, ensure_ascii=False))
         return
     click.echo(
-        f"{closed.task_name}: context {about['context_length']} tokens "
-        f"({about['context_length_from']}), "
+        f"{closed.task_name}: context {about['context_length']} tokens, "
         f"{about['generated_tokens']} of them for the answer; prompt template: {about['frame']}"
     )
     for doc in docs:

@@ -145,7 +145,7 @@ class Folder:
             return None
         number = int(turns[-1].suffix[1:]) + 1 if turns else 1
         path = self.work / "claims" / f"{cell}.{number}"
-        about |= {"host": HERE, "pid": os.getpid(), "since": time.time()}
+        about |= {"host": HERE, "pid": os.getpid()}
         try:
             with path.open("x", encoding="utf-8") as handle:
                 json.dump(about, handle)

@@ -8,7 +8,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_va
 from leval_harness.backends import OWN_BACKENDS, libraries
 from leval_harness.secrets import refuse_credentials
 from leval_harness.sweep import ConfigError
-from leval_tasks.generation import check_generation
 from leval_tasks.metadata import refuse_near_misses
 from resonance_vllm.core.spec import RopeRequest
 from resonance_vllm.errors import UserError, hint, one_of, shown
@@ -79,8 +78,6 @@ PlainMapping = dict[Text, JsonValue]
 """Passed through to lm-eval, to a model or to tasks, which know the keys."""
 Metadata = Annotated[PlainMapping, _checked_by(refuse_near_misses)]
 """Keys of other projects pass; a misspelt key of ours does not."""
-Generation = Annotated[PlainMapping, _checked_by(check_generation)]
-"""Keys of one backend pass; a value that is wrong on every backend does not."""
 BatchSize = Count | Annotated[str, Field(pattern=r"^auto(:[1-9]\d*)?$")]
 if TYPE_CHECKING:
     RopeMapping = RopeRequest
@@ -126,7 +123,7 @@ class EntrySettings(Settings):
     """Settings of a task entry; the sweep may give them for all entries."""
 
     metadata: Metadata = Field({}, description="Settings of the tasks, as lm-eval's `--metadata`.")
-    gen_kwargs: Generation = Field({}, description="Generation settings of the tasks.")
+    gen_kwargs: PlainMapping = Field({}, description="Generation settings of the tasks.")
     limit: Count | None = Field(None, description="Questions a task; null for all.")
     num_fewshot: Natural | None = Field(None, description="As lm-eval's `--num_fewshot`.")
 

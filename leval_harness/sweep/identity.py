@@ -42,7 +42,7 @@ READ_BY_ALL = ("tasks", "limit", "batch_size", "device", "context_length")
 READ_BY_QUESTIONS = ("num_fewshot", "seed", "apply_chat_template", "gen_kwargs")
 """Fields of the record that tasks read as they are; those that read running text none of these."""
 RUNNING_TEXT = {"perplexity", "effective_context"}
-LOCATIONS = ("data_dir", "own_data")
+LOCATIONS = ("data_dir",)
 """Settings of our tasks that say where data lies; what was read is hashed."""
 
 

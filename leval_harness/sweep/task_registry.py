@@ -173,21 +173,17 @@ def documents(names: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, An
 
 def _document(task: str, file: str, settings: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
     from leval_tasks.data import missing_file, resolve_source
+    from leval_tasks.perplexity.documents import corpus_file
 
     try:
-        source = resolve_source(settings)
+        source, closed = resolve_source(settings.get("data_dir")), TASKS.get(task)
+        if closed is None:
+            return source.kind, {file: digest(corpus_file(file, source))}
+        if not source.has(closed):
+            raise missing_file(source, closed)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    closed = TASKS.get(task)
-    if source.folder is None or (source.kind == "sample" and closed is None):
-        return source.kind, {}
-    # texts for perplexity may lie in a subfolder
-    for path in (source.folder / file, source.folder / "corpora" / file):
-        if path.is_file():
-            return source.kind, {file: digest(path)}
-    if closed is not None:
-        raise ConfigError(str(missing_file(source, closed)))
-    raise ConfigError(f"data_dir: {source.path} has no {file}")
+    return source.kind, {file: digest(source.folder / file)} if source.folder else {}
 
 
 LENGTH_KEY = "max_seq_lengths"

@@ -38,7 +38,6 @@ ENTRIES = (
         ),
         rule=Letters(several=True),
         references=r"[A-D](,? ?[A-D]){0,3}[.)]?(\s|$)",
-        in_group=True,
     ),
     ClosedTask(  # sixteen worked examples as the document
         key="gsm",
@@ -56,7 +55,6 @@ ENTRIES = (
         rule=LastNumber(),
         references=r"\s*[-$]?\d[\d,.]*\s*$|(?s:.*)The answer is \S*\d",
         own_clusters=True,
-        in_group=True,
     ),
     ClosedTask(
         key="quality",
@@ -68,7 +66,6 @@ ENTRIES = (
         system_prompt=ONE_LETTER,
         rule=Letters(several=False),
         references=r"\(?[A-D][.)]?(\s|$)",
-        in_group=True,
     ),
     ClosedTask(
         key="toefl",
@@ -81,7 +78,6 @@ ENTRIES = (
         system_prompt=ONE_LETTER,
         rule=Letters(several=False),
         references=r"\(?[A-D][.)]?\s*$",
-        in_group=True,
     ),
     ClosedTask(  # a code base with a few calls at its end
         key="codeu",
@@ -97,7 +93,6 @@ ENTRIES = (
         references=r"(?!\([A-D]\) |[A-D]{1,4}$|(?i:true|false)\s*\[fact:)",
         truncation="left",
         own_clusters=True,
-        in_group=True,
     ),
     ClosedTask(  # is a statement true in the story, and is it true in our world?
         key="sfiction",
@@ -114,7 +109,6 @@ ENTRIES = (
         second_question=real_world_question,
         rule=TrueTwice(),
         references=r"(?i:true|false)\s*\[fact:",
-        in_group=True,
     ),
     ClosedTask(  # which topic of a long conversation came first, second, third?
         key="topic_retrieval",
@@ -133,6 +127,7 @@ ENTRIES = (
         ),
         form="record",
         rule=TopicName(),
+        in_group=False,
         references=r"(?!\([A-D]\) |(?i:true|false)\s*\[fact:)\W*\w*[a-z]{2}",
     ),
 )

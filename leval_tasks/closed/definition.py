@@ -84,7 +84,7 @@ class ClosedTask:
     second_question: Callable[[str], str] | None = None
     truncation: str = "right"
     own_clusters: bool = False
-    in_group: bool = False
+    in_group: bool = True
 
     @property
     def name(self) -> str:
@@ -118,9 +118,8 @@ class ClosedTask:
             or 1 for each of `MARKS`.
         """
         text, between = self.rule.join(responses), self.rule.between
-        pieces = [text]
-        if between:
-            pieces = re.split(re.escape(between), text, maxsplit=1, flags=re.IGNORECASE)
+        split = re.split(re.escape(between), text, maxsplit=1, flags=re.IGNORECASE)
+        pieces = split if between else [text]
         answers = [remove_thinking(each, end_of_thinking, opened=opened) for each in pieces]
         unfinished = [thinking_unfinished(p, end_of_thinking, opened=opened) for p in pieces]
         judged = self.rule.judge(between.join(text for text, _ in answers), gold)

@@ -13,7 +13,6 @@ from typing import Any
 
 from leval_tasks.closed.catalog import ENTRIES
 from leval_tasks.closed.definition import ClosedTask
-from leval_tasks.data import read_bytes
 from leval_tasks.errors import DataError
 from resonance_vllm.errors import SettingError, shown
 from resonance_vllm.files import json_lines, parse_json
@@ -55,7 +54,7 @@ def read(path: Path) -> Predictions:
             reference.
     """
     try:
-        text = read_bytes(path).decode("utf-8-sig")
+        text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 text: {error}.") from error
     records: list[tuple[int, Any]] = []

@@ -101,10 +101,7 @@ class QuestionPrompts:
 
 
 class PromptWriter:
-    """Writes the prompts of questions in one frame.
-
-    A chat template is probed once: whether it belongs to a chat server (`server`), whether it has a
-    system role (`system_role`), and where `Answer:` goes (`answer_prefix`).
+    """Writes the prompts of questions in one frame; a chat template is probed once.
 
     Args:
         frame: name of the frame.

@@ -31,10 +31,9 @@ DROP_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 @dataclass(frozen=True)
 class Extraction:
-    """The text that the official comparison sees.
+    """The text that the official comparison sees, and whether it was read from the response.
 
-    `parsed` is False where the response holds no answer; `answer` is then empty, an error mark or
-    the scorer's fallback "A".
+    Else it is empty, an error mark or the scorer's fallback "A".
     """
 
     answer: str
@@ -43,14 +42,10 @@ class Extraction:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The scores of one response.
+    """The official score of one response, from 0 to 1, and the extracted answer for people to read.
 
-    Attributes:
-        score: official score, a fraction 0..1.
-        strict: the same, but 0 where an answer was not read from the response.
-        parsed: whether every answer was read from the response.
-        answer: the extracted answer, for people to read.
-        parts: scores of the parts by name (SFiction).
+    `strict` is the score with 0 where an answer was not read from the response, `parsed` whether
+    all were, `parts` the scores of the parts by name (SFiction).
     """
 
     score: float
@@ -138,12 +133,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def mean_of_parts(values: Sequence[float], parts: Sequence[Sequence[str]]) -> float:
-    """Mean of a score in which every part weighs the same, however many questions have it.
-
-    Args:
-        values: score of each question.
-        parts: names of the parts that each question has; empty for a rule without parts.
-    """
+    """Mean of scores of questions in which each of their `parts`, if any, weighs the same."""
     by_part: dict[str, list[float]] = {}
     for value, names in zip(values, parts, strict=True):
         for name in names or ("",):
@@ -163,7 +153,7 @@ class Letters(Rule):
         self.guess_score = None if several else 1 / len(LETTERS)
 
     def read(self, response: str, gold: str) -> Extraction:
-        """The chosen letters."""
+        """The chosen letters, in the order in which the official scorer looks for them."""
         if not response.strip():
             return Extraction("None", parsed=False)
         if response in LETTERS:

@@ -15,23 +15,25 @@ from lm_eval.config.task import TaskConfig
 from lm_eval.utils import warning_once
 
 from leval_tasks import data
-from leval_tasks.aggregation import stderr_of_mean
 from leval_tasks.closed.catalog import task_named
 from leval_tasks.closed.definition import MARKS, SCORES, VERSION, Row
 from leval_tasks.closed.fitting import TokenizedDocument, fit
 from leval_tasks.closed.prompts import ChatTemplate, PromptWriter, QuestionPrompts, frame_name
 from leval_tasks.closed.rules import mean, mean_of_parts
 from leval_tasks.closed.thinking import opens_thinking, remove_thinking
-from leval_tasks.context import resolve_context
 from leval_tasks.errors import ContextLengthError
-from leval_tasks.generation import generation_tokens, with_generation_tokens
 from leval_tasks.lm_task import Described, PlainTask, QuestionFilter
 from leval_tasks.metadata import ClosedSettings, asked_without_template, read_metadata
-from leval_tasks.metrics import NOT_AVAILABLE, directions
-from leval_tasks.model import find_tokenizer, tokenizer_name
+from leval_tasks.metrics import NOT_AVAILABLE, directions, stderr_of_mean
+from leval_tasks.model import find_tokenizer, resolve_context, tokenizer_name
+from resonance_vllm.errors import SettingError, not_allowed
 
 logger = logging.getLogger(__name__)
 GENERATION = {"until": [], "do_sample": False, "temperature": 0.0}
+TOKENS = 512
+"""Tokens of an answer, where lm-eval's generation arguments say nothing."""
+LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+"""Names of that number, in the order in which backends read them."""
 
 
 class PartScore(float):
@@ -57,7 +59,7 @@ class LEvalClosedTask(PlainTask):
         if not settings.truncation:
             settings = settings.changed(truncation=self.closed.truncation)
         self.settings = settings
-        self.file = data.load(data.resolve_source(self.run), self.closed)
+        self.file = data.load(data.resolve_source(settings.data_dir), self.closed)
         self._documents: dict[str, str] = {}
         self._docs = self._read_docs()
         self._prompts: dict[tuple[str, int], QuestionPrompts] = {}
@@ -75,7 +77,6 @@ class LEvalClosedTask(PlainTask):
                 "data": self.file.described(),
                 "settings": settings.recorded(),
                 "documents": len(self._documents),
-                "documents_in_file": len(self.file.records),
                 "partial": len(self._documents) < len(self.file.records),
                 "chance": self.closed.rule.chance([doc["gold"] for doc in self._docs]),
             },
@@ -132,12 +133,13 @@ class LEvalClosedTask(PlainTask):
 
         Raises:
             TaskError: no tokenizer or context length is known, or the prompts do not fit.
-            SettingError: the frame does not go with the template.
+            SettingError: a generation length, or a frame that does not go with the template.
         """
-        tokenizer, (length, origin) = find_tokenizer(self.run), resolve_context(self.run)
+        tokenizer, length = find_tokenizer(self.run), resolve_context(self.run)
         kwargs, settings = self.config.generation_kwargs, self.settings
         generated = generation_tokens(kwargs)
-        self.config.generation_kwargs = with_generation_tokens(kwargs, generated)
+        kept = {name: value for name, value in kwargs.items() if name not in LENGTHS}
+        self.config.generation_kwargs = {**kept, "max_gen_toks": generated}
         frame = frame_name(settings.frame, template)
         if template is None and not settings.frame and getattr(tokenizer, "chat_template", None):
             name = getattr(tokenizer, "name_or_path", "the model")
@@ -155,17 +157,14 @@ class LEvalClosedTask(PlainTask):
                 "right or left."
             )
         first = next(iter(self._prompts.values()))
+        mark, asked = settings.end_of_thinking, first.arguments(template)
         removed_by_backend = self.run.get("think_end_token") is not None
-        self._opened = not removed_by_backend and any(
-            opens_thinking(str(argument), settings.end_of_thinking)
-            for argument in first.arguments(template)
-        )
+        self._opened = not removed_by_backend and any(opens_thinking(str(a), mark) for a in asked)
         metadata = self.config.metadata
         metadata["settings"] |= {"frame": frame}
         metadata["skipped_documents"] = documents - len({doc["document_id"] for doc in self._docs})
         metadata["prompt"] = {
             "context_length": length,
-            "context_length_from": origin,
             "generated_tokens": generated,
             "tokenizer": tokenizer_name(self.run),
             "frame": frame,
@@ -254,6 +253,24 @@ class LEvalClosedTask(PlainTask):
             **dict.fromkeys(SCORES, _mean_of_scores),
             "exact_match_stderr": stderr_of_mean,
         }
+
+
+def generation_tokens(generation_kwargs: Mapping[str, Any]) -> int:
+    """Tokens to generate, from lm-eval's generation arguments.
+
+    Raises:
+        SettingError: no positive whole number, or two names have different ones.
+    """
+    given = {name: generation_kwargs[name] for name in LENGTHS if generation_kwargs.get(name)}
+    first = next(iter(given), "")
+    for name, tokens in given.items():
+        if type(tokens) is not int or tokens < 1:
+            raise SettingError(not_allowed(name, tokens, "a whole number of at least 1"))
+        if tokens != given[first]:
+            raise SettingError(
+                not_allowed(name, tokens, f"{given[first]}, as {first} is; give one")
+            )
+    return int(given.get(first, TOKENS))
 
 
 def _mean_of_known(values: Sequence[float | None]) -> float | str:

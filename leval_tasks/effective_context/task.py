@@ -7,21 +7,17 @@ of both reads, nats a token; `gain` is the mean of windows minus full, clipped. 
 """
 
 import hashlib
-import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from lm_eval.api.filter import FilterEnsemble
 
-from leval_tasks.aggregation import with_stderr
-from leval_tasks.context import LengthLimit, claimed_lengths, find_limit
 from leval_tasks.lm_task import Described, QuestionFilter
 from leval_tasks.metadata import EffectiveContextSettings, TextSettings, scored_from
-from leval_tasks.model import running_model
-from leval_tasks.perplexity.documents import TokenizedText
-from leval_tasks.perplexity.task import PerplexityTask, begins_with_bos
+from leval_tasks.metrics import with_stderr
+from leval_tasks.model import LengthLimit, find_limit, running_model, shipped_length
+from leval_tasks.perplexity.task import PerplexityTask
 from leval_tasks.perplexity.windows import Window, document_tokens, make_windows
 from leval_tasks.statistics.effective_context import Floats, block_sums, clipped_difference
 from leval_tasks.token_logprobs import Logprobs, SumOfLogprobs, check_reports_tokens
@@ -54,21 +50,12 @@ class EffectiveContextTask(PerplexityTask):
         self._filters = [FilterEnsemble("none", [lambda: QuestionFilter(self._describe)])]
         self.token_losses: dict[str, Losses] = {}
 
-    def _complete(self, *, has_bos: bool) -> TextSettings:
-        shipped, claimed = claimed_lengths(self._metadata)
-        self._config.metadata.update(shipped_length=shipped, claimed_length=claimed)
-        limit = find_limit(self._metadata)
-        settings = complete_settings(self._given, limit, shipped, has_bos=has_bos)
+    def _complete(self) -> TextSettings:
+        shipped, limit = shipped_length(self._metadata), find_limit(self._metadata)
+        self._config.metadata["shipped_length"] = shipped
+        settings = complete_settings(self._given, limit, shipped)
         self._moving = moving_window(settings.window or 0, limit)
         return settings
-
-    def _cut(self, drawn: Sequence[TokenizedText], settings: Any) -> Sequence[TokenizedText]:
-        """Texts take turns with the lengths; one that is shorter is read as far as it goes."""
-        sizes = [document_tokens(each, settings.bos) for each in settings.context_length]
-        return [
-            replace(text, tokens=text.tokens[:size], ends=text.ends[:size])
-            for text, size in zip(drawn, itertools.cycle(sizes), strict=False)
-        ]
 
     def test_docs(self) -> list[dict[str, Any]]:
         """What is logged of each text: its name, its size, and the digest of its tokens."""
@@ -89,8 +76,9 @@ class EffectiveContextTask(PerplexityTask):
 
     def _reads(self, doc: Mapping[str, Any]) -> list[tuple[str, Window]]:
         given, n = self.settings, len(self._documents[doc["document_id"]].tokens)
-        reads = FULL if given.reads == "all" and n + given.bos <= given.window else given.reads
-        return windows_of(n, self._start, self._moving, reads, given.bos)
+        within = given.reads == "all" and n + len(self._bos) <= given.window
+        reads = FULL if within else given.reads
+        return windows_of(n, self._start, self._moving, reads, bool(self._bos))
 
     def _losses(self, doc: Mapping[str, Any], totals: Sequence[SumOfLogprobs]) -> Losses:
         """The losses of a text from the answers to its windows."""
@@ -102,11 +90,12 @@ class EffectiveContextTask(PerplexityTask):
     def _start(self) -> int:
         """Tokens of a text before the first that is scored, BOS not counted."""
         given = self.settings
-        return document_tokens(scored_from(given.window, given.context_length[-1]), given.bos)
+        start = scored_from(given.window, given.context_length[0])
+        return document_tokens(start, bool(self._bos))
 
     def _describe(self, doc: Mapping[str, Any], totals: list[SumOfLogprobs]) -> list[Described]:
         """The blocks of a text beside the answer to its first window."""
-        rows = block_rows(self._losses(doc, totals), self._start + bool(self.settings.bos))
+        rows = block_rows(self._losses(doc, totals), self._start + len(self._bos))
         return [Described(rows, totals[0]), *(Described([each], each) for each in totals[1:])]
 
     def process_results(self, doc: Any, results: Sequence[Described]) -> dict[str, Any]:
@@ -136,7 +125,7 @@ def moving_window(window: int, limit: LengthLimit) -> int:
 
 
 def complete_settings(
-    given: EffectiveContextSettings, limit: LengthLimit, trained: int | None, *, has_bos: bool
+    given: EffectiveContextSettings, limit: LengthLimit, trained: int | None
 ) -> EffectiveContextSettings:
     """The settings with the defaults that depend on the model filled in.
 
@@ -144,30 +133,28 @@ def complete_settings(
         given: as the user wrote them.
         limit: of the run's backend; the length of the texts where none is given.
         trained: the length that the checkpoint's config claims; None where there is none to read.
-        has_bos: whether the tokenizer has a BOS token.
 
     Raises:
         SettingError: settings that do not fit each other, or no trained length is known.
         ContextLengthError: no context length is known, or it is above the limit.
     """
-    bos = begins_with_bos(given.bos, has_bos)
-    lengths = given.context_length or (limit.known - limit.after_window,)
+    length, *more = given.context_length or (limit.known - limit.after_window,)
+    if more:
+        allowed = "one length; a sweep makes a cell of each of its context_lengths"
+        raise SettingError(not_allowed("context_length", given.context_length, allowed))
     window = given.window or trained
     if window is None:
         raise SettingError(
             "window: the checkpoint names no trained length; give window, the tokens of a window "
             "that it reads well"
         )
-    start = scored_from(window, lengths[-1])
-    if not start < lengths[0]:
+    start = scored_from(window, length)
+    if not start < length:
         allowed = f"above {start}, from which position on texts are scored"
-        raise SettingError(not_allowed("context_length", lengths[0], allowed))
-    longest = lengths[-1]
-    if given.reads == WINDOWS:
-        longest = min(longest, moving_window(window, limit))
+        raise SettingError(not_allowed("context_length", length, allowed))
+    longest = min(length, moving_window(window, limit)) if given.reads == WINDOWS else length
     limit.check(longest, "context_length", extra=limit.after_window)
-    least = max(given.min_tokens or document_tokens(lengths[-1], bos), start + 1)
-    return given.changed(context_length=lengths, window=window, bos=bos, min_tokens=least)
+    return given.changed(context_length=(length,), window=window)
 
 
 def windows_of(n: int, start: int, window: int, reads: str, bos: bool) -> list[tuple[str, Window]]:

@@ -11,20 +11,12 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from leval_tasks.data import numbered_rows, read_bytes, resolve_source, why_hub_is_unreachable
+from leval_tasks.data import Source, numbered_rows, resolve_source
 from leval_tasks.errors import DataError
-from leval_tasks.metadata import PerplexitySettings, TextSettings
-from resonance_vllm.errors import one_of
+from leval_tasks.metadata import TextSettings
 
 logger = logging.getLogger(__name__)
 
-# Text, not token ids: the sets that the papers' scripts load are tokenised for Llama 2 only. None
-# of these needs a dataset script. Proof-pile itself does, so its arXiv part stands in for it.
-HUB = {
-    "govreport": ("ccdv/govreport-summarization", "test", "report"),
-    "pg19": ("emozilla/pg19-test", "test", "text"),
-}
-CORPORA = ("govreport", "proofpile", "pg19")
 PYDOCS = "pydocs"
 """The corpus that needs no data: the language reference that every Python contains."""
 
@@ -92,56 +84,33 @@ def read_corpus(corpus: str, data_dir: str | None) -> tuple[list[Text], dict[str
     """All texts of a corpus and where they came from.
 
     Args:
-        corpus: one of `CORPORA`.
-        data_dir: folder with `<corpus>.jsonl`, one JSON object with `text` a line; also looked for
-            in its subfolder `corpora`. Without it `LEVAL_DATA_DIR`, else the hub.
+        corpus: its name.
+        data_dir: see `corpus_file`; without it `LEVAL_DATA_DIR`.
 
     Raises:
-        DataError: a file is missing or damaged, or the hub cannot be read.
-        SettingError: an unknown corpus.
+        DataError: the file is missing or damaged.
     """
-    one_of("corpus", corpus, CORPORA)
-    source = resolve_source({"data_dir": data_dir})
-    if source.folder is None:
-        return _from_hub(corpus)
-    path = corpus_file(corpus, source.folder)
-    if path is None:
-        raise DataError(
-            f"{corpus}.jsonl is neither in {source.path} nor in its subfolder corpora; data_dir "
-            'must hold it, one JSON object with a "text" field a line (ppl_pydocs needs no data)'
-        )
-    content = read_bytes(path)
+    path = corpus_file(f"{corpus}.jsonl", resolve_source(data_dir))
+    content = path.read_bytes()
     rows = numbered_rows(content, str(path), TextRow)
     texts = [Text(f"{corpus}-{number - 1}", row.text) for number, row in rows]
     return texts, _about("data_dir", str(path), path.name, hashlib.sha256(content).hexdigest())
 
 
-def corpus_file(corpus: str, folder: Path) -> Path | None:
-    """The file of a corpus in a folder or in its subfolder `corpora`; None where there is none."""
-    name = f"{corpus}.jsonl"
-    return next((p for p in (folder / name, folder / "corpora" / name) if p.is_file()), None)
+def corpus_file(name: str, source: Source) -> Path:
+    """A file of texts, one JSON object with `text` a line, of a folder or its subfolder `corpora`.
 
-
-def _from_hub(corpus: str) -> tuple[list[Text], dict[str, Any]]:
-    from datasets import load_dataset
-    from huggingface_hub import constants
-
-    path, split, column = HUB.get(corpus, ("", "", ""))
-    reason, rows = "" if path else "no data set there loads without a script", None
-    if path and not constants.HF_HUB_OFFLINE:  # offline, what was fetched before is read
-        reason = why_hub_is_unreachable()
-    try:
-        rows = None if reason else load_dataset(path, split=split)[column]
-    except Exception as error:  # noqa: BLE001 - of whatever library it asks
-        reason = str(error)
-    if rows is None:
+    Raises:
+        DataError: there is none.
+    """
+    folders = [source.folder, source.folder / "corpora"] if source.folder else []
+    path = next((each / name for each in folders if (each / name).is_file()), None)
+    if path is None:
         raise DataError(
-            f"{corpus} cannot be read from the hub ({reason}); put {corpus}.jsonl, one JSON object "
-            'with "text" a line, into a folder and give it: --metadata \'{"data_dir": "FOLDER"}\''
+            f'data_dir: {source.path} ({source.kind}) has no {name}, one JSON object with "text" a '
+            "line; docs/reference/perplexity.md says how to get it, and ppl_pydocs needs none"
         )
-    texts = [Text(f"{corpus}-{number}", text) for number, text in enumerate(rows)]
-    digest = Text(corpus, "\0".join(each.text for each in texts)).sha256
-    return texts, _about("hub", path, f"{split}.{column}", digest)
+    return path
 
 
 def _about(source: str, path: str, file: str, digest: str) -> dict[str, Any]:
@@ -150,57 +119,44 @@ def _about(source: str, path: str, file: str, digest: str) -> dict[str, Any]:
 
 
 def draw(
-    texts: Iterable[Text], encode: Encode, settings: TextSettings
-) -> tuple[list[TokenizedText], dict[str, int]]:
-    """Draw `num_docs` of the documents that are long enough, in the order of the source.
+    texts: Iterable[Text], encode: Encode, settings: TextSettings, least: int, longest: int | None
+) -> list[TokenizedText]:
+    """Draw `num_docs` of the documents with `least` tokens, each cut to `longest` of them.
 
     Empty texts and second copies are left out first. The rest is visited in one seeded order until
-    enough are found, which draws uniformly from the long enough ones without tokenising all; short
-    ones count as left out as far as visited.
-
-    Returns:
-        The documents, and how many were left out, by reason.
+    enough are found, which draws uniformly from the long enough ones without tokenising all.
 
     Raises:
         DataError: no document is long enough.
     """
     usable: dict[str, Text] = {}
-    left_out = {"empty": 0, "duplicate": 0, "too_short": 0}
     for text in texts:
-        stripped = text.text.strip()
-        if stripped and stripped not in usable:
-            usable[stripped] = text
-        else:
-            left_out["duplicate" if stripped else "empty"] += 1
-    candidates = list(usable.values())
+        usable.setdefault(text.text.strip(), text)
+    candidates = [text for stripped, text in usable.items() if stripped]
     order = list(range(len(candidates)))
     random.Random(settings.seed).shuffle(order)
-    least, longest = settings.min_tokens or 1, 0
-    chosen: dict[int, TokenizedText] = {}
+    seen, chosen = 0, dict[int, TokenizedText]()
     for index in order:
         if len(chosen) == settings.num_docs:
             break
         text = candidates[index]
         tokens, ends = encode(text.text)
-        longest = max(longest, len(tokens))
-        if len(tokens) < least:
-            left_out["too_short"] += 1
-            continue
-        tokens, ends = tokens[: settings.max_tokens], ends[: settings.max_tokens]
-        chosen[index] = TokenizedText(text.name, text.text, tokens, ends)
+        seen = max(seen, len(tokens))
+        if len(tokens) >= least:
+            chosen[index] = TokenizedText(text.name, text.text, tokens[:longest], ends[:longest])
     if not chosen:
         raise DataError(
-            f"none of {len(usable)} documents has the {least} tokens that the longest "
-            f"context (or min_tokens) needs; the longest has {longest}. Take a shorter "
+            f"none of {len(candidates)} documents has the {least} tokens that the longest "
+            f"context needs; the longest has {seen}. Take a shorter "
             "context_length or other documents"
         )
-    if any(left_out.values()) or len(chosen) < settings.num_docs:
-        counts = ", ".join(f"{count} {name}" for name, count in left_out.items())
+    if len(chosen) < settings.num_docs:
         logger.warning(
-            "left out: %s (below %d tokens); %d documents remain of num_docs=%d",
-            *(counts.replace("_", " "), least, len(chosen), settings.num_docs),
+            "%d of num_docs=%d documents are read: the others are empty, copies, or shorter than "
+            "%d tokens",
+            *(len(chosen), settings.num_docs, least),
         )
-    return [chosen[index] for index in sorted(chosen)], left_out
+    return [chosen[index] for index in sorted(chosen)]
 
 
 def without_repeats(paragraphs: Iterable[str]) -> list[str]:
@@ -237,25 +193,18 @@ def language_reference(topics: Mapping[str, str] | None = None) -> tuple[str, st
 
 
 def draw_pydocs(
-    encode: Encode, settings: TextSettings
-) -> tuple[list[TokenizedText], dict[str, int], dict[str, Any]]:
-    """Documents of equal token length from the language reference, drawn with the seed.
-
-    A document fills one window of the longest context; for sliding windows it is twice as long.
-    `max_tokens`, or a larger `min_tokens`, is another size.
+    encode: Encode, settings: TextSettings, size: int
+) -> tuple[list[TokenizedText], dict[str, Any]]:
+    """Documents of `size` tokens from the language reference, drawn with the seed.
 
     Returns:
-        The documents, how many tokens were left out, and where the text comes from.
+        The documents, and where the text comes from.
 
     Raises:
         DataError: the language reference is shorter than one document.
     """
     text, digest = language_reference()
     tokens, ends = encode(text)
-    longest = settings.context_length[-1] if settings.context_length else 0
-    moves = isinstance(settings, PerplexitySettings) and settings.mode == "sliding"
-    window = (longest - bool(settings.bos)) * (2 if moves else 1)
-    size = settings.max_tokens or max(window, settings.min_tokens or 0)
     starts = range(0, len(tokens) - size + 1, size)
     if not starts:
         raise DataError(
@@ -270,5 +219,4 @@ def draw_pydocs(
         documents.append(TokenizedText(f"{PYDOCS}-{start}", piece, tokens[start:end], places))
     version = platform.python_version()
     about = _about("pydoc_data.topics", f"Python {version}", "pydoc_data/topics.py", digest)
-    left_out = {"tokens_after_the_last_cut": len(tokens) - starts[-1] - size}
-    return documents, left_out, about | {"python_version": version}
+    return documents, about | {"python_version": version}

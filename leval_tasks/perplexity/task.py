@@ -13,12 +13,10 @@ from typing import Any
 from lm_eval.api.instance import Instance
 from lm_eval.config.task import TaskConfig
 
-from leval_tasks.aggregation import aggregations, with_stderr
-from leval_tasks.context import LengthLimit, find_limit
 from leval_tasks.lm_task import PlainTask
 from leval_tasks.metadata import PerplexitySettings, TextSettings, read_metadata
-from leval_tasks.metrics import OURS, compose, directions, split
-from leval_tasks.model import find_tokenizer, running_model
+from leval_tasks.metrics import OURS, aggregations, compose, directions, split, with_stderr
+from leval_tasks.model import LengthLimit, find_limit, find_tokenizer, running_model
 from leval_tasks.perplexity import documents
 from leval_tasks.perplexity.documents import TokenizedText
 from leval_tasks.perplexity.windows import (
@@ -74,33 +72,35 @@ class PerplexityTask(PlainTask):
     def _documents(self) -> dict[str, TokenizedText]:
         return self._reading[1]
 
-    def _complete(self, *, has_bos: bool) -> TextSettings:
-        return complete_settings(self._given, find_limit(self._metadata), has_bos=has_bos)
+    @cached_property
+    def _bos(self) -> list[int]:
+        """The token id that windows begin with; empty where the tokenizer has no BOS."""
+        bos = find_tokenizer(self._metadata).bos_token_id
+        return [] if bos is None else [bos]
+
+    def _complete(self) -> TextSettings:
+        limit = find_limit(self._metadata)
+        return complete_settings(self._given, limit, bos=bool(self._bos))
 
     @cached_property
-    def _reading(self) -> tuple[TextSettings, dict[str, TokenizedText]]:
-        tokenizer = find_tokenizer(self._metadata)
-        encode, bos = documents.encoder(tokenizer), tokenizer.bos_token_id
-        corpus = str(self._metadata["corpus"])
-        settings = self._complete(has_bos=bos is not None)
-        self._bos = [bos] * bool(settings.bos)
-        if not settings.bos:
+    def _reading(self) -> tuple[Any, dict[str, TokenizedText]]:
+        encode = documents.encoder(find_tokenizer(self._metadata))
+        settings: Any = self._complete()
+        if not self._bos:
             logger.warning(
                 "windows begin without BOS: the first token of each document is not scored"
             )
+        corpus = str(self._metadata["corpus"])
+        full = document_tokens(settings.context_length[-1], bool(self._bos))
+        longest = getattr(settings, "max_tokens", full)  # of an effective context: one window
         if corpus == documents.PYDOCS:
-            drawn, left_out, data = documents.draw_pydocs(encode, settings)
+            size = longest or full * (2 if settings.mode == "sliding" else 1)
+            drawn, data = documents.draw_pydocs(encode, settings, size)
         else:
             texts, data = documents.read_corpus(corpus, settings.data_dir)
-            drawn, left_out = documents.draw(texts, encode, settings)
-        self._config.metadata.update(
-            data=data, settings=settings.recorded(), left_out=left_out, documents=len(drawn)
-        )
-        return settings, {each.document_id: each for each in self._cut(drawn, settings)}
-
-    def _cut(self, drawn: Sequence[TokenizedText], settings: Any) -> Sequence[TokenizedText]:
-        """The part of each document that is read."""
-        return drawn
+            drawn = documents.draw(texts, encode, settings, full, longest)
+        self._config.metadata.update(data=data, settings=settings.recorded(), documents=len(drawn))
+        return settings, {each.document_id: each for each in drawn}
 
     def build_all_requests(self, **kwargs: Any) -> None:
         """As lm-eval, of plain text: no chat template, and never from its request cache."""
@@ -120,7 +120,7 @@ class PerplexityTask(PlainTask):
         return [
             window
             for length in settings.context_length
-            for window in make_windows(n, length, settings.stride, settings.mode, settings.bos)
+            for window in make_windows(n, length, settings.stride, settings.mode, bool(self._bos))
         ]
 
     def construct_requests(self, doc: Any, ctx: str, **kwargs: Any) -> list["WindowRequest"]:
@@ -168,21 +168,21 @@ class PerplexityTask(PlainTask):
 
 
 def complete_settings(
-    given: PerplexitySettings, limit: LengthLimit, *, has_bos: bool
+    given: PerplexitySettings, limit: LengthLimit, *, bos: bool
 ) -> PerplexitySettings:
     """The settings with the defaults that depend on the model filled in.
 
     Args:
         given: as the user wrote them.
         limit: of the run's backend; the context length where none is given.
-        has_bos: whether the tokenizer has a BOS token.
+        bos: whether windows begin with BOS.
 
     Raises:
-        SettingError: settings that do not fit each other, or `bos: true` without a BOS token.
+        SettingError: settings that do not fit each other.
         ContextLengthError: no context length is known, or it is above the limit.
     """
     lengths = given.context_length or (limit.known - limit.after_window,)
-    bos, most = begins_with_bos(given.bos, has_bos), lengths[0] - 1
+    most = lengths[0] - 1
     if given.mode == "sliding" and given.stride > most:  # tokens would never be scored
         allowed = f"1 to {most}, the tokens that a window of {lengths[0]} positions can score"
         raise SettingError(not_allowed("stride", given.stride, allowed))
@@ -191,22 +191,7 @@ def complete_settings(
         window = f"at least {full}, a window of the longest context"
         raise SettingError(not_allowed("max_tokens", given.max_tokens, window))
     limit.check(lengths[-1], "context_length", extra=limit.after_window)
-    least = max(given.min_tokens or full, full)
-    return given.changed(context_length=lengths, min_tokens=least, bos=bos)
-
-
-def begins_with_bos(given: bool | None, has_bos: bool) -> bool:
-    """Whether windows begin with BOS; by default they do where the tokenizer has one.
-
-    Raises:
-        SettingError: `bos: true`, and the tokenizer has none.
-    """
-    if given and not has_bos:
-        raise SettingError(
-            "bos: true is not allowed, the tokenizer has no BOS token; leave bos out: the first "
-            "token of each document is then context only and not scored"
-        )
-    return has_bos if given is None else given
+    return given.changed(context_length=lengths)
 
 
 class WindowRequest(Instance):

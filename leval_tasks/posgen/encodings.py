@@ -1,15 +1,10 @@
-"""The position encodings that PosGen compares.
-
-RoPE or Resonance RoPE, with a scaling: none, YaRN as in the paper's text, or YaRN as in the
-authors' code. Without one it is what a model is trained with when scaling is only switched on for
-the test.
-"""
+"""The position encodings that PosGen compares: RoPE or Resonance RoPE, plain or under YaRN."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from resonance_vllm.errors import SettingError, one_of
+from resonance_vllm.errors import one_of
 
 Name = Literal["rope", "resonance", "yarn", "resonance_yarn", "yarn_code", "resonance_yarn_code"]
 Reading = Literal["text", "code"]
@@ -19,7 +14,7 @@ scaling, which is switched on for the test."""
 
 @dataclass(frozen=True)
 class Encoding:
-    """One encoding; `scaling` is one of the two YaRNs or None."""
+    """One encoding; `scaling` is YaRN of the paper's text, of the authors' code, or None."""
 
     name: Name
     title: str
@@ -60,22 +55,17 @@ def parse_pair(text: str) -> Pair:
     """`TRAINED:TESTED`, or one name for a model tested with its own encoding.
 
     Raises:
-        SettingError: another form, or no such encoding.
+        SettingError: no such encoding.
     """
-    names = [name.strip() for name in text.split(":")]
-    if len(names) > 2:
-        raise SettingError(
-            f"encodings: {text!r} must be TRAINED:TESTED, for example rope:yarn_code"
-        )
-    known = [ENCODINGS[one_of("encoding", name, ENCODINGS)].name for name in names]
-    return Pair(known[0], known[-1])
+    names = [one_of("encoding", name.strip(), ENCODINGS) for name in text.split(":", 1)]
+    return Pair(ENCODINGS[names[0]].name, ENCODINGS[names[-1]].name)
 
 
 def parse_tests(texts: Iterable[str]) -> Mapping[str, list[str]]:
     """Trained encoding -> those to test it under, of `TESTED` (all models) or `TRAINED:TESTED`.
 
     Raises:
-        SettingError: another form, or no such encoding.
+        SettingError: no such encoding.
     """
     tests: dict[str, list[str]] = {name: [] for name in ENCODINGS}
     for text in texts:

@@ -6,30 +6,25 @@ sub-task is ambiguous, the reading that reproduces its Figure 2. The settings ar
 """
 
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
 
 from leval_tasks.metadata import PosGenSettings
-from leval_tasks.metrics import compose
 from resonance_vllm.errors import SettingError
 
 Tokens = npt.NDArray[np.int64]
-BANDS = 3
 
 
 def position_ranges(settings: PosGenSettings) -> dict[str, tuple[int, int]]:
     """Metrics by name, and the positions `[start, end)` whose numbers each is the accuracy of.
 
-    `ood_accuracy` is past the training length, `id_accuracy` from the end of the seed up to it, and
-    `accuracy@a-b`, b included, in three bands of nearly equal width past it.
+    `ood_accuracy` is past the training length, `id_accuracy` from the end of the seed up to it.
     """
-    train, length = settings.train_length, settings.length
-    edges = [train + (length - train) * i // BANDS for i in range(BANDS + 1)]
-    ranges = {"ood_accuracy": (train, length), "id_accuracy": (settings.seed_tokens, train)}
-    ranges |= {compose("accuracy", a, b - 1): (a, b) for a, b in pairwise(edges) if b > a}
-    return {name: (start, end) for name, (start, end) in ranges.items() if end > start}
+    train = settings.train_length
+    past = {"ood_accuracy": (train, settings.length)} if settings.length > train else {}
+    return {**past, "id_accuracy": (settings.seed_tokens, train)}
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,10 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.metrics import mean
 from lm_eval.config.task import TaskConfig
 
-from leval_tasks.aggregation import stderr_of_mean, with_stderr
-from leval_tasks.context import find_limit
 from leval_tasks.lm_task import PlainTask
 from leval_tasks.metadata import PosGenSettings, refuse_near_misses
-from leval_tasks.metrics import directions
-from leval_tasks.model import find_tokenizer, running_model
+from leval_tasks.metrics import directions, stderr_of_mean, with_stderr
+from leval_tasks.model import find_limit, find_tokenizer, running_model
 from leval_tasks.posgen.sequences import position_ranges, splits
 from leval_tasks.posgen.vocabulary import modulus_of
 from resonance_vllm.errors import SettingError, not_allowed

@@ -58,15 +58,6 @@ def ratio_of_sums(
     return ratio, np.sqrt(variance), df, clusters
 
 
-def linearised_ratio(totals: npt.ArrayLike, sizes: npt.ArrayLike) -> tuple[Floats, Floats, Floats]:
-    """`ratio_of_sums` of arrays `[..., G]`: ratio, standard error, degrees of freedom `[...]`."""
-    totals, sizes = np.broadcast_arrays(totals, sizes)
-    shape, documents = totals.shape[:-1], totals.shape[-1]
-    numbers = np.repeat(np.arange(math.prod(shape)), documents)
-    ratio, stderr, df, _ = ratio_of_sums(totals.ravel(), sizes.ravel(), numbers)
-    return ratio.reshape(shape), stderr.reshape(shape), df.reshape(shape)
-
-
 def shows_no_spread(stderr: npt.ArrayLike, value: npt.ArrayLike) -> npt.NDArray[np.bool_]:
     """Whether all documents are equal up to rounding; the true spread is then unknown, not zero."""
     return np.less_equal(stderr, 1e-12 + 1e-9 * np.abs(value))
@@ -79,8 +70,8 @@ def known_error(totals: npt.ArrayLike, sizes: npt.ArrayLike) -> float:
     """
     if np.size(totals) < 2:
         return math.nan
-    ratio, error, _ = (float(each) for each in linearised_ratio(totals, sizes))
-    return math.nan if shows_no_spread(error, ratio) else error
+    (ratio,), (error,), *_ = ratio_of_sums(totals, sizes, np.zeros(np.size(totals), np.int64))
+    return math.nan if shows_no_spread(error, ratio) else float(error)
 
 
 def clustered_stderr(items: Iterable[tuple[Hashable, float]]) -> float:

@@ -35,13 +35,9 @@ SAME, WORSE, BETTER, OPEN = "same", "worse", "better", "not decided"
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """The mean difference between two positions.
+    """The mean difference between two positions, in tokens from the start of the text.
 
-    Attributes:
-        start, end: positions in tokens from the start of the text.
-        difference: loss of B minus loss of A, nats a token.
-        low, high: its interval.
-        margin: nats a token.
+    `difference` is loss of B minus loss of A, nats a token, and `low` to `high` its interval.
     """
 
     start: int

@@ -54,31 +54,14 @@ def length_above(counts: Sequence[Retrieved]) -> RetrievalLength:
 
     `counts` are by length, ascending.
     """
-    shown, refused = [], []
+    shown, refused = [], []  # one-sided p against a score that is not held, and against one that is
     for each in counts:
         right, wrong = math.floor(each.right + 1e-9), math.ceil(each.right - 1e-9)
-        shown.append(float(stats.binom.sf(right - 1, each.asked, THRESHOLD)))
-        refused.append(float(stats.binom.cdf(wrong, each.asked, THRESHOLD)))
-    return length_by(shown, refused, (0, *(each.length for each in counts)))
-
-
-def length_by(
-    shown: Sequence[float], refused: Sequence[float], lengths: Sequence[int]
-) -> RetrievalLength:
-    """The length and its interval from two one-sided p for each length after the first.
-
-    Args:
-        shown: p against a score that is not held.
-        refused: p against one that is.
-        lengths: ascending, one more than the p.
-    """
-    low = 0
-    while low < len(shown) and shown[low] <= LEVEL:
-        low += 1
-    high = 0
-    for count in range(1, len(refused) + 1):
-        if not any(p <= LEVEL / count for p in refused[:count]):
-            high = count
-    nothing = low == 0 and high > 0
+        shown.append(stats.binom.sf(right - 1, each.asked, THRESHOLD))
+        refused.append(stats.binom.cdf(wrong, each.asked, THRESHOLD))
+    low = next((at for at, p in enumerate(shown) if p > LEVEL), len(shown))
+    numbers = range(1, len(refused) + 1)
+    high = max((n for n in numbers if min(refused[:n]) > LEVEL / n), default=0)
+    lengths = (0, *(each.length for each in counts))
     after = lengths[high + 1] if high + 1 < len(lengths) else None
-    return RetrievalLength(None if nothing else lengths[low], lengths[high], after)
+    return RetrievalLength(None if low == 0 < high else lengths[low], lengths[high], after)

@@ -19,8 +19,8 @@ from scipy import stats
 from leval_tasks.statistics.by_document import (
     clopper_pearson,
     holm,
-    linearised_ratio,
     logit_interval,
+    ratio_of_sums,
     sign_flip_p,
 )
 
@@ -55,7 +55,8 @@ def one_setting(groups, correlation, runs, seed, rate):
     rng = np.random.default_rng([seed, groups, int(1000 * correlation)])
     sizes = rng.integers(6, 21, groups)
     answers = correct_answers(rng, (runs, METHODS + 1), sizes, correlation, rate)
-    mean, stderr, df = linearised_ratio(answers[:, 0], sizes.astype(float))
+    numbers = np.repeat(np.arange(runs), groups)
+    mean, stderr, df, _ = ratio_of_sums(answers[:, 0].ravel(), np.tile(sizes, runs), numbers)
     half = stats.t.ppf(0.975, df) * stderr
     naive = 1.96 * np.sqrt(mean * (1 - mean) / sizes.sum())
     p = sign_flip_p(answers[:, 1:] - answers[:, :1])

@@ -114,8 +114,9 @@ def wanted_in_vllm(family: Path, request: str) -> tuple[Row, int | None, bool] |
             if not NEEDS_MORE.search(str(error)):
                 break
         else:
-            job = {"model": str(family), "hf_overrides": overrides, "max_model_len": None}
-            return job, limit_of(model, spec), model.replaced(spec) is not None
+            limit = limit_of(model, spec)
+            job = {"model": str(family), "hf_overrides": overrides, "max_model_len": limit}
+            return job, limit, model.replaced(spec) is not None
     return None
 
 
@@ -393,7 +394,7 @@ def prompts_of(data: Path, tasks: list[str], cuts: dict[str, Any], count: int) -
     for task in tasks:
         for frame, flags in FRAMES.items():
             for cut, more in cuts.items():
-                asked = ("--model", TOKENIZER, "--data-dir", data, "--own-data", "-n", count)
+                asked = ("--model", TOKENIZER, "--data-dir", data, "-n", count)
                 ran = run("prompt", task, *asked, *flags, *more, "--json")
                 name = f"{task}, {frame}, {cut}"
                 rows[name] = prompt_row(json.loads(ran.out)) if ran.code == 0 else REFUSED

@@ -185,7 +185,7 @@ def saved_losses(file: Path) -> Iterator[tuple[str, list[float]]]:
 
 
 ASKED = ("leval_closed_coursera", "leval_closed_quality", "leval_closed_toefl")
-METADATA = {"data_dir": str(GOLDEN / "runs" / "data"), "own_data": True}
+METADATA = {"data_dir": str(GOLDEN / "runs" / "data")}
 
 
 def current_answers() -> Rows:

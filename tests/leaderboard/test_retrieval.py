@@ -9,7 +9,7 @@ from leval_harness.compared import compare
 from leval_harness.results import load_results
 from leval_harness.retrieval import length_text, retrievals
 from leval_harness.tables import build_tables
-from leval_tasks.statistics.retrieval import Retrieved, length_above, length_by
+from leval_tasks.statistics.retrieval import Retrieved, length_above
 
 LENGTHS = (4096, 8192, 12288)
 ASKED = (1024, 2048, 4096, 8192, 12288)
@@ -34,20 +34,21 @@ def test_what_is_said_of_counts(right, asked, above):
 
 
 @pytest.mark.parametrize(
-    ("p", "low", "high", "text"),
+    ("right", "low", "high", "text"),
     [
-        ((0.001, 0.001, 0.001, 0.001), 12288, 12288, "at least 12K"),
-        ((0.001, 0.001, 0.001, 0.9999), 8192, 8192, "8K, not 12K"),
-        ((0.001, 0.001, 0.2, 0.9999), 4096, 8192, "at least 4K"),
-        ((0.001, 0.001, 0.2, 0.8), 4096, 12288, "at least 4K"),
-        ((0.9999, 0.001, 0.001, 0.001), 1024, 1024, "1K, not 2K"),
-        ((0.2, 0.001, 0.001, 0.001), None, 12288, "cannot tell"),
-        ((0.2, 0.001, 0.001, 0.9999), None, 8192, "cannot tell"),
-        ((0.001, 0.98, 0.001, 0.001), 2048, 12288, "at least 2K"),  # 0.02 > 0.025 / 4
+        ((900, 900, 900, 900, 900), 12288, 12288, "at least 12K"),
+        ((900, 900, 900, 900, 800), 8192, 8192, "8K, not 12K"),
+        ((900, 900, 900, 866, 800), 4096, 8192, "at least 4K"),
+        ((900, 900, 900, 866, 866), 4096, 12288, "at least 4K"),
+        ((900, 800, 900, 900, 900), 1024, 1024, "1K, not 2K"),
+        ((866, 900, 900, 900, 900), None, 12288, "cannot tell"),
+        ((866, 900, 900, 900, 800), None, 8192, "cannot tell"),
+        ((900, 833, 900, 900, 900), 1024, 12288, "at least 1K"),  # p is 0.023, above 0.025 / 2
     ],
 )
-def test_what_is_said_of_p_at_growing_lengths(p, low, high, text):
-    found = length_by(p, [1 - each for each in p], ASKED)
+def test_what_is_said_of_counts_at_growing_lengths(right, low, high, text):
+    pairs = zip(ASKED, right, strict=True)
+    found = length_above([Retrieved(length, each, 1000) for length, each in pairs])
     assert (found.low, found.high) == (low, high)
     assert length_text(found) == text
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from lm_eval.api.registry import get_model
 
 import leval_harness.backends
-from leval_tasks.context import LengthLimit
 from leval_tasks.effective_context.task import (
     COLUMNS,
     EffectiveContextTask,
@@ -21,11 +20,12 @@ from leval_tasks.effective_context.task import (
     windows_of,
 )
 from leval_tasks.metadata import EffectiveContextSettings, read_metadata, scored_from
+from leval_tasks.model import LengthLimit
 from leval_tasks.token_logprobs import check_reports_tokens, scored_requests
 from resonance_vllm.errors import SettingError
 
-TURNS = [200, 240]
-ASKED = {"context_length": TURNS, "window": 96, "num_docs": 4}
+LENGTH = 240
+ASKED = {"context_length": LENGTH, "window": 96, "num_docs": 4}
 START = 24 - 1  # a quarter of the window, without BOS
 
 
@@ -78,7 +78,7 @@ def plain(tiny: Path, texts: list[str]) -> dict[str, dict[str, np.ndarray]]:
     model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32).eval()
     found = {}
     for turn, text in enumerate(texts):
-        ids = tokenizer(text, add_special_tokens=False).input_ids[: TURNS[turn % 2] - 1]
+        ids = tokenizer(text, add_special_tokens=False).input_ids[: LENGTH - 1]
 
         def after(start: int, end: int, ids: list[int] = ids) -> np.ndarray:
             window = torch.tensor([[tokenizer.bos_token_id, *ids[start:end]]])
@@ -152,18 +152,6 @@ def test_the_work_can_be_divided(tiny, folder, plain):
 
 
 @pytest.mark.hf
-def test_short_texts_are_read_as_far_as_they_go(tiny, folder, texts):
-    results, task = run("hf-long", tiny, folder, context_length=[256], min_tokens=100)
-    metadata = results["configs"]["effective_context_govreport"]["metadata"]
-    assert metadata["settings"]["window"] == 96
-    sizes = {each["document_tokens"] for each in task.test_docs()}
-    assert max(sizes) == 255
-    assert [each.size for each in (r["full"] for r in task.token_losses.values())] == [
-        each["document_tokens"] - START for each in task.test_docs()
-    ]
-
-
-@pytest.mark.hf
 def test_a_text_within_the_window_is_read_once(tiny, folder):
     _, task = run("hf-long", tiny, folder, window=240)
     assert {tuple(reads) for reads in task.token_losses.values()} == {("full",)}
@@ -188,18 +176,18 @@ def test_a_backend_that_does_not_report_tokens_is_refused():
         check_reports_tokens(get_model("dummy")())
 
 
-LIMIT = LengthLimit("HFLM", 256, "model")
+LIMIT = LengthLimit("HFLM", 256)
 
 
 def complete(limit: LengthLimit = LIMIT, **given: Any) -> EffectiveContextSettings:
     settings = read_metadata(EffectiveContextSettings, given)
-    return complete_settings(settings, limit, given.pop("trained", 256), has_bos=True)
+    return complete_settings(settings, limit, given.pop("trained", 256))
 
 
 def test_the_window_is_the_trained_length_on_every_backend():
     found = complete()
-    assert (found.context_length, found.window, found.min_tokens) == ((256,), 256, 255)
-    vllm = LengthLimit("VLLM", 256, "model", after_window=1)  # it generates a token after a prompt
+    assert (found.context_length, found.window) == ((256,), 256)
+    vllm = LengthLimit("VLLM", 256, after_window=1)  # it generates a token after a prompt
     assert (complete(vllm).context_length, complete(vllm).window) == ((255,), 256)
     assert (moving_window(256, LIMIT), moving_window(256, vllm)) == (256, 255)
     assert (scored_from(256, 1000), scored_from(256, 100)) == (64, 25)  # within, of the text
@@ -210,8 +198,9 @@ def test_the_window_is_the_trained_length_on_every_backend():
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        ({"context_length": [20, 240]}, "context_length: 20 .*above 24"),
-        ({"context_length": [160, 300]}, "context_length"),
+        ({"context_length": 2, "window": 4}, "context_length: 2 .*above 2"),
+        ({"context_length": [160, 240]}, "context_length: .*one length"),
+        ({"context_length": 300}, "context_length: 300 is above"),
         ({"reads": "windows", "window": 400, "context_length": 1000}, "context_length: 400"),
         ({"reads": "some"}, "reads"),
         ({"window": 0}, "window"),

@@ -78,21 +78,16 @@ def test_paper_splits_have_their_sizes_and_no_common_seed():
 def test_code_splits_cycle_the_sorted_tuples():
     data = splits(PosGenSettings(subtask="recursive", seed_policy="cycled"))
     tuples = list(itertools.combinations(range(17), 4))
-    assert len(tuples) == 2_380
-    assert [tuple(row) for row in data.train[:, :4].tolist()] == [
-        tuples[i % 2_380] for i in range(10_000)
-    ]
-    assert [tuple(row) for row in data.test[:, :4].tolist()] == tuples[1_000:2_000]
+    assert data.train[:, :4].tolist() == [list(tuples[i % 2_380]) for i in range(10_000)]
+    assert data.test[:, :4].tolist() == [list(each) for each in tuples[1_000:2_000]]
     assert (data.train[:1_000] == data.validation[:, :64]).all()
 
 
-def test_draws_are_uniform_distinct_and_follow_the_seed():
+def test_draws_are_distinct_and_follow_the_seed():
     every = random_seeds(17**2, 2, 17, seed=3)
     assert len({tuple(row) for row in every.tolist()}) == 17**2
     assert (random_seeds(50, 4, 17, seed=1) == random_seeds(90, 4, 17, seed=1)[:50]).all()
     assert not (random_seeds(50, 4, 17, seed=1) == random_seeds(50, 4, 17, seed=2)).all()
-    counts = np.bincount(random_seeds(20_000, 4, 17, seed=5).ravel(), minlength=17)
-    assert abs(counts / counts.sum() - 1 / 17).max() < 0.003
 
 
 def test_too_few_tuples():
@@ -100,19 +95,3 @@ def test_too_few_tuples():
         splits(PosGenSettings(subtask="cot", modulus=7))
     with pytest.raises(SettingError, match="modulus: 3 is not allowed; allowed: at least 4"):
         cycled_seeds(4, 4, 3)
-
-
-@pytest.mark.parametrize("modulus", [7, 17])
-def test_half_of_a_semi_recursive_sequence_follows_without_the_far_token(modulus):
-    """Two neighbours share their far token, so the second is `2 x[l-1] - x[l-4]`.
-
-    A model that never finds the far token can still be right in `(1 + 1/m) / 2` of all places.
-    """
-    settings = PosGenSettings(subtask="semi_recursive", modulus=modulus, length=64)
-    rows = extend(random_seeds(50, 4, modulus, 0), settings)
-    second = np.arange(5, 64, 2)
-    local = (2 * rows[:, second - 1] - rows[:, second - 4]) % modulus
-    assert (local == rows[:, second]).all()
-    first = np.arange(4, 64, 2)
-    local = (2 * rows[:, first[1:] - 1] - rows[:, first[1:] - 4]) % modulus
-    assert (local == rows[:, first[1:]]).mean() < 2 / modulus

@@ -34,8 +34,6 @@ def test_accuracy_counts_numbers_by_their_position(prefix):
     metrics = accuracies(correct, settings)
     assert metrics["id_accuracy"] == pytest.approx(2 / 60)
     assert metrics["ood_accuracy"] == pytest.approx(3 / 192)
-    assert metrics["accuracy@64-127"] == pytest.approx(2 / 64)
-    assert metrics["accuracy@192-255"] == pytest.approx(1 / 64)
 
 
 def test_settings_come_from_metadata_else_checkpoint_else_vocabulary(tmp_path):
@@ -55,7 +53,6 @@ def test_a_model_that_does_not_read_whole_sequences_is_refused(tmp_path, while_r
 
     build_tokenizer(17).save_pretrained(tmp_path)
     task = PosGenTask({"task": "posgen_cot", "metadata": {"pretrained": str(tmp_path)}})
-    assert list(task.config.metadata["settings"]) == PosGenSettings.decides_numbers()
 
     def build() -> None:
         task.build_all_requests(limit=1, rank=0, world_size=1)

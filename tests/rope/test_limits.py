@@ -7,7 +7,7 @@ import sys
 import pytest
 from naive_maps import MOVING
 
-from leval_tasks.context import resolve_context
+from leval_tasks.model import resolve_context
 from resonance_vllm import config as settings
 from resonance_vllm.config import ModelPositions, length_limit
 from resonance_vllm.core.spec import ROPE_TYPES, RopeType
@@ -107,7 +107,7 @@ def test_llama_3_1_with_resonance_reads_what_llama_3_1_reads(rope_type, tmp_path
     config = {**LLAMA, **CONFIGS["llama 3.1"]}
     config["rope_scaling"] = {**LLAMA3, "rope_type": rope_type}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert resolve_context({"pretrained": str(tmp_path)})[0] == 131072
+    assert resolve_context({"pretrained": str(tmp_path)}) == 131072
     assert length_limit(ModelPositions.of_checkpoint(str(tmp_path))) == 131072
     _, found = answers({"rope_type": rope_type}, config, tmp_path)
     assert set(found.values()) == {131072}, found
@@ -116,7 +116,7 @@ def test_llama_3_1_with_resonance_reads_what_llama_3_1_reads(rope_type, tmp_path
 def test_lengths_and_settings_are_asked_without_torch():
     script = """
 import sys
-import resonance_vllm.core.methods, resonance_vllm.core.table
+import resonance_vllm.core.methods
 from resonance_vllm import config as overrides
 from resonance_vllm.core.spec import RopeRequest
 from resonance_vllm.config import length_limit

@@ -23,7 +23,7 @@ def frames(gains, texts=3, trained=8192, block="SmolLM2-135M", **more):
     about = {
         "task": task, "name": "loss", "metric": "loss", "status": "done", "block": block,
         "model": block, "baseline": "rope", "margin": None, "sample": False, "group": False,
-        "shipped_length": trained, "command": COMMAND, "num_docs": texts, "seconds": 60.0,
+        "claimed_length": trained, "command": COMMAND, "num_docs": texts, "seconds": 60.0,
         "created": "2026-01-01T00:00:00+00:00", "kind": "loss", "difference": None,
         "length": 11264, **more,
     }  # fmt: skip

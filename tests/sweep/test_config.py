@@ -64,7 +64,6 @@ MISTAKES: list[tuple[str, Any, str]] = [
         [{"tasks": "a", "metadata": {"num_dosc": 1}}],
         r"\.0\.metadata\.num_dosc: .*num_docs",
     ),
-    ("gen_kwargs", {"max_gen_toks": -3}, r"config\.gen_kwargs\.max_gen_toks: .*-3"),
     ("name", "../up", r"config\.name: .*\.\./up"),
     ("limit", 0.5, r"config\.limit: .*0\.5"),
 ]

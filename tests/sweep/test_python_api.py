@@ -55,22 +55,10 @@ def test_a_sweep_in_which_every_cell_fails_is_an_error(
     assert re.search("no cell could be computed; the first: .*no_such", ended.stderr)
 
 
-@pytest.mark.parametrize(
-    "libraries",
-    [
-        pytest.param("without_vllm", id="transformers"),
-        pytest.param("tmp_path", id="vllm", marks=[pytest.mark.vllm, pytest.mark.long]),
-    ],
-)
-def test_check_gives_what_the_command_prints(
-    tiny: Path, request: pytest.FixtureRequest, libraries: str
-) -> None:
-    request.getfixturevalue(libraries)
+@pytest.mark.usefixtures("without_vllm")
+def test_check_gives_what_the_command_prints(tiny: Path) -> None:
     model = str(tiny / "model")
-    options = [model, "--rope", "yarn:factor=2", "--json"]
-    shown = CliRunner().invoke(check, options)
-    rope = {"rope_type": "yarn", "factor": 2}
-    assert lh.check(Path(model), rope) == json.loads(shown.stdout)
-    assert (
-        lh.check(model)["transformers"]["limit"] != lh.check(model, rope)["transformers"]["limit"]
-    )
+    shown = CliRunner().invoke(check, [model, "--rope", "yarn:factor=2", "--json"])
+    found = lh.check(Path(model), {"rope_type": "yarn", "factor": 2})
+    assert found == json.loads(shown.stdout)
+    assert lh.check(model)["transformers"]["limit"] != found["transformers"]["limit"]

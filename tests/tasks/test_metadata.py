@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from leval_tasks.generation import GenerationSettings, check_generation
 from leval_tasks.metadata import (
     FAMILIES,
     ClosedSettings,
@@ -56,35 +55,28 @@ def test_a_near_name_is_refused_with_the_setting_that_is_meant(key, meant):
         read_metadata(ClosedSettings, {"pretrained": "m", key: 1})
 
 
-WHOLE = "a whole number"
-
-
 @pytest.mark.parametrize(
     ("family", "metadata", "message"),
     [
-        (ClosedSettings, {"num_docs": "two"}, f"num_docs: 'two' is not allowed; allowed: {WHOLE}"),
-        (ClosedSettings, {"num_docs": 1.5}, f"num_docs: 1.5 is not allowed; allowed: {WHOLE}"),
-        (ClosedSettings, {"truncation": "rigth"}, "did you mean 'right'?"),
-        (PerplexitySettings, {"mode": "last"}, "mode: 'last' is not allowed; allowed: sliding, tr"),
-        (ClosedSettings, {"frame": "lama2"}, "did you mean 'llama2'?"),
-        (ClosedSettings, {"data_dir": 1}, "data_dir: 1 is not allowed; allowed: text"),
-        (PerplexitySettings, {"stride": 0}, "stride: 0 is not allowed; allowed: a number of at"),
+        (ClosedSettings, {"num_docs": "two"}, "num_docs: Input should be a valid integer ('two'"),
+        (ClosedSettings, {"num_docs": 1.5}, "num_docs: Input should be a valid integer (1.5 g"),
+        (ClosedSettings, {"truncation": "rigth"}, "truncation: Input should be 'middle'"),
+        (PerplexitySettings, {"mode": "last"}, "mode: Input should be 'sliding' or"),
+        (ClosedSettings, {"frame": "lama2"}, "('lama2' given)"),
+        (ClosedSettings, {"data_dir": 1}, "data_dir: Input should be a valid string"),
+        (PerplexitySettings, {"stride": 0}, "stride: Input should be greater than or"),
         (
             PerplexitySettings,
             {"context_length": [64, "x"]},
-            "context_length: [64, 'x'] is not allo",
+            "context_length.1: Input should be a valid",
         ),
-        (PerplexitySettings, {"context_length": [64.0]}, "context_length: [64.0] is not allowed"),
-        (PerplexitySettings, {"context_length": [8, 4]}, "each larger than the one before"),
-        (PerplexitySettings, {"context_length": []}, "context_length: [] is not allowed"),
-        (PerplexitySettings, {"bos": "yes"}, "bos: 'yes' is not allowed; allowed: true or false"),
-        (PosGenSettings, {"subtask": "recursiv"}, "did you mean 'recursive'"),
+        (PosGenSettings, {"subtask": "recursiv"}, "subtask: Input should be"),
         (PosGenSettings, {"subtask": "cot", "train_length": 4}, "train_length: 4 is not allowed"),
         (PosGenSettings, {"subtask": "cot", "length": 32}, "train_length: 64 is not allowed"),
-        (ContextSettings, {"max_length": -1}, "max_length: -1 is not allowed"),
+        (ContextSettings, {"max_length": -1}, "max_length: Input should be greater"),
     ],
 )
-def test_values_are_refused_in_our_dialect(family, metadata, message):
+def test_values_are_refused(family, metadata, message):
     with pytest.raises(SettingError) as refused:
         read_metadata(family, metadata)
     assert message in str(refused.value)
@@ -98,7 +90,9 @@ def test_values_are_refused_in_our_dialect(family, metadata, message):
         (ClosedSettings, {"truncation": True}, {}),
         (ClosedSettings, {"truncation": None, "num_docs": None}, {}),
         (PerplexitySettings, {"context_length": [64, 128]}, {"context_length": (64, 128)}),
-        (PerplexitySettings, {"context_length": 64}, {"context_length": [64]}),
+        (PerplexitySettings, {"context_length": [64, 8]}, {"context_length": (8, 64)}),
+        (PerplexitySettings, {"context_length": 64}, {"context_length": (64,)}),
+        (PerplexitySettings, {"context_length": []}, {}),
         (PerplexitySettings, {"seed": 1234, "dtype": "float32"}, {"seed": 1234}),
     ],
 )
@@ -108,7 +102,6 @@ def test_what_may_be_written(family, metadata: dict[str, Any], expected):
 
 OF_NO_NUMBER = {
     "data_dir": "where the data lie: what was read is recorded by its digest",
-    "own_data": "whether the digest may be another one than the published file's",
     "reads": "which of the same losses a cell computes",
 }
 
@@ -119,34 +112,3 @@ OF_NO_NUMBER = {
 def test_every_setting_is_recorded_or_has_a_reason_why_not(family, name):
     settings = family(**({"subtask": "cot"} if family is PosGenSettings else {}))
     assert (name in settings.recorded()) == (name not in OF_NO_NUMBER)
-    assert (name in family.decides_numbers()) == (name not in OF_NO_NUMBER)
-
-
-GENERATION: dict[str, tuple[list[Any], list[Any]]] = {
-    "do_sample": ([True, False, None], ["maybe", "true", 1, 0.5, [True]]),
-    "temperature": ([0, 0.7, 2, None], ["warm", "0.7", -0.1, True, float("nan"), float("inf")]),
-    "top_p": ([0.9, 1], [0, 1.5, "most", True]),
-    "top_k": ([-1, 0, 50], [-3, 0.5, "few"]),
-    "min_p": ([0, 0.1], [-0.1, 2, "x"]),
-    "repetition_penalty": ([1, 1.2], [0, -1, "much"]),
-    "until": (["\n", ["\n", "Q:"], [], None], [5, [5], {"a": 1}, True]),
-    **dict.fromkeys(
-        ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens"),
-        ([1, 512, None], [-3, -3.0, 0, 1.5, "many", True, [3]]),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", GENERATION)
-def test_generation_settings_that_nobody_can_mean_are_refused(name: str) -> None:
-    meant, not_meant = GENERATION[name]
-    for value in meant:
-        check_generation({name: value})
-    for value in not_meant:
-        with pytest.raises(SettingError, match=rf"^gen_kwargs\.{name}\b.*not allowed; allowed: "):
-            check_generation({name: value}, "gen_kwargs")
-
-
-def test_generation_settings_of_one_backend_pass() -> None:
-    assert {*GENERATION} == {*field_names(GenerationSettings)}
-    check_generation({"num_beams": 4, "guided_regex": "a|b", "best_of": "x", "temperature": 0})

@@ -8,22 +8,19 @@ from leval_tasks.metrics import (
     UNKNOWN,
     compose,
     directions,
+    length_of,
     metric_of,
     split,
 )
 
 
-@pytest.mark.parametrize(
-    ("name", "family", "lengths"),
-    [("token_perplexity@8192", "token_perplexity", [8192]), ("nll@0-4096", "nll", [0, 4096])],
-)
-def test_names_are_taken_apart_as_they_are_made(name, family, lengths):
-    assert compose(family, *lengths) == name
-    assert split(name) == (family, lengths[0] if len(lengths) == 1 else None)
-
-
-def test_a_name_without_a_length():
+def test_names_are_taken_apart_as_they_are_made():
+    assert compose("token_perplexity", 8192) == "token_perplexity@8192"
+    assert split("token_perplexity@8192") == ("token_perplexity", 8192)
+    assert split("nll@0-4096") == ("nll", None)  # of an earlier version
     assert split("exact_match") == ("exact_match", None)
+    assert [length_of("1" * digits) for digits in (4, 11)] == [1111, 11111111111]
+    assert length_of("1" * 12) is length_of("1" * 13) is None
 
 
 LOSSES = {"perplexity", "nll", "loss", "windows_loss", "bits_per_byte"}
@@ -61,6 +58,19 @@ def test_directions_agree_with_lm_evals_own():
 ])  # fmt: skip
 def test_a_metric_has_the_unit_of_its_task(task, metric, unit):
     assert metric_of(metric, task).unit == unit
+
+
+def test_every_number_of_tries_is_a_share():
+    tries = [f"pass{at}{n}" for at in ("@", "_at_") for n in (1, 2, 5, 8, 10, 32, 64, 100)]
+    assert {metric_of(name, "humaneval").unit for name in tries} == {"share"}
+    assert metric_of("pass@0", "humaneval") == UNKNOWN
+
+
+def test_scores_have_two_decimals_and_losses_three():
+    known = [*OURS.values(), *LM_EVAL.values()]
+    losses = {each.decimals for each in known if each.kind == "loss"}
+    shares = {each.decimals for each in known if each.unit == "share"}
+    assert (losses, shares, UNKNOWN.decimals) == ({3}, {2}, 3)
 
 
 def test_nothing_is_read_out_of_a_name():

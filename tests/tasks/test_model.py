@@ -7,9 +7,14 @@ from typing import Any
 import pytest
 
 from leval_tasks import model as of_model
-from leval_tasks.context import claimed_lengths, find_limit, resolve_context
 from leval_tasks.errors import ContextLengthError, TaskError
-from leval_tasks.model import find_tokenizer, tokenizer_name
+from leval_tasks.model import (
+    find_limit,
+    find_tokenizer,
+    resolve_context,
+    shipped_length,
+    tokenizer_name,
+)
 from resonance_vllm.errors import SettingError
 
 THETA = {"rope_theta": 1e5, "original_max_position_embeddings": 8192}
@@ -40,7 +45,7 @@ def checkpoint(tmp_path: Path):
 
 
 def length(**settings: object) -> int:
-    return resolve_context(settings)[0]
+    return resolve_context(settings)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +95,7 @@ def test_no_model_and_no_length():
 def test_the_running_model_says_what_it_reads(checkpoint, while_running, module):
     # a RoPE type in config.json that the running model's own limit does not count
     asked = {"pretrained": checkpoint(rope_parameters=RESONANCE)}
-    assert while_running(lambda: resolve_context(asked), module, max_length=8192) == (8192, "model")
+    assert while_running(lambda: resolve_context(asked), module, max_length=8192) == 8192
     asked["context_length"] = 32768
     with pytest.raises(ContextLengthError, match=r"context_length: 32768 is above the 8192 "):
         while_running(lambda: resolve_context(asked), module, max_length=8192)
@@ -125,31 +130,19 @@ def test_windows_of_a_text_on_each_backend(while_running, module, most, refused,
         limit.check(refused, "context_length", extra=limit.after_window)
 
 
-def test_tokenizer_is_named_by_the_run(tmp_path):
-    assert tokenizer_name({"tokenizer": "t", "pretrained": "p", "model": "m"}) == "t"
-    assert tokenizer_name({"pretrained": "p", "model": "m"}) == "p"
-    assert tokenizer_name({"model": "m"}) == "m"
+def test_tokenizer_is_named_by_the_run():
+    named = {"tokenizer": "t", "pretrained": "p", "model": "m"}
+    for first in list(named):
+        assert tokenizer_name(named) == named.pop(first)
     with pytest.raises(TaskError, match="none is known to the task"):
         tokenizer_name({"dtype": "float32"})
-    with pytest.raises(TaskError, match=r"cannot be loaded.*tokenizer=NAME_OR_PATH"):
-        find_tokenizer({"pretrained": str(tmp_path)})
 
 
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({}, (8192, 8192)),
-        ({"max_length": 32768, "max_position_embeddings": 32768}, (8192, 8192)),
-        ({"rope_parameters": YARN}, (8192, 32768)),
-        ({"hf_overrides": {"rope_parameters": RESONANCE}}, (8192, 32768)),
-        ({"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, (8192, 16384)),
-        ({"rope_parameters": {"rope_type": "of another"}}, (8192, None)),
-    ],
-)
-def test_what_a_checkpoint_claims_as_shipped_and_under_a_method(checkpoint, settings, expected):
-    assert claimed_lengths({"pretrained": checkpoint(), **settings}) == expected
-    assert claimed_lengths({"tokenizer": checkpoint(), "model": "served", **settings}) == expected
-    assert claimed_lengths({"model": "served", **settings}) == (None, None)
+def test_a_length_that_the_run_sets_is_no_claim_of_the_checkpoint(checkpoint):
+    run = {"max_length": 32768, "rope_parameters": YARN}
+    assert shipped_length({"pretrained": checkpoint(), **run}) == 8192
+    assert shipped_length({"tokenizer": checkpoint(), "model": "served", **run}) == 8192
+    assert shipped_length({"model": "served", **run}) is None
 
 
 def test_the_running_models_own_tokenizer_is_used(while_running):
