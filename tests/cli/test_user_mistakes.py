@@ -69,10 +69,13 @@ posgen train --jobs 0 --out new                         # --jobs
 posgen train --out new --preset papr                    # did you mean 'paper'
 posgen train --encoding jarn --out new                  # did you mean 'yarn'
 posgen train --modulus 0 --out new                      # modulus
+posgen train --modulus 7 --out new                      # give only 2401
+posgen train --dropout 0.1 --out new                    # is not allowed with llama; use t5
 posgen evaluate model --encoding nope                   # encoding: 'nope' is not allowed
-posgen table {results}/posgen_train --pair rope:proportional rope   # 'proportional' is not allowed
 finetune model                                          # --out
 finetune model --out new --data text.txt --preset cpuu  # did you mean 'cpu'
+finetune model --out new --warmup 1                     # warmup
+finetune model --out new --rope {{                       # not JSON
 lm-eval run --rope                                      # '--rope' requires an argument
 lm-eval run --rope yarn:factor=2 --rope-precision half  # 'half' is not one of
 lm-eval run --rope yarn:factor=2 --context-length 0     # 0 is not in the range
