@@ -117,7 +117,8 @@ def vllm_hf_overrides(
     original = fixed.method.trained_length or limit
     parameters = fixed.method.for_vllm(fixed.to_dict())
     if model.nested:  # vLLM updates a dictionary key by key there: what is shipped would stay
-        parameters = {**dict.fromkeys(model.rope), **parameters}
+        stays = model_keys(model.rope)
+        parameters = {key: None for key in model.rope if key not in stays} | parameters
     # vLLM's own linear multiplies it by the factor, its table too, but for Gemma 3
     multiplied = fixed.rope_type == "linear" and "gemma3" not in str(model.model_type)
     written = _written(model, parameters, original if multiplied else limit, original)
