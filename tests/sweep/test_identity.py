@@ -1,6 +1,7 @@
 """A cell's id: the same for the same numbers, another for whatever decides them."""
 
 import copy
+import dataclasses
 import json
 import os
 import platform
@@ -298,6 +299,16 @@ def test_a_version_that_computes_counts(
     monkeypatch.setattr(identity, "package_versions", lambda backend: {**real})
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")  # no part of it
     assert ids(content) == before
+
+
+def test_a_version_of_our_task_counts(
+    content: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, real = ids(content), identity.own_tasks()
+    later = dataclasses.replace(real["leval_closed_gsm"], version="later")
+    monkeypatch.setattr(identity, "own_tasks", lambda: {**real, "leval_closed_gsm": later})
+    assert ids(content) != before
+    assert identity.task_version("ruler") == "lm_eval", "whose version is among the packages"
 
 
 def test_an_id_is_the_hash_of_what_is_declared(content: dict[str, Any]) -> None:
