@@ -1,18 +1,21 @@
-"""PosGen's finished runs as a frame, and what is computed from it."""
+"""PosGen's finished runs: a frame, the paper's Table 1 beside ours, and its Figure 3."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import pandas as pd
-from scipy import stats
 
+from leval_harness.drawing import legend, method_looks, picture, sign
 from leval_harness.results import ResultsError, column
+from leval_harness.tables import BEST, NONE, QUIET, SECOND, Table
 from leval_harness.yaml_files import read_yaml
 from leval_tasks.posgen.encodings import ENCODINGS, PUBLISHED, Pair, Reading, published_pairs
-from resonance_vllm.errors import SettingError
+from resonance_vllm.files import read_object
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PRINTED = Path(__file__).with_name("published.yaml")
 """What the paper printed."""
@@ -29,8 +32,6 @@ TESTS = {
     **dict.fromkeys(("inside", "past"), "float64"),
     "learned": "bool",
     "command": "text",
-    "seconds": "float64",
-    "versions": "object",
     "folder": "object",
 }
 """Columns of the frame of tests and their types.
@@ -41,8 +42,6 @@ encoding of training. folder: of the model.
 """
 
 PLACE = ["experiment", "subtask", "trained", "tested"]
-COMPARED = ["Experiment", "Sub-task", "Method", "Baseline", "Seeds", "Method %", "Baseline %",
-            "Difference", "95% low", "95% high"]  # fmt: skip
 PUBLISHED_MODULUS = 17
 
 
@@ -66,21 +65,13 @@ def load_posgen(*folders: Path) -> PosGen:
         files = sorted(folder.glob("*/*/seed-*/result.json"))
         if not files:
             raise ResultsError(f"{folder}: no finished PosGen run; start one with `posgen train`")
-        known = folder / "settings.json"
-        settings[folder.name] = _read(known) if known.is_file() else {}
+        settings[folder.name] = read_object(folder / "settings.json") or {}
         for file in files:
-            own = _read(file)
-            rows.append(_test(own, file, folder.name))
-            for other in sorted(file.parent.glob("tested/*.json")):
-                test, weights = _read(other), (own.get("files") or {}).get("model.safetensors")
-                # a test of weights that were trained anew since is not one of this model
-                if test.get("weights") in (None, weights) or weights is None:
-                    rows.append(_test(test, other, folder.name) | {"folder": file.parent})
+            tests_of_run = [file, *sorted(file.parent.glob("tested/*.json"))]
+            rows += [_test(each, file.parent, folder.name) for each in tests_of_run]
     tests = pd.DataFrame({name: column([r[name] for r in rows], TESTS[name]) for name in rows[0]})
     own = tests[(tests["trained"] == tests["tested"]) & (tests["inside"] >= LEARNED)]
-    able = own[["folder"]].drop_duplicates().assign(learned=True)
-    tests = tests.merge(able, on="folder", how="left", validate="many_to_one")
-    tests["learned"] = tests["learned"].eq(True)
+    tests["learned"] = tests["folder"].isin(own["folder"])
     order = {name: at for at, name in enumerate((*SUBTASKS, *ENCODINGS))}
     keys = tests.assign(crossed=tests["trained"] != tests["tested"])
     for name in ("subtask", "trained", "tested"):
@@ -90,39 +81,23 @@ def load_posgen(*folders: Path) -> PosGen:
     return PosGen(tests, settings)
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _test(file: Path, run: Path, experiment: str) -> dict[str, Any]:
     try:
-        content = json.loads(file.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ResultsError(f"{file}: cannot be read ({error})") from None
-    if not isinstance(content, dict):
-        raise ResultsError(f"{file}: expected an object, found {type(content).__name__}")
-    return content
-
-
-def _test(found: dict[str, Any], file: Path, experiment: str) -> dict[str, Any]:
-    try:
+        found = json.loads(file.read_bytes())
         test = found["test"]
         return {
             "experiment": experiment,
             "subtask": found["subtask"],
             "trained": found["encoding"],
             "tested": found.get("tested_with") or found["encoding"],
-            "seed": int(found.get("seed", 0)),
+            "seed": int(found["seed"]),
             "inside": 100 * float(test["id_accuracy"]),
             "past": 100 * float(test["ood_accuracy"]),
             "command": found.get("command"),
-            "seconds": found.get("seconds"),
-            "versions": found.get("versions") or {},
-            "folder": file.parent,
+            "folder": run,
         }
-    except (KeyError, TypeError, ValueError) as error:
+    except (OSError, KeyError, TypeError, ValueError) as error:
         raise ResultsError(f"{file}: no result of a PosGen run ({error!r})") from None
-
-
-def modulus_of(settings: dict[str, Any]) -> Any:
-    """Of an experiment's settings; the paper's where they do not say."""
-    return (settings.get("data") or {}).get("modulus", PUBLISHED_MODULUS)
 
 
 def title(trained: str, tested: str) -> str:
@@ -167,45 +142,98 @@ def published_of(pair: Pair, subtask: str) -> float | None:
     return None
 
 
-def by_seed(read: PosGen, pairs: Sequence[tuple[Pair, Pair]]) -> pd.DataFrame:
-    """Methods minus baselines past the trained length, over seeds that both learned.
-
-    Args:
-        read: with tests of all of them.
-        pairs: (method, baseline).
-
-    Returns:
-        a row for each experiment, sub-task and pair with two seeds in common; `COMPARED`.
-
-    Raises:
-        SettingError: there is no test of a pair.
-        ResultsError: no pair has two seeds in common.
-    """
-    there = {Pair(*pair) for pair in read.tests[["trained", "tested"]].to_numpy()}
-    for pair in {each for both in pairs for each in both} - there:
-        had = ", ".join(sorted(":".join(each) for each in there))
-        raise SettingError(f"no test of {':'.join(pair)}; there are: {had}")
-    able = read.tests[read.tests["learned"]]
-    wide = able.set_index([*PLACE[:2], "seed", "trained", "tested"])["past"]
-    wide = wide.unstack(["trained", "tested"]).reindex(columns=pd.MultiIndex.from_tuples(there))
-    rows = []
-    for method, baseline in pairs:
-        both = wide[[method, baseline]].dropna()
-        for (experiment, subtask), part in both.groupby(["experiment", "subtask"], sort=False):
-            change = part[method] - part[baseline]
-            if len(change) > 1:
-                names = [experiment, SUBTASKS[subtask], title(*method), title(*baseline)]
-                mean, half = change.mean(), stats.t.ppf(0.975, len(change) - 1) * change.sem()
-                means = part[method].mean(), part[baseline].mean()
-                rows.append([*names, len(change), *means, mean, mean - half, mean + half])
-    if not rows:
-        raise ResultsError("no two seeds in common; train each --seed of both")
-    return pd.DataFrame(rows, columns=COMPARED)
-
-
 def details(read: PosGen) -> pd.DataFrame:
     """Every number at full precision: what CSV and JSON hold."""
     names = {"experiment": "Origin", "trained": "Encoding", "tested": "Tested with",
              "subtask": "Sub-task", "seeds": "Seeds", "inside": "ID", "past": "OOD",
              "deviation": "Deviation", "learned": "Learned", "published": "Published"}  # fmt: skip
     return places(read).drop(columns="rank").rename(columns=names)
+
+
+def table_1(read: PosGen) -> Table:
+    """Encodings down, sub-tasks across: accuracy past the training length, and within it."""
+    found = places(read)
+    some = found["learned"].lt(found["seeds"]) & found["learned"].gt(0)
+    of = " (" + found["learned"].astype(str) + " of " + found["seeds"].astype(str) + " learned)"
+    mark = of.where(some, "").mask(found["learned"] == 0, " (not learned)")
+    spread = found["deviation"].map(" ± {:.2f}".format).where(found["deviation"].notna(), "")
+    found["text"] = found["past"].map("{:.2f}".format) + spread + mark
+    found["css"] = found["rank"].map({1: BEST, 2: SECOND}).fillna("")
+    found["ID"] = found["inside"].map("{:.2f}".format)
+    found["Model"] = [f"{name}: {_model(read.settings[name])}" for name in found["experiment"]]
+    found["Encoding"] = [title(*pair) for pair in found[["trained", "tested"]].to_numpy()]
+    rows = ["Model", "Encoding"]
+    texts = found.groupby(rows, sort=False)["seeds"].agg(_range).rename("Seeds").to_frame()
+    css = pd.DataFrame("", texts.index, ["Seeds"])
+    for subtask, name in SUBTASKS.items():
+        own = found[found["subtask"] == subtask].set_index(rows)
+        texts[name], texts[f"{name} ID"] = own["text"], own["ID"]
+        css[name], css[f"{name} ID"] = own["css"], ""
+    texts, css = texts.fillna(NONE), css.fillna("")
+    for name, numbers in printed().items():
+        cells = [
+            each for mean, variance in numbers for each in (f"{mean:.2f} ± {variance:.2f}", "")
+        ]
+        at = (f"2 layers, width 512, modulus {PUBLISHED_MODULUS} (published)", name)
+        texts.loc[at, :], css.loc[at, :] = ["5", *cells], QUIET
+    notes = (
+        "Accuracy on tokens past the training length, %, mean ± standard deviation over the seeds "
+        f"that learned (at least {LEARNED:g}% within it); ID: on tokens within it",
+        "Published: arXiv 2403.00071v2, Table 1, ± variance; not run here, not ranked",
+        "Made by: " + "; ".join(sorted(read.tests["command"].dropna().unique())),
+    )
+    return Table("PosGen, out-of-distribution accuracy, %", texts, css, notes)
+
+
+def _range(counts: pd.Series) -> str:
+    return " to ".join(dict.fromkeys((f"{counts.min()}", f"{counts.max()}")))
+
+
+def _model(settings: dict[str, Any]) -> str:
+    """What was trained, in words."""
+    if not settings:
+        return "settings unknown"
+    shape, data = settings["architecture"], settings["data"]
+    kind, layers, width = (shape[name] for name in ("kind", "layers", "hidden"))
+    taught = f"{data.get('train', 10_000):,} sequences, {settings['epochs']} epochs"
+    modulus = data.get("modulus", PUBLISHED_MODULUS)
+    return f"{kind}, {layers} layers, width {width}, modulus {modulus}, {taught}"
+
+
+def loss_figure(read: PosGen) -> "Figure":
+    """Validation loss of one experiment against epoch: a panel for each sub-task.
+
+    Lines are means over seeds, bands hold all of them.
+
+    Raises:
+        ResultsError: a run's `metrics.csv` cannot be read.
+    """
+    own = read.tests[read.tests["trained"] == read.tests["tested"]]
+    parts = []
+    for run in own.to_dict("records"):
+        file = run["folder"] / "metrics.csv"
+        try:
+            losses = pd.read_csv(file)[["epoch", "validation_loss"]].astype("float64")
+        except (OSError, KeyError, ValueError) as error:
+            raise ResultsError(f"{file}: no validation curve can be read ({error})") from None
+        name = title(run["trained"], run["trained"])
+        parts.append(losses.assign(subtask=run["subtask"], name=name))
+    rows = pd.concat(parts)
+    subtasks = [subtask for subtask in SUBTASKS if rows["subtask"].eq(subtask).any()]
+    figure, grid = picture(3.2 * len(subtasks) + 0.6, 3.4, len(subtasks))
+    looks = method_looks(rows["name"])
+    for axes, subtask in zip(grid, subtasks, strict=True):
+        for name, part in rows[rows["subtask"] == subtask].groupby("name", sort=False):
+            at = part.groupby("epoch")["validation_loss"].agg(["mean", "min", "max"])
+            look = {**looks[str(name)], "marker": ""}
+            axes.plot(at.index, at["mean"], **look, linewidth=1.6)
+            axes.fill_between(at.index, at["min"], at["max"], color=look["color"], alpha=0.15, lw=0)
+        learned = own.loc[own["subtask"] == subtask, "learned"].any()
+        axes.set_title(SUBTASKS[subtask] + ("" if learned else " (not learned)"))
+        axes.set_xlabel("Epoch")
+    grid[0].set_ylabel("Validation NLL (nats/token)")
+    legend(figure, grid, "upper center", columns=4)
+    seeds = ", ".join(map(str, sorted(own["seed"].unique())))
+    note = f"{own['experiment'].iloc[0]} · mean over seeds {seeds}, bands: all seeds"
+    sign(figure, note, *sorted(own["command"].dropna().unique()))
+    return figure

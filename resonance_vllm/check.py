@@ -8,8 +8,9 @@ import json
 import os
 import shlex
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from resonance_vllm.config import (
@@ -21,15 +22,13 @@ from resonance_vllm.config import (
 )
 from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.verify import NoRope, RotaryReport, differences
+from resonance_vllm.verify import RotaryReport, differences
 
 LIBRARIES = ("transformers", "vllm")
 PLUGIN_GROUP, PLUGIN = "vllm.general_plugins", "resonance_rope"
 REGISTER = "resonance_vllm.vllm:register"
 _LOOK = 4096
 """Rows of a table from which frequencies are read."""
-
-Look = Callable[[], list[RotaryReport]]
 
 
 def report(
@@ -58,29 +57,35 @@ def report(
     Raises:
         RopeConfigError: the settings cannot be written for this model.
     """
-    limit, remarks = limit_of(model, rope, context_length), list[str]()
+    limit = limit_of(model, rope, context_length)
     hf = {"limit": limit, "overrides": hf_overrides(rope, model, context_length) if rope else {}}
     vllm: dict[str, Any] = {"limit": None}
+    lines: list[str] = []
     with contextlib.suppress(RopeConfigError):  # vLLM refuses it then
         served = vllm_hf_overrides(rope, model, context_length) if rope else {}
         serve = serve_command(path, served, context_length or limit)
         vllm = {"limit": limit, "overrides": served, "serve": serve}
-        remarks = about_vllm(rope, model, context_length) if rope else []
-    looks: dict[str, tuple[dict[str, Any], Look]] = {
-        "transformers": (hf, lambda: _hf_report(path, rope, context_length)),
-        "vllm": (vllm, lambda: _vllm_report(path, model, rope, context_length)),
-    }
-    held: dict[str, list[RotaryReport] | None] = {}
+        lines = about_vllm(rope, model, context_length) if rope else []
     sides: dict[str, Any] = {}
-    for library, (written, look) in looks.items():
+    held: dict[str, list[RotaryReport]] = {}
+    for library, written, look in (
+        ("transformers", hf, partial(_hf_report, path, rope, context_length)),
+        ("vllm", vllm, partial(_vllm_report, path, model, rope, context_length)),
+    ):
         if library not in libraries:
             sides[library] = {"not_asked": "by --library"}
         elif not installed(library):
             sides[library] = {"not_installed": f"{library} is not installed"}
         else:
-            held[library], side = _looked(look)
-            sides[library] = {**side, **written}
-    lines = [*_different(**held), *remarks] if len(held) == len(looks) else []
+            try:
+                held[library] = look()
+                sides[library] = {"modules": [_plain(each) for each in held[library]], **written}
+            except Exception as error:  # noqa: BLE001 - model code raises anything
+                sides[library] = {"refused": refusal(error), **written}
+    if len(held) == len(LIBRARIES):
+        lines = [*_different(**held), *lines]
+    elif held and any("refused" in side for side in sides.values()):
+        lines.append(f"refused: {next(iter(held))} alone runs it")
     return {**sides, "disagreements": lines}
 
 
@@ -96,15 +101,6 @@ def limit_of(
     with contextlib.suppress(RopeConfigError):
         return length_limit(model, rope, context_length)
     return None
-
-
-def _looked(look: Look) -> tuple[list[RotaryReport] | None, dict[str, Any]]:
-    """What a library built; any error that it raises on a config is its reason to refuse."""
-    try:
-        held = look()
-    except Exception as error:  # noqa: BLE001 - model code raises anything
-        return None, {"refused": refusal(error)}
-    return held, {"modules": [_plain(each) for each in held]}
 
 
 def _plain(held: RotaryReport) -> dict[str, Any]:
@@ -128,7 +124,10 @@ def _hf_report(path: str, rope: RopeSpec | None, length: int | None) -> list[Rot
 def _vllm_report(
     path: str, model: ModelPositions, rope: RopeSpec | None, length: int | None
 ) -> list[RotaryReport]:
-    return vllm_report(path, vllm_hf_overrides(rope, model, length) if rope else {}, length)
+    if rope is None:
+        return vllm_report(path, {}, length)
+    limit = length or length_limit(model, rope)
+    return vllm_report(path, vllm_hf_overrides(rope, model, length), limit)
 
 
 def vllm_report(
@@ -144,7 +143,7 @@ def vllm_report(
         max_model_len: longest sequence in tokens; None is what vLLM derives.
 
     Raises:
-        NoRope: the model has no RoPE; vLLM's own error where it refuses the model.
+        RopeConfigError: the model has no RoPE; vLLM's own error where it refuses the model.
     """
     import torch
 
@@ -182,7 +181,7 @@ def vllm_report(
             built = built_apart(engine, where, weights="cpu")
     held = rotary_report(built, config.hf_text_config)
     if not held:
-        raise NoRope(f"{type(built).__name__} has no rotary position embeddings in vLLM")
+        raise RopeConfigError(f"{type(built).__name__} has no rotary position embeddings in vLLM")
     return held
 
 
@@ -222,51 +221,35 @@ def plugin_problem() -> str | None:
     return None
 
 
-def remedy(model: ModelPositions, rope: RopeSpec | None, length: int) -> str:
-    """The setting that allows a context length in tokens above the limit."""
-    spec = rope or (model.known if model.scaled else None)
-    method = spec.rope_type if spec and spec.method.extension is not None else "yarn"
-    original = (spec.method.trained_length if spec else None) or model.original_length
-    return f"--rope {method}:factor={-(-length // original)}, or a shorter length"
-
-
 def about_vllm(
     rope: RopeSpec, model: ModelPositions, context_length: int | None = None
 ) -> list[str]:
     """What vLLM does otherwise by settings, beside what its modules hold at start-up."""
-    on_vllm = fixed_for_vllm(rope, model, context_length)
-    lines = []
+    on_vllm, lines = fixed_for_vllm(rope, model, context_length), []
     if rope.rope_type != on_vllm.rope_type:
         lines.append(
             f"type: {rope.rope_type} on transformers, {on_vllm.rope_type} on vLLM, which fixes "
             "frequencies at start-up; they agree for sequences of the served length"
         )
-    problem = None if on_vllm.is_stock else plugin_problem()
-    if problem:
+    if not on_vllm.is_stock and (problem := plugin_problem()):
         lines.append(f"plugin: {on_vllm.rope_type} will be refused by vLLM ({problem})")
     return lines
 
 
-def _different(
-    transformers: list[RotaryReport] | None, vllm: list[RotaryReport] | None
-) -> list[str]:
-    """Where the rotations of the two libraries differ, as sentences; None refused the model."""
-    if transformers is None or vllm is None:
-        alone = "vLLM" if vllm is None else "transformers"
-        return [] if transformers is vllm else [f"refused: {alone} alone refuses it"]
-    kinds = dict.fromkeys(one.layer_type for one in [*transformers, *vllm] if one.layer_type)
-    lines: list[str] = []
-    for kind in kinds or [None]:
-        where = f" of {kind}" if kind else ""
-        # A library that names no layer types has one rotation for all.
-        sides = [[o for o in side if o.layer_type in (kind, None)] for side in (transformers, vllm)]
-        if not all(sides):
-            alone = "transformers" if sides[0] else "vLLM"
-            lines.append(f"layers: a rotation{where} is held on {alone} alone")
-        for one, other in itertools.product(*sides):
-            if wrong := differences(other.turns, one.turns):
-                lines.append(f"rotation{where}: on vLLM {'; '.join(wrong)}")
-            if one.exact_phase != other.exact_phase:
-                exact = "transformers" if one.exact_phase else "vLLM"
-                lines.append(f"exact phase{where}: on {exact} alone")
-    return list(dict.fromkeys(lines))
+def _different(transformers: list[RotaryReport], vllm: list[RotaryReport]) -> list[str]:
+    """Where the rotations of the two libraries differ, as sentences.
+
+    A library that names no layer types has one rotation for all.
+    """
+    lines: dict[str, None] = {}
+    for one, other in itertools.product(transformers, vllm):
+        kinds = {one.layer_type, other.layer_type} - {None}
+        if len(kinds) > 1:
+            continue
+        where = "".join(["rotation", *(f" of {kind}" for kind in kinds)])
+        if wrong := differences(other.turns, one.turns):
+            lines[f"{where}: on vLLM {'; '.join(wrong)}"] = None
+        if one.exact_phase != other.exact_phase:
+            exact = "transformers" if one.exact_phase else "vLLM"
+            lines[f"{where}: exact phase on {exact} alone"] = None
+    return list(lines)

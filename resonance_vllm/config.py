@@ -4,11 +4,10 @@ The only place that makes the forms in which libraries and lm-eval read settings
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any
 
-from resonance_vllm.core.spec import LENGTH, METHODS, OWN_TYPES, STOCK_TYPES, RopeSpec
+from resonance_vllm.core.spec import LENGTH, OWN_TYPES, RopeSpec
 from resonance_vllm.errors import RopeConfigError, one_of
 from resonance_vllm.positions import (
     ModelPositions,
@@ -59,13 +58,6 @@ def length_limit(
     return limit
 
 
-def vllm_multiplies(model: ModelPositions, rope_type: str) -> bool:
-    """Whether vLLM multiplies `max_position_embeddings` by the factor of a type."""
-    if "gemma3" in str(model.model_type):
-        return False
-    return rope_type not in STOCK_TYPES or METHODS[rope_type].vllm_multiplies
-
-
 def with_rope(config: Any, rope: Mapping[str, Any], limit: int | None = None) -> Any:
     """Write complete settings into a transformers config, where its language model reads them.
 
@@ -108,11 +100,7 @@ def _for_transformers(rope: RopeSpec, model: ModelPositions, length: int | None)
     limit = length_limit(model, rope, length)
     original = rope.method.trained_length or model.with_length(limit).max_positions
     positions = original if rope.method.follows_length else limit
-    parameters = rope.method.for_transformers(rope.to_dict())
-    written = _written(rope, model, parameters, positions, original)
-    if model.original_max_position_embeddings is None:
-        written.pop(LENGTH, None)
-    return written
+    return _written(model, rope.to_dict(), positions, original)
 
 
 def vllm_hf_overrides(
@@ -121,28 +109,20 @@ def vllm_hf_overrides(
     """The `hf_overrides` of vLLM.
 
     vLLM fixes the frequencies when it starts, so `dynamic` is written as `ntk_aware` with the base
-    of the served length. `max_position_embeddings` is written so that vLLM derives the limit of
-    `length_limit`. Without a `max_model_len` in tokens the limit of the settings counts.
+    of the served length. It multiplies `max_position_embeddings` by factors of ours, so the engine
+    is to be given its `max_model_len`. Without one in tokens the limit of the settings counts.
     """
-    rope.refuse_unknown()
     fixed = fixed_for_vllm(rope, model, max_model_len)
     limit = length_limit(model, fixed, max_model_len)
     original = fixed.method.trained_length or limit
-    factor, positions = getattr(fixed.method, "factor", None), limit
-    if factor is not None and vllm_multiplies(model, fixed.rope_type):
-        # llama3 has a limit of its own
-        positions = original if int(original * factor) == limit else math.ceil(limit / factor)
     parameters = fixed.method.for_vllm(fixed.to_dict())
-    written = _written(fixed, model, parameters, positions, original)
-    if model.nested:
-        # There vLLM updates a dictionary key by key: what is shipped and not written stays.
-        rope_parameters = written["rope_parameters"]
-        if model.by_layer_type:
-            kind = global_layers(rope_parameters)
-            cancelled = dict.fromkeys(model.rope_parameters[kind])
-            rope_parameters[kind] = {**cancelled, **rope_parameters[kind]}
-        else:
-            written["rope_parameters"] = {**dict.fromkeys(model.rope), **rope_parameters}
+    if model.nested:  # vLLM updates a dictionary key by key there: what is shipped would stay
+        parameters = {**dict.fromkeys(model.rope), **parameters}
+    # vLLM's own linear multiplies it by the factor, its table too, but for Gemma 3
+    multiplied = fixed.rope_type == "linear" and "gemma3" not in str(model.model_type)
+    written = _written(model, parameters, original if multiplied else limit, original)
+    if fixed.method.name == "longrope":
+        written[LENGTH] = original  # vLLM reads it there
     compared = {COMPARED: True} if fixed.is_stock and not model.ships(fixed) else {}
     return {**model.in_place(written), **compared}
 
@@ -156,7 +136,7 @@ def fixed_for_vllm(rope: RopeSpec, model: ModelPositions, max_model_len: int | N
 
 
 def _written(
-    rope: RopeSpec, model: ModelPositions, parameters: Settings, positions: int, original: int
+    model: ModelPositions, parameters: Settings, positions: int, original: int
 ) -> dict[str, Any]:
     """Settings and the lengths that belong to them, under the keys that the model's config has."""
     parameters = {**model_keys(model.rope), **parameters}
@@ -167,7 +147,7 @@ def _written(
     if model.max_position_embeddings is not None:
         result["max_position_embeddings"] = positions
     # Where a config has this key at the top, both libraries let it win over the dictionary.
-    if model.original_max_position_embeddings is not None or rope.method.name == "longrope":
+    if model.original_max_position_embeddings is not None:
         result[LENGTH] = original
     return result
 
@@ -204,17 +184,17 @@ def model_args(
     limit = length_limit(model, rope, context_length)
     if context_length is not None and context_length > limit:
         raise RopeConfigError(
-            f"context_length: {context_length} is above the limit of {limit} tokens of "
-            f"{model.rope if rope is None else rope.to_dict()}; allowed: up to {limit}, or a "
-            "larger factor"
+            f"context_length: {context_length} is above the limit of {limit} tokens; allowed: up "
+            f"to {limit}, or a larger factor"
         )
     length, model = context_length or limit, model.with_length(limit)
     args: dict[str, Any] = {"pretrained": model_path}
     if library == "transformers":
-        written = {} if rope is None else {"rope_parameters": rope.to_dict()}
-        return {**args, **written, "max_length": length, "rope_precision": precision}
+        args |= {"max_length": length, "rope_precision": precision}
+        return args if rope is None else {**args, "rope_parameters": rope.to_dict()}
+    args["max_model_len"] = length
     if rope is not None:
         args["hf_overrides"] = vllm_hf_overrides(rope, model, length)
     elif length > model.max_positions:
         args["hf_overrides"] = model.in_place({"max_position_embeddings": length})
-    return {**args, "max_model_len": length}
+    return args

@@ -8,8 +8,6 @@ is built by the new config and compared.
 
 import contextlib
 import json
-import logging
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -21,14 +19,9 @@ from resonance_vllm.core.method import plain_frequencies
 from resonance_vllm.core.spec import LENGTH, RopeRequest, RopeSpec
 from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.files import parse_json, write_text
-from resonance_vllm.hub import loading, read_config
+from resonance_vllm.hub import read_config
 from resonance_vllm.positions import model_keys
 from resonance_vllm.verify import RotaryReport, differences, other_numbers
-
-# Files that hold weights: linked where the file system can, never rewritten.
-WEIGHTS = (".safetensors", ".bin", ".pt")
-
-logger = logging.getLogger(__name__)
 
 
 def export_checkpoint(checkpoint: Path, request: RopeRequest, out: Path) -> int:
@@ -36,7 +29,7 @@ def export_checkpoint(checkpoint: Path, request: RopeRequest, out: Path) -> int:
 
     Weights are hard-linked into the new folder `out`, or copied across file systems; of the other
     files only config.json is rewritten. Stock transformers builds the model by it first, without
-    weights, and has to turn as requested; vLLM, too, where it is installed.
+    weights, and has to turn as requested. What vLLM builds, `check` tells.
 
     Returns:
         Longest sequence in tokens, to be given to vLLM as `--max-model-len`.
@@ -44,9 +37,9 @@ def export_checkpoint(checkpoint: Path, request: RopeRequest, out: Path) -> int:
     Raises:
         RopeConfigError: no fixed list of factors has the method's frequencies, or the model's stock
             code would not turn by the config.
-        OSError: the checkpoint has no config.json, or `out` is there and no empty folder.
+        OSError: the checkpoint has no config.json, or `out` is there.
     """
-    if out.is_file() or (out.exists() and any(out.iterdir())):
+    if out.exists():
         raise FileExistsError(f"out: {out} is there already; give a new folder")
     model = ModelPositions.of_checkpoint(str(checkpoint))
     rope = model.complete(request)
@@ -55,8 +48,8 @@ def export_checkpoint(checkpoint: Path, request: RopeRequest, out: Path) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         (Path(scratch) / "config.json").write_text(content, encoding="utf-8")
         _compare(checkpoint, rope, scratch, asked)
-    out.mkdir(parents=True, exist_ok=True)
-    for source in sorted(checkpoint.iterdir()):
+    out.mkdir(parents=True)
+    for source in checkpoint.iterdir():
         if source.is_file() and source.name != "config.json":
             _place(source.resolve(), out / source.name)
     write_text(out / "config.json", content)
@@ -72,21 +65,13 @@ def _asked_rotation(checkpoint: Path, rope: RopeSpec) -> RotaryReport:
     if rope.method.follows_length or rope.method.switch_length is not None:
         raise RopeConfigError(
             f"rope_type: {rope.rope_type!r} cannot be exported: its frequencies change with the "
-            "length of the sequence, and a portable checkpoint holds one fixed list; allowed: "
-            "fixed methods, for example ntk_aware with the factor of one length"
+            "length of the sequence; allowed: ntk_aware with the factor of one length"
         )
-    with loading(str(checkpoint)):
-        one, *others = report_of_checkpoint(str(checkpoint), rope)
+    one, *others = report_of_checkpoint(str(checkpoint), rope)
     if any(each.layer_type is not None or each.inv_freq != one.inv_freq for each in (one, *others)):
-        raise RopeConfigError(
-            f"{one.module}: is one of several rotations of this model; allowed: models with one, "
-            "because a portable config holds one"
-        )
+        raise RopeConfigError(f"{one.module}: is one of several rotations; a portable config has 1")
     if not all(one.inv_freq):
-        raise RopeConfigError(
-            f"{one.module}: features of it stand still; allowed: models in which every feature "
-            "turns, because a list of divisors holds no frequency of 0"
-        )
+        raise RopeConfigError(f"{one.module}: some features stand still, which no divisor says")
     return one
 
 
@@ -130,34 +115,27 @@ def _config(
 
 def _compare(checkpoint: Path, rope: RopeSpec, exported: str, asked: RotaryReport) -> None:
     """Refuse unless stock code turns as asked by the config in a folder, and differs in no more."""
-    from resonance_vllm.check import installed, vllm_report
     from resonance_vllm.hf import on_meta, report_of_checkpoint
 
-    allowed = "allowed: families whose code takes frequencies and attention factor from longrope"
     try:
-        held = {"transformers": report_of_checkpoint(exported)}
+        held = report_of_checkpoint(exported)
         models = with_rope(read_config(str(checkpoint)), rope.to_dict()), read_config(exported)
-        wrong = other_numbers(*map(on_meta, models))
+        wrong = [words for *_, words in other_numbers(*map(on_meta, models))]
     except Exception as error:
-        raise RopeConfigError(f"rope_type: no model is built: {error}; {allowed}") from error
-    if installed("vllm"):
-        try:
-            held["vLLM"] = vllm_report(exported)
-        except Exception as error:  # noqa: BLE001 - model code raises anything
-            logger.warning("vLLM would not run this export: %s", error)
-    wrong += [
-        f"{each.module} of {library} holds {each.turns} ({'; '.join(different)})"
-        for library, reports in held.items()
-        for each in reports
-        if (different := differences(each.turns, asked.turns))
-    ]
+        raise RopeConfigError(f"rope_type: an exported config builds no model: {error}") from error
+    for each in held:
+        wrong += [f"{each.module}: {clause}" for clause in differences(each.turns, asked.turns)]
     if wrong:
-        raise RopeConfigError(f"rope_type: not what an exported config runs: {wrong[0]}; {allowed}")
+        raise RopeConfigError(
+            f"rope_type: not what an exported config runs: {wrong[0]}; allowed: families whose "
+            "code takes frequencies and attention factor from longrope"
+        )
 
 
 def _place(source: Path, target: Path) -> None:
-    if source.suffix in WEIGHTS:
-        with contextlib.suppress(OSError):  # another file system: a copy does as well
-            os.link(source, target)
+    """Link weights, where the file system can; copy other files."""
+    if source.suffix in (".safetensors", ".bin", ".pt"):
+        with contextlib.suppress(OSError):
+            target.hardlink_to(source)
             return
     shutil.copy2(source, target)

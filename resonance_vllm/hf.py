@@ -28,18 +28,18 @@ from resonance_vllm.core.maps import MappedMethod
 from resonance_vllm.core.spec import OWN_TYPES, RopeSpec
 from resonance_vllm.errors import RopeConfigError, one_of
 from resonance_vllm.hf_rotary import (
-    CODE_ERRORS,
     WRITTEN,
     InFloat32,
     Turning,
     built_anew,
+    code_of,
     remove_hooks,
     rope_function,
     turning,
 )
 from resonance_vllm.hub import read_config
 from resonance_vllm.positions import by_layer, of_present_layers, text_config, windowed
-from resonance_vllm.verify import NoRope, RotaryReport
+from resonance_vllm.verify import RotaryReport, other_numbers
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +125,10 @@ def apply_rope(
                 with_rope(config, settings.to_dict())
         _build_rotary_modules_again(inner)
         if not as_built:
-            _scale_scores_again(inner)
+            with torch.device("meta"):
+                anew = type(inner)(inner.config)
+            for module, key, number, _ in other_numbers(inner, anew):
+                setattr(module, key, number)  # made of settings by a constructor (DeepSeek's scale)
         return _applied(inner, settings, precision)
     except RopeConfigError:
         if spec is not None:
@@ -141,27 +144,22 @@ def report_of_checkpoint(
     Weights and tokenizer are not read.
 
     Raises:
-        NoRope: the model has no RoPE, or transformers does not know the model.
-        RopeConfigError: the config cannot be read, or a module does not turn as asked.
+        RopeConfigError: transformers does not know the model, it has no RoPE, or a module does not
+            turn as asked.
     """
     register()
     config = read_config(path)
     if isinstance(config, Mapping):
         version, kind = transformers.__version__, config.get("model_type")
-        raise NoRope(f"transformers {version} does not know model type {kind!r}")
+        raise RopeConfigError(f"transformers {version} does not know model type {kind!r}")
     spec = _to_apply(rope, config)
     if spec is not None:
         with_rope(config, spec.to_dict(), limit)
-    try:
+    with code_of(type(config)):
         built = on_meta(config)
-    except CODE_ERRORS as error:
-        raise NoRope(
-            f"rope_type: the code of {type(config).__name__} does not build with it: "
-            f"{type(error).__name__}: {error}"
-        ) from error
     reports = _applied(built, spec, "model")
     if not reports:
-        raise NoRope(f"{type(config).__name__} builds no rotary module: a model without RoPE")
+        raise RopeConfigError(f"{type(config).__name__} builds no rotary module")
     return reports
 
 
@@ -194,7 +192,7 @@ def _model_class(config: Any) -> Any:
     for found in vars(importlib.import_module(module)).values():  # of a text part (Step 3.5)
         if isinstance(found, type) and getattr(found, "config_class", None) is type(config):
             return found
-    raise NoRope(f"transformers has no model class for {type(config).__name__}")
+    raise RopeConfigError(f"transformers has no model class for {type(config).__name__}")
 
 
 def layer_types(module: nn.Module) -> list[str | None]:
@@ -248,16 +246,6 @@ def _build_rotary_modules_again(model: Any) -> None:
             module.register_buffer(key, buffer.to(device), persistent=False)
 
 
-def _scale_scores_again(model: Any) -> None:
-    """Let attention have the numbers that its constructor makes of settings (DeepSeek's scale)."""
-    with torch.device("meta"):
-        anew = dict(type(model)(model.config).named_modules())
-    for name, module in model.named_modules():
-        if hasattr(module, "layer_idx") and name in anew:
-            scales = {k: v for k, v in vars(anew[name]).items() if isinstance(v, float)}
-            vars(module).update({k: v for k, v in scales.items() if k in vars(module)})
-
-
 def _applied(model: Any, spec: RopeSpec | None, precision: str) -> list[RotaryReport]:
     """Put hooks on a model whose configs hold its settings, and compare.
 
@@ -271,8 +259,7 @@ def _applied(model: Any, spec: RopeSpec | None, precision: str) -> list[RotaryRe
     reached = {
         kind: False
         for kind, rope in ropes.items()
-        if not windowed(kind)
-        and (every or rope.get("rope_type") in OWN_TYPES or rope.get("ramp") == "wavelength")
+        if not windowed(kind) and (every or rope.get("rope_type") in OWN_TYPES)
     }
     reports: list[RotaryReport] = []
     hooks: list[tuple[Any, Turning | None]] = []
@@ -287,7 +274,7 @@ def _applied(model: Any, spec: RopeSpec | None, precision: str) -> list[RotaryRe
             exact = hook is not None and hook.exact
             reports.append(RotaryReport(name, kind, inv_freq, scale, exact))
     if not all(reached.values()):
-        raise NoRope(
+        raise RopeConfigError(
             f"rope_parameters: would be ignored: {type(model).__name__} of model_type "
             f"{getattr(model.config, 'model_type', None)!r} has no rotary module that reads them"
         )

@@ -37,8 +37,6 @@ SUPPORTED = (
     "olmo2", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss", "starcoder2",
 )  # fmt: skip
 """Model types of the text model whose answers equal the definition (tests/rope/test_maps.py)."""
-# Options of other attention functions that change the result.
-_UNSUPPORTED = ("softcap", "position_bias", "head_mask", "sinks", "s_aux")
 _PLAIN: tuple[Part, ...] = (Part(),)
 _BEFORE = "_attention_before_map"
 """Attribute of a model: the attention function that it had before a map."""
@@ -118,13 +116,10 @@ def plain_attention(
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys of a cache, which end with those of the queries.
+    """The keys of a cache `[rows, kv_heads, m, head_dim]`, which end with those of the queries.
 
-    Attributes:
-        key: `[rows, kv_heads, m, head_dim]`.
-        value: like `key`.
-        first: position of each row's first key; negative where padding comes first.
-        pads: keys at the beginning of each row that are padding.
+    `first` is the position of each row's first key, negative where padding comes first; `pads` says
+    how many keys at its beginning are padding.
     """
 
     key: Tensor
@@ -146,9 +141,8 @@ class Keys:
 class Pass:
     """One forward pass: where its queries stand, and what its layers have in common.
 
-    Args:
-        position_ids: `[rows, n]`, or `[axes, rows, n]` with equal axes; a row's last one counts,
-            because padding may have any.
+    Of `position_ids`, `[rows, n]` or `[axes, rows, n]` with equal axes, a row's last one counts:
+    padding may have any.
     """
 
     def __init__(self, position_ids: Tensor) -> None:
@@ -188,14 +182,8 @@ def attend(
 ) -> Tensor:
     """Attention of queries `[rows, heads, n, head_dim]` over all parts of the keys, float32.
 
-    Args:
-        now: the forward pass.
-        query: rotated as the cached keys are.
-        keys: of the cache.
-        parts: of the position map.
-        moved: how queries and keys are turned on; None where no part needs it.
-        scale: factor of the scores.
-        lowest: position of the first key that a query in a window sees; None is 0.
+    Queries are rotated as the cached keys are; `moved` turns both on, where a part needs it. The
+    first key that a query in a window sees is at `lowest`; None is 0.
     """
     at = now.at.clamp(min=0).expand(query.shape[0], -1)
     blocks: dict[int, list[Partial]] = {}
@@ -277,10 +265,7 @@ def _grouped(
 class Moved(RopeHook):
     """Before a rotary module with a map: it turns keys to where the map keeps them.
 
-    Args:
-        hook: behind the same module.
-        source: name of the module with the family's rotation.
-        config: of the language model.
+    `hook` stands behind the same module, `source` is the Python module of the family's rotation.
     """
 
     def __init__(self, hook: Turning, source: str, config: Any) -> None:
@@ -321,10 +306,7 @@ class Moved(RopeHook):
     def turned(
         self, states: Tensor, at: Tensor, wanted: Positions | None, case: Hashable
     ) -> Tensor:
-        """Queries or keys of positions `at`, turned on to where a part wants them.
-
-        By the family's own rotation, in float32 or wider.
-        """
+        """States of positions `at`, turned on to where a part wants them by the family's code."""
 
         def make() -> CosSin | None:
             by = (at if wanted is None else wanted(at)) - self.method.kept_at(at)
@@ -387,22 +369,20 @@ def position_map_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None = None,
-    dropout: float = 0.0,
+    *,
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attention function in transformers' interface, for inference.
+    """Attention function in transformers' interface, for inference: `[rows, n, heads, head_dim]`.
 
     `query` is `[rows, heads, n, head_dim]`, `key` and `value` `[rows, kv_heads, m, head_dim]`, the
     last `n` of them new; `attention_mask` `[rows, m]` is True where there is no padding.
 
-    Returns:
-        `[rows, n, heads, head_dim]` in the query's dtype, and None for the weights.
-
     Raises:
         RopeConfigError: the model or its cache needs what parts of a softmax cannot express.
     """
-    _refuse_options(module, query, dropout, kwargs)
+    if torch.is_grad_enabled() and query.requires_grad:
+        raise RopeConfigError("position map: no gradients; allowed: under torch.no_grad()")
     rows, m = len(query), key.shape[2]
     pads = (0,) * rows
     if attention_mask is not None:
@@ -428,17 +408,3 @@ def position_map_attention(
     keys = Keys(key, value, first, pads)
     out = attend(now, query, keys, parts, moved, scale=scale, lowest=lowest)
     return out.to(query.dtype).transpose(1, 2).contiguous(), None
-
-
-def _refuse_options(module: nn.Module, query: Tensor, dropout: float, options: Any) -> None:
-    """Raise RopeConfigError for what changes attention in a way that the parts do not know."""
-    foreign = [name for name in _UNSUPPORTED if options.get(name) is not None]
-    if foreign or dropout:
-        raise RopeConfigError(
-            f"position map: {type(module).__name__} needs {', '.join(foreign) or 'dropout'}; "
-            "allowed: plain softmax attention"
-        )
-    if torch.is_grad_enabled() and query.requires_grad:
-        raise RopeConfigError(
-            "position map: no gradients; allowed: inference under torch.no_grad()"
-        )

@@ -8,9 +8,8 @@ that show which feature stands where.
 import contextlib
 import copy
 import functools
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from difflib import get_close_matches
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -20,15 +19,16 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from resonance_vllm.core import frequencies, phase
 from resonance_vllm.core.frequencies import Rotation
 from resonance_vllm.core.method import Method
-from resonance_vllm.core.spec import LENGTH, RopeRequest, RopeSpec
+from resonance_vllm.core.spec import LENGTH, RopeSpec
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.positions import Settings, by_layer, pairs_whole_heads
+from resonance_vllm.positions import ModelPositions, Settings, by_layer, unscaled_type
 from resonance_vllm.verify import Turns, differences, refusal
 
 WRITTEN = ("rope_parameters", "max_position_embeddings", LENGTH, "head_dim")
 """Attributes of a config that settings change."""
-CODE_ERRORS = (AttributeError, LookupError, NameError, RuntimeError, TypeError, ValueError)
-"""What model code raises on settings that it does not know, and past the trained length."""
+CODE_ERRORS = (
+    AssertionError, AttributeError, LookupError, NameError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
 _MOST_AXES = 4
 """Of positions; transformers has three for images and films."""
 _FOLLOWED = "families whose model code follows rope_parameters"
@@ -36,36 +36,12 @@ _FOLLOWED = "families whose model code follows rope_parameters"
 # What is asked.
 
 
-def spec_of(config: Any, rope: Mapping[str, Any]) -> RopeSpec:
-    """The settings in a dictionary of a config, with the lengths that the config knows.
-
-    Keys of the model's own may stand beside those of the method.
-
-    Raises:
-        RopeConfigError: a value is wrong, or a key is a misspelt one of the method.
-    """
-    kind = RopeRequest.from_dict({"rope_type": rope.get("rope_type", rope.get("type"))}).type
-    known, given = kind.key_names(), dict[str, Any]()
-    for key, value in rope.items():
-        if key in known and value is not None:
-            given[key] = value
-        elif key not in known and (near := get_close_matches(key, known, 1, 0.88)):
-            raise RopeConfigError(f"{key}: unknown setting; did you mean {near[0]!r}?")
-    positions = getattr(config, "max_position_embeddings", None)
-    original = given.get(LENGTH) or getattr(config, LENGTH, None) or positions
-    if LENGTH in known and original is not None:
-        given[LENGTH] = int(original)
-        kind.method.fill(given, int(positions or original))
-    return RopeSpec.of(kind, given)
-
-
 def rotation_of(
     config: Any, layer_type: str | None, length: int | None = None
 ) -> tuple[RopeSpec, Rotation, float]:
     """What a rotary module of a config is asked to turn by: settings, rotation, attention factor.
 
-    The base method is computed by transformers' own function, so that rotated sizes and attention
-    factors are those of the family.
+    How many features turn says transformers' own function for the family.
 
     Args:
         config: of the language model.
@@ -76,13 +52,13 @@ def rotation_of(
         RopeConfigError: the settings are wrong.
     """
     rope = by_layer(config)[layer_type]
-    spec = spec_of(config, rope)
-    by_library, name = spec.base_is_stock, spec.method.name
-    if name != "proportional" and pairs_whole_heads(config) and rope.get("partial_rotary_factor"):
-        by_library, name = False, "proportional"  # Gemma 4: a part of the features stands still
-    elif not by_library or name == "default":
+    spec = replace(ModelPositions.of_config(config), rope_parameters=rope).shipped()
+    name = spec.method.name
+    if unscaled_type(config, layer_type) != "default" and rope.get("partial_rotary_factor"):
+        name = "proportional"  # a part of the features stands still
+    elif name == "default" or not (spec.is_stock or name == "proportional"):
         name = "linear"  # by 1: plain RoPE is no function of the registry
-    ours = {"type", "ramp", *(() if by_library else spec.method.key_names())}
+    ours = {"type", *(() if name == spec.method.name else spec.method.key_names())}
     ours -= set(Method.model_fields)
     stock = {key: value for key, value in rope.items() if key not in ours} | {"rope_type": name}
     if name != spec.method.name:
@@ -96,8 +72,8 @@ def rotation_of(
         )
     if spec.is_stock:  # to the bit
         return spec, frequencies.rotation(spec, found.double()), scale
-    base = frequencies.base_frequencies(spec, found, length, by_library=by_library)
-    return spec, frequencies.rotation(spec, base), scale if by_library else spec.method.scale()
+    base = frequencies.base_frequencies(spec.method, found, length)
+    return spec, frequencies.rotation(spec, base), spec.method.scale()
 
 
 def _with_settings(config: Any, kind: str | None, rope: Settings) -> Any:
@@ -133,16 +109,21 @@ def _float32() -> Iterator[None]:
 # What a module answers.
 
 
-def built_anew(cls: Any, config: Any) -> Any:
-    """A rotary module of a class made anew, on the CPU and in float32."""
+@contextlib.contextmanager
+def code_of(what: type) -> Iterator[None]:
+    """What model code raises on settings that it does not know, as a RopeConfigError."""
     try:
-        with torch.device("cpu"), _float32(), torch.no_grad():
-            return cls(config)
+        yield
     except CODE_ERRORS as error:
         raise RopeConfigError(
-            f"rope_type: the code of {cls.__name__} does not build with "
-            f"{config.rope_parameters}: {type(error).__name__}: {error}"
+            f"rope_type: the code of {what.__name__} fails with it: {type(error).__name__}: {error}"
         ) from error
+
+
+def built_anew(cls: Any, config: Any) -> Any:
+    """A rotary module of a class made anew, on the CPU and in float32."""
+    with code_of(cls), torch.device("cpu"), _float32(), torch.no_grad():
+        return cls(config)
 
 
 def held_turns(module: Any, kind: str | None) -> Turns:
@@ -168,7 +149,9 @@ def turning(
     try:
         spec, rotation, scale = rotation_of(module.config, kind)
         wanted = Turns(rotation.inv_freq, scale)
-        held = Turns(held.inv_freq, _amplitude(built, kind, spec))
+        with code_of(type(built)):
+            _, amplitudes = ask(built, kind, torch.ones(1, 1, dtype=torch.int64))
+        held = Turns(held.inv_freq, float(amplitudes.max()))
         if wrong := differences(held, wanted):
             raise refusal(spec, f"{name} ({type(module).__name__})", wrong, held, _FOLLOWED)
         hook = _hook(built, kind, spec, rotation, scale)
@@ -177,17 +160,6 @@ def turning(
             raise
         return None, held
     return hook, Turns(held.inv_freq, scale) if hook is None else wanted
-
-
-def _amplitude(built: Any, kind: str | None, spec: RopeSpec) -> float:
-    """What a module multiplies cos and sin by; a RopeConfigError where its code fails."""
-    try:
-        return float(ask(built, kind, torch.ones(1, 1, dtype=torch.int64))[1].max())
-    except CODE_ERRORS as error:
-        raise RopeConfigError(
-            f"rope_type: the code of {type(built).__name__} fails with {spec.rope_type!r}: "
-            f"{type(error).__name__}: {error}"
-        ) from error
 
 
 def _hook(
@@ -201,14 +173,10 @@ def _hook(
     hook = Turning(kind, method, rotation, scale, *places_of(built, kind, len(rotation.inv_freq)))
     if method.follows_length:
         hook.switch = method.trained_length or built.config.max_position_embeddings
-        hook.at_length = functools.partial(_rotation_at, built.config, kind)
+        hook.at_length = functools.partial(rotation_of, built.config, kind)
     elif switch is not None:
-        hook.switch, hook.beyond = switch, _rotation_at(built.config, kind, switch + 1)
+        hook.switch, hook.beyond = switch, rotation_of(built.config, kind, switch + 1)[1]
     return hook
-
-
-def _rotation_at(config: Any, kind: str | None, length: int) -> Rotation:
-    return rotation_of(config, kind, length)[1]
 
 
 def ask(module: Any, kind: str | None, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -279,17 +247,9 @@ class Turning(RopeHook):
     """Behind a rotary module's `forward`: the family's answer, with angles of ours.
 
     A row of positions gets the frequencies of its own length, whatever the other rows hold and
-    whatever was read before.
-
-    Attributes:
-        kind: the layer type that it is for.
-        method: what was asked for.
-        rotation: up to the length from which on others apply.
-        scale: attention factor.
-        places: the feature at each place of cos.
-        axes: the axis of each feature, where positions have several.
-        switch: length in tokens beyond which `beyond` applies; None where there is none.
-        at_length: the rotation of a length beyond `switch`, where each has its own.
+    whatever was read before: those of `rotation` up to `switch` tokens, then those of `beyond`, or
+    of `at_length`, which is `rotation_of` a length. `places` has the feature at each place of cos,
+    `axes` the axis of each feature.
     """
 
     kind: str | None
@@ -300,7 +260,7 @@ class Turning(RopeHook):
     axes: Tensor
     switch: int | None = None
     beyond: Rotation | None = None
-    at_length: Callable[[int], Rotation] | None = None
+    at_length: Callable[[int], tuple[RopeSpec, Rotation, float]] | None = None
     exact: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -345,7 +305,7 @@ class Turning(RopeHook):
         rows = list(angles.unbind(-3))
         for row, length in enumerate((last + 1).tolist()):
             if length > self.switch:
-                rotation = self.at_length(length).to(positions.device)
+                rotation = self.at_length(length)[1].to(positions.device)
                 rows[row] = phase.angles(positions[..., row, :], rotation, dtype)
         return torch.stack(rows, -3)
 

@@ -45,13 +45,11 @@ def read_config(path: str, revision: str | None = None) -> Any:
         logging.getLogger("transformers.modeling_rope_utils").setLevel(logging.ERROR)
         return transformers.AutoConfig.from_pretrained(name, revision=revision)
     except Exception as error:
+        reason = reason_of(error)
         if local:
-            raise RopeConfigError(
-                f"config.json of {path}: transformers cannot read it: {reason_of(error)}"
-            ) from error
+            raise RopeConfigError(f"config.json of {path}: cannot be read: {reason}") from error
         raise OSError(
-            f"model: there is no folder {shown(path)}, and the hub gives no such model: "
-            f"{reason_of(error)}"
+            f"model: there is no folder {shown(path)}, and the hub gives no such model: {reason}"
         ) from error
 
 

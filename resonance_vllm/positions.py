@@ -26,6 +26,8 @@ Settings = dict[str, Any]
 
 QUERY_SCALE_BETA = "llama_4_scaling_beta"
 """Mistral's code scales queries by this and by the trained length, whatever the method is."""
+_SCALE_FOLLOWS = ("factor", "mscale", "mscale_all_dim", LENGTH)
+"""Keys from which methods make the attention factor."""
 LENGTH_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
 """What the length of a sequence is called in config.json files, by families without RoPE too."""
 
@@ -59,9 +61,8 @@ def global_layers(rope: Mapping[str, Any]) -> str:
     wide = without_window(rope)
     if len(wide) != 1:
         raise RopeConfigError(
-            f"rope_type: the model has a RoPE for each of {', '.join(map(str, rope))}, and not one "
-            "alone for layers without a window, which methods change; allowed: no method, which "
-            "runs it as shipped"
+            f"rope_type: of {', '.join(map(str, rope))} not one alone is for layers without a "
+            "window, which methods change; allowed: no method, which runs the model as shipped"
         )
     return wide[0]
 
@@ -89,14 +90,12 @@ def model_keys(rope: Mapping[str, Any]) -> Settings:
     return {key: value for key, value in rope.items() if key not in _METHOD_KEYS - read}
 
 
-def pairs_whole_heads(config: Any) -> bool:
-    """Whether dimensions are paired over the whole head, of which a part turns (Gemma 4)."""
-    return str(config.model_type).startswith("gemma4")
-
-
 def unscaled_type(config: Any, layer_type: str | None) -> str:
-    """A family's type without scaling: `default`, or `proportional` on Gemma 4's global layers."""
-    whole = pairs_whole_heads(config) and not windowed(layer_type)
+    """A family's type without scaling: `default`, or `proportional` on Gemma 4's global layers.
+
+    There dimensions are paired over the whole head, of which a part turns.
+    """
+    whole = str(config.model_type).startswith("gemma4") and not windowed(layer_type)
     return "proportional" if whole else "default"
 
 
@@ -142,11 +141,8 @@ def _length(value: object) -> int | None:
 class ModelPositions:
     """What limits and requests need of a model's config, that of its language model if nested.
 
-    A value of an unexpected kind counts as absent; whatever needs it reports that it is missing.
-
-    Attributes:
-        rope_parameters: its dictionary, or one a layer type; `rope_scaling` of older files.
-        nested: keys under which the language model's config stands in the model's.
+    Values of an unexpected kind count as absent. `rope_parameters` has one dictionary, or one a
+    layer type; `nested` the keys under which the language model's config stands in the model's.
     """
 
     model_type: str | None = None
@@ -228,10 +224,7 @@ class ModelPositions:
     def max_positions(self) -> int:
         """`max_position_embeddings`, or RopeConfigError if there is none."""
         if self.max_position_embeddings is None:
-            raise RopeConfigError(
-                "max_position_embeddings: the model's config has none of at least 1; allowed: a "
-                "context length with the request"
-            )
+            raise RopeConfigError("max_position_embeddings: the model's config has none")
         return self.max_position_embeddings
 
     @property
@@ -279,17 +272,16 @@ class ModelPositions:
         if self.plain:
             return None
         shipped = self.known
-        if shipped is None:
+        if shipped is None or rope.resonance < shipped.resonance:
             return self.rope
         kept = shipped.method.name == "default" or rope.method == shipped.method
-        return None if kept and rope.resonance >= shipped.resonance else self.rope
+        return None if kept else self.rope
 
     def complete(self, rope: RopeRequest | Mapping[str, Any]) -> RopeSpec:
-        """A request with what the model's config knows filled in.
+        """A request with the base, lengths and shared keys that the model's config knows.
 
-        Filled in: `rope_theta`, the trained length, `partial_rotary_factor`, and, where the model
-        already uses the same method, that method's keys. `resonance` alone is Resonance on what
-        the checkpoint ships. A shipped scaling that is replaced is logged, once for each pair.
+        Where the model ships the same method, with that method's keys. `resonance` alone is
+        Resonance on what it ships. A shipped scaling that is replaced is logged once.
 
         Raises:
             RopeConfigError: a key is unknown or missing, a value is not allowed, the model has no
@@ -299,28 +291,21 @@ class ModelPositions:
         kind = request.type
         if self.by_layer_type:
             global_layers(self.rope_parameters)  # there is one
-        if kind.name == RESONANCE and self.scaled:
-            kind = self._resonant()
+        if kind.name == RESONANCE and self.scaled:  # on what is shipped
+            method = self.shipped().method
+            kind = RopeType(PREFIX + method.name, method=type(method), resonance=True)
+            if method.follows_length:
+                raise RopeConfigError(
+                    f"rope_type: 'resonance' alone on the {method.name!r} that this checkpoint "
+                    "ships, whose wavelengths change with every token; allowed: a method with its "
+                    "factor, such as resonance_yarn:factor=4"
+                )
         spec = self._spec(kind, request.given)
         if self.replaced(spec):
-            spec = self._spec(kind, request.given, replaced=True)
             _log_replaced(spec.rope_type, shown(self.rope))
         return spec
 
-    def _resonant(self) -> RopeType:
-        """The type of Resonance on what the checkpoint ships."""
-        method = self.shipped().method
-        if method.follows_length:
-            raise RopeConfigError(
-                f"rope_type: 'resonance' alone on the {method.name!r} that this checkpoint ships, "
-                "whose wavelengths change with every token; allowed: a method with its factor, "
-                "such as resonance_yarn:factor=4"
-            )
-        return RopeType.read(RESONANCE if method.name == "default" else PREFIX + method.name)
-
-    def _spec(
-        self, kind: RopeType, written: Mapping[str, Any], *, replaced: bool = False
-    ) -> RopeSpec:
+    def _spec(self, kind: RopeType, written: Mapping[str, Any]) -> RopeSpec:
         given = self._kept(kind.method, written)
         if "rope_theta" not in given:
             raise RopeConfigError(
@@ -328,9 +313,9 @@ class ModelPositions:
                 "model: it has no RoPE, or one that its code fixes; give rope_theta if its code "
                 "reads one"
             )
-        if LENGTH in kind.key_names():
+        if LENGTH in kind.method.key_names():
             if LENGTH not in given:
-                given[LENGTH] = self._trained_length(kind.method, given, replaced)
+                given[LENGTH] = self._trained_length(kind.method, given)
             kind.method.fill(given, self.max_position_embeddings or given[LENGTH])
         return RopeSpec.of(kind, given)
 
@@ -345,26 +330,22 @@ class ModelPositions:
         rope = self.rope
         keys = method.key_names() if method is self._method else list(Method.model_fields)
         shipped = {key: rope[key] for key in keys if key in rope}
-        for key, sources in method.derived.items():
-            # An explicit attention factor belongs to the factor beside it.
-            if any(source in written and written[source] != rope.get(source) for source in sources):
-                shipped.pop(key, None)
+        # An explicit attention factor belongs to the settings that it would follow from.
+        if any(written.get(key, rope.get(key)) != rope.get(key) for key in _SCALE_FOLLOWS):
+            shipped.pop("attention_factor", None)
         return {**shipped, **written}
 
-    def _trained_length(
-        self, method: type[Method], given: Mapping[str, Any], replaced: bool
-    ) -> int:
+    def _trained_length(self, method: type[Method], given: Mapping[str, Any]) -> int:
         """`L` of a request that does not state it."""
         # `dynamic` scales from the config's length, but where a base of its own stands beside it
         # (HunYuan's `alpha`)
         follows = self._method and self._method.follows_length and not model_keys(self.rope)
         if self.stated_length or not self.scaled or "factor" not in self.rope or follows:
             return self.original_length
-        if replaced:
+        if method is not self._method or any(given[key] != self.rope.get(key) for key in given):
             raise RopeConfigError(
                 f"{LENGTH}: not in the config of this {self.model_type!r} model, which ships "
-                f"{shown(self.rope)} and has {self.max_positions} positions; give the length that "
-                "it was trained on before that scaling"
+                f"{shown(self.rope)}; give the length that it was trained on before that scaling"
             )
         factor = given.get("factor")
         if method.positions_multiplied and isinstance(factor, int | float) and factor >= 1:

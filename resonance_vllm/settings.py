@@ -1,13 +1,12 @@
-"""Typed models of settings, with pydantic's errors in the form of `resonance_vllm.errors`."""
+"""Typed models of settings; pydantic's messages, a line for each field that is wrong."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from resonance_vllm.errors import SettingError, UserError, hint, near, not_allowed
+from resonance_vllm.errors import SettingError, UserError, hint, shown
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -63,40 +62,27 @@ def read(
     try:
         return model.model_validate(content)
     except ValidationError as wrong:
-        raise error("\n".join(sentences(wrong, content, where))) from None
+        raise error("\n".join(_lines(wrong, content, where))) from None
 
 
 Place = tuple[int | str, ...]
 
-_WORDS = {
-    "Input should be ": "",
-    " should have at": " of at",
-    "a valid integer": "a whole number",
-    "a valid number": "a number",
-    "a valid boolean": "true or false",
-    "a valid string": "text",
-    "a valid dictionary": "a mapping",
-    "a valid list": "a list",
-    "a valid tuple": "a list",
-    "greater than or equal to": "a number of at least",
-    "less than or equal to": "a number of at most",
-    "greater than": "a number above",
-    "less than": "a number below",
-}
-"""Of pydantic's messages, in plain English."""
 
-
-def sentences(wrong: ValidationError, content: object, where: str = "") -> list[str]:
-    """What is wrong, a sentence for each field, in the order in which pydantic found it."""
+def _lines(wrong: ValidationError, content: object, where: str) -> Iterator[str]:
+    """What is wrong, a line for each field; of a union, the member that got farthest."""
     found: dict[Place, list[ErrorDetails]] = {}
     for problem in wrong.errors(include_url=False):
         found.setdefault(_place(problem, content), []).append(problem)
-    return [
-        _sentence(".".join([where] * bool(where) + [str(part) for part in place]), problems)
-        for place, problems in found.items()
-        # of a union, the member that got farthest
-        if not any(other != place and other[: len(place)] == place for other in found)
-    ]
+    for place, problems in found.items():
+        if any(other != place and other[: len(place)] == place for other in found):
+            continue
+        start = ".".join([where] * bool(where) + [str(part) for part in place])
+        errors = [each["ctx"]["error"] for each in problems if each["type"] == "value_error"]
+        ours = [each for each in errors if isinstance(each, UserError)]
+        if ours:  # each line begins with a field of this place
+            yield from (f"{start}.{line}" if start else line for line in str(ours[0]).split("\n"))
+        else:
+            yield ": ".join([start] * bool(start) + [_said(problems)])
 
 
 def _place(problem: ErrorDetails, content: object) -> Place:
@@ -112,29 +98,13 @@ def _place(problem: ErrorDetails, content: object) -> Place:
     return (*kept, *problem["loc"][-1:]) if absent else tuple(kept)
 
 
-def _sentence(place: str, problems: Sequence[ErrorDetails]) -> str:
+def _said(problems: Sequence[ErrorDetails]) -> str:
+    """The messages of pydantic with the given value, or the words of a validator of ours."""
     first = problems[0]
     if first["type"] == "missing":
-        return f"{place}: missing"
-    errors = [each["ctx"]["error"] for each in problems if each["type"] == "value_error"]
-    for error in errors:
-        if isinstance(error, UserError):  # each line begins with a field of this place
-            start = f"{place}." if place else ""
-            return "\n".join(start + line for line in str(error).split("\n"))
-    if len(errors) == len(problems):
-        return f"{place}: {errors[0]}" if place else str(errors[0])
-    allowed = " or ".join(dict.fromkeys(_allowed(problem) for problem in problems))
-    message = not_allowed(place or "settings", first["input"], allowed)
-    literals = [each["msg"] for each in problems if each["type"] == "literal_error"]
-    return message + near(first["input"], re.findall(r"'([^']*)'", " ".join(literals)))
-
-
-def _allowed(problem: ErrorDetails) -> str:
-    if problem["type"] == "value_error":
-        return str(problem["ctx"]["error"]).rpartition("allowed: ")[2]
-    text = problem["msg"]
-    if problem["type"] == "literal_error":  # `'a', 'b' or 'c'`
-        text = text.replace("'", "").replace(" or ", ", ")
-    for theirs, ours in _WORDS.items():
-        text = text.replace(theirs, ours)
-    return text
+        return "missing"
+    kinds = {each["type"] for each in problems}
+    said = [str(e["ctx"]["error"]) if e["type"] == "value_error" else e["msg"] for e in problems]
+    value = first["input"]
+    quoted = kinds != {"value_error"} and not isinstance(value, Mapping | list | tuple)
+    return " or ".join(dict.fromkeys(said)) + (f" ({shown(value)} given)" if quoted else "")

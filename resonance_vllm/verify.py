@@ -4,21 +4,16 @@ The same rules count for stock types and for ours: frequencies, number of featur
 factor. Torch is imported where it is needed.
 """
 
-import contextlib
 import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from resonance_vllm.core.method import Method, Tensor
+from resonance_vllm.core.method import Tensor
 from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.errors import RopeConfigError
 
 CLOSE = 1e-4
 """Relative tolerance: far above float32's rounding, far below what tells two methods apart."""
-
-
-class NoRope(RopeConfigError):  # noqa: N818 - it describes a model
-    """A model without RoPE, or one that its library refuses; the message is the reason."""
 
 
 class Turns(NamedTuple):
@@ -36,7 +31,7 @@ class Turns(NamedTuple):
 
 @dataclass(frozen=True)
 class RotaryReport:
-    """The rotation of one module, for one layer type where it has several.
+    """The rotation of one module, of one layer type where it has several.
 
     Attributes:
         module: its name in the model, `model.rotary_emb`.
@@ -60,53 +55,36 @@ class RotaryReport:
         return Turns(torch.tensor(self.inv_freq, dtype=torch.float64), self.attention_factor)
 
 
-def differences(held: Turns, requested: Method | Turns, *, close: float = CLOSE) -> list[str]:
-    """How a rotation differs from a method's formula, or from certain frequencies.
-
-    With a formula the order of features does not matter, because some families have their own, and
-    features that stand still are left out.
-
-    Args:
-        held: what a module turns by.
-        requested: a method without Resonance, up to the trained length, or frequencies in the
-            module's order.
-        close: relative tolerance.
+def differences(held: Turns, asked: Turns, *, close: float = CLOSE) -> list[str]:
+    """How a rotation differs from the one that was asked for, within a relative tolerance.
 
     Returns:
         Clauses of a sentence; none where they are the same.
     """
     wrong = []
-    found = held.inv_freq.detach().cpu().double()
-    if isinstance(requested, Turns):
-        expected, scale = requested.inv_freq.detach().cpu().double(), requested.attention_factor
-        turning = expected >= 0
-    else:
-        found, scale = found.sort().values, requested.scale()
-        turning, expected = found > 0, found
-        with contextlib.suppress(RopeConfigError):  # divisors for another number of features
-            expected = requested.frequencies(2 * len(found)).sort().values
+    found, expected = (each.inv_freq.detach().cpu().double() for each in (held, asked))
     if len(found) != len(expected):
         wrong.append(f"{len(found)} features turn, not {len(expected)}")
-    else:
-        apart = ~((found - expected).abs() <= close * expected) & turning
-        if apart.any():
-            wrong.append(f"{int(apart.sum())} of {len(found)} frequencies differ")
-    if not math.isclose(held.attention_factor, scale, rel_tol=close):
-        wrong.append(f"the attention factor is {held.attention_factor:.6g}, not {scale:.6g}")
+    elif apart := int((~((found - expected).abs() <= close * expected)).sum()):
+        wrong.append(f"{apart} of {len(found)} frequencies differ")
+    scale, wanted = held.attention_factor, asked.attention_factor
+    if not math.isclose(scale, wanted, rel_tol=close):
+        wrong.append(f"the attention factor is {scale:.6g}, not {wanted:.6g}")
     return wrong
 
 
-def other_numbers(model: Any, other: Any) -> list[str]:
+def other_numbers(model: Any, other: Any) -> list[tuple[Any, str, float, str]]:
     """Numbers that the modules of two models hold and that differ, rotary ones aside.
 
-    Model code scales its softmax by such (DeepSeek).
+    Model code scales its softmax by such (DeepSeek). Module, attribute, value in the other model,
+    and all of it in words.
     """
     found, others = [], dict(other.named_modules())
     for name, module in model.named_modules():
         for key, value in vars(module).items() if "Rotary" not in type(module).__name__ else ():
             there = getattr(others.get(name), key, value)
-            if isinstance(value, float) and there != value:
-                found.append(f"{name}.{key} is {value} and not {there}")
+            if isinstance(value, float) and isinstance(there, float) and there != value:
+                found.append((module, key, there, f"{name}.{key} is {value} and not {there}"))
     return found
 
 

@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from resonance_vllm.config import COMPARED, ModelPositions, length_limit
-from resonance_vllm.core.frequencies import base_frequencies, rotation
+from resonance_vllm.core.frequencies import base_frequencies, formula, rotation
 from resonance_vllm.core.phase import cos_sin_table
 from resonance_vllm.core.spec import LENGTH, OWN_TYPES, RESONANCE, RopeSpec, RopeType
 from resonance_vllm.errors import RopeConfigError
@@ -35,8 +35,8 @@ from resonance_vllm.positions import (
     unscaled_type,
     windowed,
 )
-from resonance_vllm.verify import CLOSE, NoRope, Turns, differences, refusal
-from resonance_vllm.vllm_held import Given, frequencies_of, held_turns, rotary_modules, table_of
+from resonance_vllm.verify import CLOSE, Turns, differences, refusal
+from resonance_vllm.vllm_held import Given, held_turns, rotary_modules, table_of
 
 # Named after the package, below vLLM's own logger: that one has a handler in every process.
 logger = logging.getLogger("vllm.resonance_vllm")
@@ -108,12 +108,11 @@ def asked_of(rope: Mapping[str, Any], shipped: Mapping[str, Any], length: int) -
     Raises:
         RopeConfigError: a key is unknown or missing, a value is not allowed, or vLLM cannot run it.
     """
-    own = {"rope_type", *RopeType.read(rope.get("rope_type")).key_names()}
+    own = {"rope_type", *RopeType.read(rope.get("rope_type")).method.key_names()}
     spec = RopeSpec.from_dict(
         {k: v for k, v in rope.items() if k in own or k not in {*shipped, *_OF_VLLM}}
     )
     spec.method.for_vllm({"rope_type": spec.rope_type})  # refuses what vLLM cannot run
-    spec.refuse_unknown()
     spec = dataclasses.replace(spec, method=spec.method.at_length(length))
     kept = {k: v for k, v in shipped.items() if k in {*model_keys(shipped), _SHARE}}
     return Asked(spec, {**kept, **rope} if is_ours(rope) else rope)
@@ -167,17 +166,16 @@ def shipped_config(model: Any) -> Any:
 
 
 class TaggedBase(float):
-    """A base of rotation that knows the settings it stands for.
+    """A base of rotation that knows the settings it stands for, and the rows that are needed.
 
-    `by_library`: the dictionary around it has the YaRN that they start from; else it is plain RoPE,
-    which they change by the ratio that they change plain frequencies.
+    vLLM's kernels do not check: a position without a row reads foreign memory.
     """
 
     spec: RopeSpec
-    by_library: bool
+    rows: int
 
 
-def tagged(rope: Mapping[str, Any], spec: RopeSpec, positions: int, plain: str) -> dict[str, Any]:
+def tagged(rope: Mapping[str, Any], spec: RopeSpec, rows: int, plain: str) -> dict[str, Any]:
     """The dictionary that model files see in place of ours.
 
     It is YaRN where ours is, because code of DeepSeek scales its softmax by it; not on positions of
@@ -185,13 +183,12 @@ def tagged(rope: Mapping[str, Any], spec: RopeSpec, positions: int, plain: str) 
     plain RoPE, under the family's name for it. It is complete: model files read keys unasked.
     """
     base = TaggedBase(spec.method.rope_theta)
-    base.spec = spec
-    yarn = spec.method.name == "yarn" and spec.base_is_stock
-    base.by_library = yarn and plain == "default" and _AXES not in rope
-    if base.by_library:
+    base.spec, base.rows = spec, max(rows, spec.method.length_limit(rows))
+    yarn = spec.method.name == "yarn" and spec.method.runs_stock
+    if yarn and plain == "default" and _AXES not in rope:
         seen = spec.method.for_vllm({**spec.method.written(), "rope_type": "yarn"})
     else:
-        seen = {**_NEUTRAL, LENGTH: spec.method.trained_length or positions, "rope_type": plain}
+        seen = {**_NEUTRAL, LENGTH: spec.method.trained_length or rows, "rope_type": plain}
     share = {_SHARE: rope[_SHARE]} if _SHARE in rope else {}
     return {**seen, **model_keys(rope), **share, "rope_theta": base}
 
@@ -199,14 +196,14 @@ def tagged(rope: Mapping[str, Any], spec: RopeSpec, positions: int, plain: str) 
 @contextlib.contextmanager
 def _shown_as_stock(config: Any, asked: Mapping[str | None, Asked], served: int) -> Iterator[None]:
     """The text model's config with `tagged` dictionaries in place of ours."""
-    rope, positions = config.rope_parameters, config.max_position_embeddings
+    rope, rows = config.rope_parameters, max(config.max_position_embeddings, served)
     shown: dict[str | None, Any] = copy.deepcopy(by_layer(config))
     for kind, (spec, own) in asked.items():
-        shown[kind] = tagged(own, spec, positions, unscaled_type(config, kind))
+        shown[kind] = tagged(own, spec, rows, unscaled_type(config, kind))
     changes = {
         "rope_parameters": shown.get(None, {**rope, **shown}),
         # Layers that keep a rotation of their own get a table of so many rows.
-        "max_position_embeddings": max(positions, served),
+        "max_position_embeddings": rows,
     }
     before = {key: getattr(config, key) for key in changes}
     vars(config).update(changes)  # some config classes check what is set
@@ -230,10 +227,10 @@ def resonance_yarn() -> Any:
 
         def _compute_cos_sin_cache(self) -> torch.Tensor:
             """The table, float32 `[rows, rotary_dim]`: cos of every feature, then sin."""
-            yarn = self._compute_inv_freq(self.scaling_factor)
-            made = rotation(self.spec, base_frequencies(self.spec, yarn))
-            self.resonance = Given(self.spec, made, self.mscale)
-            return cos_sin_table(made, self.mscale, self.rows, device=yarn.device)
+            made = formula(self.spec, self.rotary_dim)
+            self.resonance = Given(self.spec, made, self.spec.method.scale())
+            device = torch.get_default_device()
+            return cos_sin_table(made, self.resonance.scale, self.rows, device=device)
 
     return ResonanceYaRNScalingRotaryEmbedding
 
@@ -274,33 +271,21 @@ def _wrap_get_rope(original: Wrapped) -> Wrapped:
     return get_rope
 
 
-def _served() -> int:
-    """Longest sequence of the engine in tokens; 0 where none is configured."""
-    from vllm.config import get_current_vllm_config
-
-    model = get_current_vllm_config().model_config
-    return int(model.max_model_len) if model else 0
-
-
 def _own_rope(original: Wrapped, given: dict[str, Any]) -> Any:
     """Build (or find) the embedding for a call of `get_rope` with a tagged base."""
     from vllm.model_executor.layers.rotary_embedding import _ROPE_DICT
 
     rope, apart = given["rope_parameters"], apart_now.get()
     base: TaggedBase = rope["rope_theta"]
-    # vLLM's kernels do not check: a position without a row reads foreign memory.
-    length = base.spec.method.length_limit(given["max_position"])
-    rows = max(length, given["max_position"], _served())
-    rows = min(rows, apart.rows) if apart else rows
+    rows = min(base.rows, apart.rows) if apart else max(base.rows, given["max_position"])
     # vLLM keeps modules by their arguments, and plain layers may have the same.
     given = {**given, "rope_parameters": {**rope, "resonance": f"{base.spec} {rows}"}}
     key = ("resonance_vllm", str(given))
     if key not in _ROPE_DICT:
-        own_class = base.by_library and rope["rope_type"] == "yarn"
-        module = _yarn(given, base, rows) if own_class else original(**given)
-        if base.by_library:
-            _verify_formula(module, base.spec)
-        _ROPE_DICT[key] = module if own_class else _changed(module, base, rows)
+        if base.spec.method.name == rope["rope_type"] == "yarn":
+            _ROPE_DICT[key] = _yarn(given, base, rows)
+        else:
+            _ROPE_DICT[key] = _changed(original(**given), base, rows)
         logger.info("rope_type %s: %d positions in the table", base.spec.rope_type, rows)
     return _ROPE_DICT[key]
 
@@ -315,18 +300,10 @@ def _yarn(given: Mapping[str, Any], base: TaggedBase, rows: int) -> Any:
     )  # fmt: skip
 
 
-def _verify_formula(module: Any, spec: RopeSpec) -> None:
-    """Refuse a YaRN of vLLM for which a model file dropped a key, or put another in its place."""
-    held = Turns(frequencies_of(module), module.mscale)
-    if wrong := differences(held, spec.method):
-        where = f"{type(module).__name__} in vLLM"
-        raise refusal(spec, where, wrong, held, "settings that this model's code reads")
-
-
 def _changed(module: Any, base: TaggedBase, rows: int) -> Any:
     """A module that vLLM built, with another table."""
-    stock = base_frequencies(base.spec, frequencies_of(module), by_library=base.by_library)
-    made, scale = rotation(base.spec, stock), base.spec.method.scale()
+    turning = base_frequencies(base.spec.method, held_turns(module).inv_freq)
+    made, scale = rotation(base.spec, turning), base.spec.method.scale()
     name, old = table_of(module)
     table = cos_sin_table(made, scale, max(rows, len(old)), dtype=old.dtype, device=old.device)
     setattr(module, name, table)
@@ -361,7 +338,7 @@ def _wrap_initialize_model(original: Wrapped) -> Wrapped:
         except (AttributeError, KeyError, TypeError) as error:  # code with a form of its own
             raise RopeConfigError(
                 f"rope_type: {first.rope_type!r}: the code of {config.architecture} in vLLM does "
-                f"not build with it: {type(error).__name__}: {error}; allowed: what it reads"
+                f"not build with it: {type(error).__name__}: {error}"
             ) from error
         if of_transformers:
             from resonance_vllm import hf
@@ -384,35 +361,34 @@ def _verify(model: nn.Module, config: Any, asked: Mapping[str | None, Asked]) ->
             continue  # keeps a rotation of its own
         reached, held = True, held_turns(module)
         close = max(CLOSE, 2 * torch.finfo(table_of(module)[1].dtype).eps)
-        if given is not None:
-            wrong = differences(held, Turns(given.rotation.inv_freq, given.scale), close=close)
-            if wanted is None and kind is not None:
-                wrong.append(f"layers of type {kind} were to keep theirs")
-        else:
-            assert wanted is not None
+        if wanted is None:
+            wrong = [f"layers of type {kind} were to keep theirs"] if kind else []
+        elif given is None:
             wrong = _stock_differs(module, held, wanted, unscaled_type(config, kind), close)
+        else:
+            wrong = differences(held, Turns(given.rotation.inv_freq, given.scale), close=close)
         if wrong:
-            spec = wanted.spec if wanted else given.spec  # type: ignore[union-attr]
             where = f"{name} ({type(module).__name__}) in vLLM"
             allowed = "transformers (hf-long), or models whose code in vLLM reads rope_parameters"
-            raise refusal(spec, where, wrong, held, allowed)
+            raise refusal(next(iter(asked.values())).spec, where, wrong, held, allowed)
     if not reached:
-        raise NoRope(
+        raise RopeConfigError(
             f"rope_type: it reached no module: {type(model).__name__} has no rotary position "
-            "embeddings in vLLM; allowed: models with RoPE"
+            "embeddings in vLLM"
         )
 
 
 def _stock_differs(module: Any, held: Turns, asked: Asked, plain: str, close: float) -> list[str]:
     """How a module that was given nothing of ours differs from what was asked."""
+    method = asked.spec.method
     if is_ours(asked.rope):
         return ["the model's code fixes its rotation"]
-    wrong = differences(held, asked.spec.method, close=close)
     if _AXES in asked.rope and not getattr(module, _AXES, None):
-        wrong.append("positions of one axis turn it, and those of this model have several")
-    if "proportional" == plain != asked.spec.method.name:
-        wrong.append("dimensions of this family are paired over whole heads")
-    return wrong
+        return ["positions of one axis turn it, and those of this model have several"]
+    if "proportional" == plain != method.name:
+        return ["dimensions of this family are paired over whole heads"]
+    wanted = Turns(method.frequencies(2 * len(held.inv_freq)), method.scale())
+    return differences(held, wanted, close=close)
 
 
 # Other settings in a running engine.
@@ -444,10 +420,7 @@ class RopeWorker:
         from resonance_vllm.vllm_exchange import exchange
 
         if not register.cache_info().currsize:
-            raise RopeConfigError(
-                "set_rope: vLLM did not load the plugin of resonance_vllm in this process: "
-                f"{plugin_problem() or 'its log says why'}"
-            )
+            raise RopeConfigError(f"set_rope: vLLM did not load the plugin: {plugin_problem()}")
         reports = exchange(self.get_model(), self.vllm_config, rope)
         return [dataclasses.asdict(each) for each in reports]
 
@@ -458,10 +431,7 @@ def _wrap_collective_rpc(original: Wrapped) -> Wrapped:
     @functools.wraps(original)
     def collective_rpc(self: Any, method: Any, *args: Any, **kwargs: Any) -> Any:
         if method == "set_rope" and not self.reset_prefix_cache(reset_connector=True):
-            raise RopeConfigError(
-                "set_rope: requests are running, whose keys are turned by the settings before; "
-                "allowed: after the last answer"
-            )
+            raise RopeConfigError("set_rope: requests are running; allowed: after the last answer")
         return original(self, method, *args, **kwargs)
 
     return collective_rpc

@@ -14,9 +14,9 @@ from torch import nn
 from resonance_vllm.config import COMPARED
 from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.positions import by_layer, by_layer_type, global_layers, model_keys
-from resonance_vllm.verify import NoRope, RotaryReport, other_numbers
+from resonance_vllm.verify import RotaryReport, other_numbers
 from resonance_vllm.vllm import Apart, apart_now, shipped_config
-from resonance_vllm.vllm_held import frequencies_of, rotary_modules, rotary_report, table_of
+from resonance_vllm.vllm_held import rotary_modules, rotary_report, table_of
 
 _ANOTHER = "allowed: an engine of its own"
 
@@ -58,7 +58,9 @@ def exchange(model: nn.Module, engine: Any, rope: Mapping[str, Any] | None) -> l
     text, served = wanted.model_config.hf_text_config, int(wanted.model_config.max_model_len)
     tables = [table_of(module)[1] for _, _, module in rotary_modules(model, text)]
     if not tables:
-        raise NoRope(f"rope_type: {type(model).__name__} has no rotary position embeddings")
+        raise RopeConfigError(
+            f"rope_type: {type(model).__name__} has no rotary position embeddings"
+        )
     try:
         fresh = built_apart(
             wanted, Apart(tables[0].device, max(map(len, tables)), for_running=True)
@@ -67,7 +69,7 @@ def exchange(model: nn.Module, engine: Any, rope: Mapping[str, Any] | None) -> l
         raise _refused(f"{type(model).__name__} is not built without weights: {error}") from error
     pairs = _pairs(model, fresh, text)
     if others := other_numbers(model, fresh):
-        raise _refused(others[0])
+        raise _refused(others[0][-1])
     new = {id(module): _rows(other, served) for module, other in pairs}
     for module, other in pairs:
         name, table = table_of(module)
@@ -135,8 +137,10 @@ def _rows(module: Any, rows: int) -> torch.Tensor:
     if len(table) >= rows:
         return table
     positions = torch.arange(rows, dtype=torch.float32, device=table.device)
-    turned = torch.outer(positions, frequencies_of(module).to(table.device))
-    scale = getattr(module, "mscale", 1.0)
+    yarn = hasattr(module, "mscale")
+    found = module._compute_inv_freq(module.scaling_factor if yarn else module.base)
+    scale = module.mscale if yarn else 1.0
+    turned = torch.outer(positions, found.to(table.device))
     longer = torch.cat((turned.cos() * scale, turned.sin() * scale), dim=-1)
     if not torch.equal(longer[: len(table)], table):
         raise _refused(f"{type(module).__name__} has {len(table)} positions of {rows} served")

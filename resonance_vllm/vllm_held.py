@@ -22,13 +22,6 @@ class Given(NamedTuple):
     scale: float
 
 
-def frequencies_of(module: Any) -> torch.Tensor:
-    """What vLLM computes for a module, radians a token `[features]`."""
-    yarn = getattr(module, "mscale", None) and getattr(module, "scaling_factor", None)
-    found: torch.Tensor = module._compute_inv_freq(yarn or module.base)
-    return found
-
-
 def table_of(module: Any) -> tuple[str, torch.Tensor]:
     """The buffer of a module that holds cos and sin by position, and its name."""
     for name, buffer in module.named_buffers(recurse=False):

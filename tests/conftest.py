@@ -149,7 +149,7 @@ def _answers(url: str) -> bool:
 def without_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where vLLM is not installed: a process of it for each question takes half a minute."""
     import resonance_vllm.check
-    from resonance_vllm.verify import NoRope
+    from resonance_vllm.errors import RopeConfigError
 
     seen = resonance_vllm.check.installed
     monkeypatch.setattr(
@@ -157,7 +157,7 @@ def without_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
     def not_asked(*_: object, **__: object) -> None:
-        raise NoRope("vLLM is not asked in this test")
+        raise RopeConfigError("vLLM is not asked in this test")
 
     monkeypatch.setattr("resonance_vllm.check.vllm_report", not_asked)
 

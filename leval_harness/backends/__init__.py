@@ -6,13 +6,12 @@ from leval_harness.backends.registry import (
     backend_class,
     libraries,
     library_of,
-    reading_once,
     register,
     set_rope,
     take_over,
 )
 
 __all__ = [
-    "OWN_BACKENDS", "CannotExchange", "backend_class", "libraries", "library_of", "reading_once",
-    "register", "set_rope", "take_over",
+    "OWN_BACKENDS", "CannotExchange", "backend_class", "libraries", "library_of", "register",
+    "set_rope", "take_over",
 ]  # fmt: skip

@@ -5,7 +5,6 @@ encoded again (blank lines, half a character) although it reached the limit.
 """
 
 from collections import deque
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,32 +58,22 @@ def record_answer_ends(lm: Any) -> AnswerEnds | None:
 
 
 def _hf_ends(lm: Any, output: Any, options: dict[str, Any]) -> list[bool]:
-    """Ends of a batch of `HFLM`, which passes all arguments of `_model_generate` by name."""
+    """Ends of a batch of `HFLM`, which passes all arguments of `_model_generate` by name.
+
+    The limit ended a row that has all its tokens, none that ends an answer, and no stop string.
+    """
     width = options["context"].shape[1]
-    limit, until = options["max_length"] - width, options["stop"]
     ids = getattr(lm.model.generation_config, "eos_token_id", None)
     end_tokens = {*(ids if isinstance(ids, list | tuple) else [ids]), lm.tokenizer.eos_token_id}
-    rows = output[:, width:].tolist()
-    return [reached_limit(row, lm.tok_decode(row), limit, end_tokens, until) for row in rows]
+    ends = []
+    for row in output[:, width:].tolist():
+        text, whole = lm.tok_decode(row), len(row) >= options["max_length"] - width
+        stopped = any(stop and stop in text for stop in options["stop"])
+        ends.append(whole and not stopped and end_tokens.isdisjoint(row))
+    return ends
 
 
 def _vllm_ends(lm: Any, output: Any, options: dict[str, Any]) -> list[bool]:
     """Ends of a batch of `VLLM`, whose engine reports why an answer ended."""
     generated = options.get("generate", False)  # else log-likelihoods
     return [each.outputs[0].finish_reason == "length" for each in output if generated]
-
-
-def reached_limit(
-    tokens: Sequence[int], text: str, limit: int, end_tokens: Collection[int], until: Sequence[str]
-) -> bool:
-    """Whether the generation limit ended an answer.
-
-    Args:
-        tokens: New tokens of a row. Padding or end tokens can follow the end of the answer.
-        text: The decoded tokens, stop strings included.
-        limit: Largest number of new tokens.
-        end_tokens: Token ids that end an answer.
-        until: Stop strings; empty ones are ignored.
-    """
-    ended = any(token in end_tokens for token in tokens)
-    return len(tokens) >= limit and not ended and not any(stop and stop in text for stop in until)

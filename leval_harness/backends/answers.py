@@ -46,17 +46,12 @@ def greedy(options: Mapping[str, Any]) -> dict[str, Any]:
 class StopStrings(StoppingCriteria):
     """Stop each row at its first stop string, searched in its last tokens as lm-eval does.
 
-    lm-eval's own criteria end a batch only where all rows have the same stop string.
-
-    Args:
-        tokenizer: The model's.
-        until: The strings.
-        start: Length of the prompt's ids.
+    lm-eval's own criteria end a batch only where all rows have the same stop string. `start` is the
+    length of the prompts in tokens.
     """
 
     def __init__(self, tokenizer: Any, until: Sequence[str], start: int) -> None:
-        self.tokenizer = tokenizer
-        self.start = start
+        self.tokenizer, self.start = tokenizer, start
         self.until = [stop for stop in until if stop]
         # Two tokens more than a string takes: the model may have cut it in another way.
         lengths = [len(tokenizer.encode(stop, add_special_tokens=False)) for stop in self.until]

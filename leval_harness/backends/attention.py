@@ -34,10 +34,9 @@ class SharedLayer(DynamicLayer):
     The layer of rows holds their own tokens after a text. The attention function finds the prefix
     at the keys that it gets, as their attribute `prefix`.
 
-    Args:
-        prefix: of rows, keys and values `[1, kv_heads, length, head_dim]` of the text before them,
-            empty where there is none. None is the layer of a text.
-        expected: tokens for which there shall be room when the buffer grows.
+    `prefix` of rows is keys and values `[1, kv_heads, length, head_dim]` of the text before them,
+    empty where there is none; None is the layer of a text. A buffer that grows has room for
+    `expected` tokens.
     """
 
     is_croppable = False

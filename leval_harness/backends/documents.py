@@ -1,22 +1,17 @@
 """Which texts begin alike, and in what order they are read so that each token is read once."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 REPEATED = 0.01
 """Share of tokens that may be read again so that more rows are answered in one batch."""
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Texts with a common prefix that is read first.
+class Batch(NamedTuple):
+    """Numbers of texts, and the token ids that they begin with, which are read first.
 
-    Attributes:
-        prefix: token ids.
-        rows: numbers of the texts; none where only the prefix is read, and later batches go on
-            from it.
+    Without `rows` only the prefix is read, and later batches go on from it.
     """
 
     prefix: list[int]
@@ -69,12 +64,9 @@ def batches(texts: Sequence[list[int]], most: Sequence[int], least: int = 1) -> 
 
 
 def sized(widths: Mapping[int, int], most: int, tokens: int) -> Iterator[list[int]]:
-    """Divide rows into batches, the narrow ones first.
+    """Divide rows, whose `widths` are own tokens, into batches, the narrow ones first.
 
-    Args:
-        widths: own tokens of each row, by its number.
-        most: largest number of rows of a batch.
-        tokens: largest number of own tokens of a batch of several rows, padding included.
+    A batch has at most `most` rows, and several of them at most `tokens`, padding included.
     """
     batch: list[int] = []
     for row in sorted(widths, key=widths.__getitem__):

@@ -54,13 +54,11 @@ class Head:
             with torch.no_grad():
                 hidden = decoder(input_ids=tokens, use_cache=False).last_hidden_state
                 own = model(input_ids=tokens, use_cache=False).logits
-                same = torch.equal(output(hidden), own)
+                if decoder is not model and torch.equal(output(hidden), own):
+                    self.decoder, self.output = decoder, output
         # Other people's models may lack any of these methods; calling the whole model always works.
         except Exception as error:  # noqa: BLE001
             logger.info("logits come from the whole model: %s", error)
-            return
-        if same and decoder is not model:
-            self.decoder, self.output = decoder, output
 
     def states(self, rows: Sequence[list[int]], first: int = 0, past: Any = None) -> Tensor:
         """What `logits` takes, from position `first` of the rows on.
@@ -102,12 +100,9 @@ class Head:
 def token_scores(head: Head, states: Tensor, targets: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Scores of targets from the `states` `[positions, ...]` of `head`, one before each target.
 
-    Softmax is float32 whatever the model's dtype is; logits are made for a slice of the positions
-    at a time.
-
     Returns:
-        Natural logarithm of each target's probability, float32, and whether the target is the most
-        probable token; both `[positions]`, on the CPU.
+        Natural logarithm of each target's probability, float32 whatever the model's dtype is, and
+        whether the target is the most probable token; both `[positions]`, on the CPU.
     """
     goal = torch.tensor(list(targets), dtype=torch.long, device=states.device)
     width = head.model.config.get_text_config(decoder=True).vocab_size

@@ -56,10 +56,10 @@ class HF(HFLM):
         self._rope, self._precision = rope_parameters, rope_precision or "model"
         self._limit = arguments.get("max_length")
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        reading = loading(pretrained) if isinstance(pretrained, str) else nullcontext()
-        with reading:
+        loaded = not isinstance(pretrained, str)
+        with nullcontext() if loaded else loading(pretrained):
             super().__init__(pretrained, device=device, **arguments)
-        if not isinstance(pretrained, str):
+        if loaded:
             hf.apply_rope(self.model, rope_parameters, self._precision)
         self._asked_for: Any = self.batch_size_per_gpu
         self._one_at_a_time()
@@ -67,16 +67,7 @@ class HF(HFLM):
     def set_rope(
         self, rope: Mapping[str, Any] | None, precision: str, context_length: int | None
     ) -> None:
-        """Exchange the RoPE settings of the loaded model.
-
-        Args:
-            rope: complete settings; None is the checkpoint as shipped.
-            precision: `float32` or `model`, of the rotation.
-            context_length: longest sequence in tokens; None is that of the model's config.
-
-        Raises:
-            CannotExchange: the model has to be loaded anew for these settings.
-        """
+        """As `registry.set_rope`."""
         try:
             hf.apply_rope(self.model, rope, precision)
         except RopeConfigError as error:

@@ -71,7 +71,7 @@ class HFLong(HF):
     def set_rope(
         self, rope: Mapping[str, Any] | None, precision: str, context_length: int | None
     ) -> None:
-        """As for `HF`. How the model shares texts is found anew."""
+        """As `registry.set_rope`. How the model shares texts is found anew."""
         self.__dict__.pop("reuse", None)
         super().set_rope(rope, precision, context_length)
 
@@ -120,10 +120,7 @@ class HFLong(HF):
     ) -> None:
         """Read what prompts share, and let lm-eval's `generate_until` answer those that go on.
 
-        Args:
-            texts: token ids of prompts.
-            places: number of each.
-            answer: takes the numbers of prompts.
+        `answer` takes the `places` of prompts whose token ids are `texts`.
         """
         reader = self._reader()
         # Padding would change answers that depend on earlier tokens.
@@ -159,9 +156,8 @@ class HFLong(HF):
 
     def _alone(self, prompt: list[int], options: Mapping[str, Any]) -> bool:
         """Whether a prompt cannot share a text; the first for each reason is logged."""
-        reason = "" if prompt else "empty prompt"
-        reason = reason or self._too_long(len(prompt) + options["max_gen_toks"])
-        reason = reason or must_run_alone(options)
+        too_long = self._too_long(len(prompt) + options["max_gen_toks"])
+        reason = too_long or must_run_alone(options) if prompt else "empty prompt"
         if reason and reason not in self._reasons:
             logger.warning("requests that share no text: %s", reason)
             self._reasons.add(reason)
@@ -199,13 +195,9 @@ class HFLong(HF):
     ) -> list[tuple[float, bool]]:
         """Sum of log-probabilities of given tokens, and whether greedy decoding would give them.
 
-        A request unpacks to (cache key or None, context ids, scored ids). Softmax and sum are
-        float32 or wider whatever the model's dtype is.
+        A request unpacks to (cache key or None, context ids, scored ids).
         """
-        passages = []
-        for request in requests:
-            key, context, scored = request
-            passages.append(Passage(context, scored, self.max_length, key))
+        passages = [Passage(context, ids, self.max_length, key) for key, context, ids in requests]
         # Closed at once where the cache raises: what runs a model is switched back.
         with closing(self._scored(passages, disable_tqdm, share=True)) as finished:
             for passage in finished:
@@ -224,10 +216,8 @@ class HFLong(HF):
             `(correct, logprob)` for each request, each of `len(token_ids) - 1` items for positions
             1, 2, …; log-probabilities are natural and computed in float32.
         """
-        passages = []
-        for request in requests:
-            (tokens,) = getattr(request, "args", request)
-            passages.append(Passage(tokens[:1], tokens[1:], self.max_length))
+        asked = [getattr(request, "args", request)[0] for request in requests]
+        passages = [Passage(tokens[:1], tokens[1:], self.max_length) for tokens in asked]
         list(self._scored(passages, disable_tqdm, share=False))
         return [(each.correct.tolist(), each.logprob.tolist()) for each in passages]
 
@@ -256,11 +246,7 @@ class HFLong(HF):
 
     @contextmanager
     def _running(self, total: int, title: str, disable_tqdm: bool) -> Iterator[Any]:
-        """Answer requests with progress, from the state in which the model was loaded.
-
-        Raises:
-            UserError: memory did not suffice.
-        """
+        """Answer requests with progress, from the state in which the model was loaded."""
         from accelerate.utils.memory import should_reduce_batch_size
 
         self.forget()
@@ -276,7 +262,7 @@ class HFLong(HF):
             known = isinstance(error, MemoryError | torch.OutOfMemoryError)
             if not known and not should_reduce_batch_size(error):
                 raise
-            first = (str(error).splitlines() or [type(error).__name__])[0][:200]
+            first = str(error).partition("\n")[0][:200]
             raise UserError(
                 f"out of memory: {first}; set a smaller prefill_chunk (now "
                 f"{self.prefill_chunk or f'{CHUNK}, and whole texts that share nothing'}) "

@@ -19,16 +19,11 @@ logger = logging.getLogger(__name__)
 class Passage:
     """Tokens of which a part at the end is scored; what is too long is cut on the left.
 
-    Args:
-        context: token ids, at least one.
-        scored: token ids after it, at least one and at most `max_length`.
-        max_length: what the model can read.
-        key: lm-eval's key of the request, None where its answer is not cached.
+    `key` is lm-eval's key of the request, None where its answer is not cached.
 
     Attributes:
         inputs: What the model reads: context and scored tokens without the last.
         targets: Scored tokens; target `i` is predicted at input `first + i`.
-        first: First scored input position.
         logprob: Natural logarithm of each target's probability, float32 `[targets]`.
         correct: Whether the target is the most probable token, bool `[targets]`.
     """
@@ -67,16 +62,10 @@ class Passage:
 def scored(
     head: Head, reader: Reader | None, passages: Sequence[Passage], chunk: int | None
 ) -> Iterator[Passage]:
-    """Score passages, what they share once, in the order that reads least.
+    """Score passages, what they share once, in the order that reads least; yield what is finished.
 
-    Args:
-        head: of the model.
-        reader: of shared texts; None where each passage is read by itself.
-        passages: what is scored.
-        chunk: tokens of a text that shares nothing in one forward pass, None for all.
-
-    Yields:
-        Each passage when it is finished.
+    Without a `reader` of shared texts each passage is read by itself. `chunk` is the tokens of a
+    text that shares nothing in one forward pass, None for all.
     """
     least = 1 if reader is None else reader.least
     most = [0 if reader is None else max(0, each.first + 1 - least) for each in passages]

@@ -10,9 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from textwrap import shorten
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +20,7 @@ from transformers.cache_utils import Cache, DynamicLayer, DynamicSlidingWindowLa
 from leval_harness.backends.attention import SharedLayer, shared_attention
 from leval_harness.backends.documents import common_prefix
 from leval_harness.backends.forward import Head, cache_argument, input_device
+from resonance_vllm.errors import reason_of
 
 logger = logging.getLogger(__name__)
 
@@ -44,11 +43,6 @@ class Reader:
     `shared` holds a text in one buffer a layer, which is cut back at any token; all rows go on from
     it. `copied` holds it in the model's own cache, whatever its layers are, which goes back to
     places that were kept; each row goes on from a fork, alone.
-
-    Args:
-        head: of the model.
-        mode: `shared` or `copied`.
-        chunk: tokens in one forward pass.
 
     Attributes:
         tokens: the text that was read last, which is in `cache`.
@@ -110,10 +104,8 @@ class Reader:
     ) -> None:
         """Bring the cache to a text.
 
-        Args:
-            text: token ids.
-            first: the first position whose state is wanted, none by default.
-            use: gets the position of the first state of a chunk, and the states of the chunk.
+        States are wanted from position `first` on, none by default; `use` gets the position of the
+        first of a chunk, and those of the chunk.
         """
         first = len(text) if first is None else first
         self.back_to(text, first)
@@ -132,13 +124,7 @@ class Reader:
         """What `generate` of the model returns for rows that begin with the text.
 
         Padding stands between the text and a row's own tokens: `generate` finds the positions from
-        the mask.
-
-        Args:
-            rows: token ids of each row, those of the text included.
-            pad: token id of padding.
-            new: largest number of new tokens.
-            options: of `generate`.
+        the mask. At most `new` tokens are made; `options` are those of `generate`.
         """
         model, shared = self.head.model, len(self.tokens)
         width = max(map(len, rows))
@@ -175,14 +161,11 @@ def fork(cache: Any) -> Any:
     return made
 
 
-@dataclass(frozen=True)
-class Reuse:
-    """How a model shares texts.
+class Reuse(NamedTuple):
+    """How a model shares texts, and why not in an earlier mode of this list.
 
-    Attributes:
-        mode: `shared` (a text stands once for all rows), `copied` (the model's own cache, forked
-            for each row) or `none`.
-        reason: Why it is not an earlier mode of that list; empty for `shared`.
+    `shared`: a text stands once for all rows; `copied`: the model's own cache, forked for each row;
+    or `none`.
     """
 
     mode: str
@@ -191,16 +174,15 @@ class Reuse:
 
 def find_reuse(head: Head) -> Reuse:
     """The best way to share texts that gives a loaded model's own answers."""
-    failed, tolerance = "", _TOLERANCE.get(head.model.dtype, _TOLERANCE_OF_OTHERS)
-    read = head.tokens_read
+    failed, read = "", head.tokens_read
+    tolerance = _TOLERANCE.get(head.model.dtype, _TOLERANCE_OF_OTHERS)
     for mode, instead in (("shared", "forked for each row"), ("copied", "not shared")):
         try:
             difference = selfcheck(head, mode)
             why = f"log-probabilities differ by {difference:.2g} of their spread from `hf`"
         # Any error that someone else's model raises here means that this mode is not for it.
         except Exception as error:  # noqa: BLE001
-            # The error of a compiler can contain all of its output.
-            difference, why = math.inf, shorten(f"{type(error).__name__}: {error}", 200)
+            difference, why = math.inf, f"{type(error).__name__}: {reason_of(error)}"
         finally:
             head.tokens_read = read
         if difference <= tolerance:

@@ -4,7 +4,6 @@ This module imports neither torch nor lm-eval's models.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -15,39 +14,23 @@ class CannotExchange(UserError):  # noqa: N818 - says what cannot be done
     """RoPE settings that a loaded model cannot take: it has to be loaded anew."""
 
 
-@dataclass(frozen=True)
-class Backend:
-    """What is known of a backend without loading it.
-
-    Attributes:
-        target: `module:class`.
-        library: The library that runs the model, `transformers` or `vllm`. RoPE settings are
-            written in its form. None for a model that runs as it is served.
-        reads_once: Whether text that several requests share is computed once.
-    """
-
-    target: str
-    library: str | None = None
-    reads_once: bool = False
-
-
-# Our backends, by their names in lm-eval's model registry.
 OWN_BACKENDS = {
-    "hf-long": Backend("leval_harness.backends.hf_long:HFLong", "transformers", reads_once=True),
-    "vllm-long": Backend("leval_harness.backends.vllm_long:VLLMLong", "vllm", reads_once=True),
+    "hf-long": "leval_harness.backends.hf_long:HFLong",
+    "vllm-long": "leval_harness.backends.vllm_long:VLLMLong",
 }
-# Our forms of lm-eval's own backends, whose RoPE settings can be set and exchanged.
+"""Names in lm-eval's model registry -> `module:class`."""
+
 _STOCK_BACKENDS = {
-    "hf": Backend("leval_harness.backends.hf:HF", "transformers"),
-    "vllm": Backend("leval_harness.backends.vllm_long:RopeVLLM", "vllm", reads_once=True),
+    "hf": "leval_harness.backends.hf:HF",
+    "vllm": "leval_harness.backends.vllm_long:RopeVLLM",
 }
-_ALL = _STOCK_BACKENDS | OWN_BACKENDS
+"""Our forms of lm-eval's own backends, whose RoPE settings can be set and exchanged."""
 
 
 def libraries() -> dict[str, str]:
-    """Backend -> the library that runs its model, for every backend that takes RoPE settings."""
-    known = sorted(_ALL.items())
-    return {name: backend.library for name, backend in known if backend.library}
+    """Backend -> `transformers` or `vllm`, for every backend that takes RoPE settings."""
+    names = sorted(_STOCK_BACKENDS | OWN_BACKENDS)
+    return {name: "transformers" if name.startswith("hf") else "vllm" for name in names}
 
 
 def library_of(backend: str) -> str:
@@ -59,19 +42,14 @@ def library_of(backend: str) -> str:
     return libraries()[one_of("backend", backend, libraries())]
 
 
-def reading_once() -> list[str]:
-    """Names of the backends that compute text which several requests share once."""
-    return sorted(name for name, backend in _ALL.items() if backend.reads_once)
-
-
 def register() -> None:
     """Add our backends to lm-eval's model registry. Can be called any number of times."""
     import lm_eval.models  # noqa: F401 - lm-eval adds its own models only to an empty registry
     from lm_eval.api.registry import model_registry
 
-    for name, backend in OWN_BACKENDS.items():
+    for name, target in OWN_BACKENDS.items():
         if name not in model_registry:
-            model_registry.register(name, target=backend.target)
+            model_registry.register(name, target=target)
 
 
 def take_over(name: str) -> None:
@@ -91,8 +69,8 @@ def take_over(name: str) -> None:
 def backend_class(name: str) -> Any:
     """The class of a backend: ours for `hf`, `hf-long`, `vllm`, `vllm-long`, else lm-eval's."""
     register()
-    if own := _ALL.get(name):
-        module, _, attribute = own.target.partition(":")
+    if target := (_STOCK_BACKENDS | OWN_BACKENDS).get(name):
+        module, _, attribute = target.partition(":")
         return getattr(import_module(module), attribute)
     from lm_eval.api.registry import get_model
 

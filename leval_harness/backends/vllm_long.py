@@ -24,10 +24,6 @@ WORKER = "resonance_vllm.vllm.RopeWorker"
 class RopeVLLM(VLLM):
     """lm-eval's `vllm`, which starts on a CPU and whose RoPE settings can be exchanged.
 
-    Args:
-        pretrained: as for `vllm`.
-        arguments: those of `vllm`.
-
     Raises:
         UserError: the engine does not start; the message is the last exception of its log.
     """
@@ -42,16 +38,7 @@ class RopeVLLM(VLLM):
     def set_rope(
         self, rope: Mapping[str, Any] | None, precision: str, context_length: int | None
     ) -> None:
-        """Exchange the RoPE settings of the running engine.
-
-        Args:
-            rope: complete settings; None is the checkpoint as shipped.
-            precision: of the rotation; vLLM's is always the model's own.
-            context_length: longest sequence in tokens; None is the engine's length.
-
-        Raises:
-            CannotExchange: the engine has to be started anew for these settings.
-        """
+        """As `registry.set_rope`; the precision of the rotation is always the model's own."""
         if self.data_parallel_size > 1:
             raise CannotExchange("data_parallel_size above 1 starts engines at each call")
         if rope is not None:
@@ -80,21 +67,15 @@ class VLLMLong(RopeVLLM):
     With `data_parallel_size` above 1 the engines start later, and lm-eval reads the length from the
     checkpoint without `hf_overrides`: give `max_model_len` then.
 
-    Args:
-        pretrained: As for `vllm`.
-        batch_size: Of no effect: the engine gets all requests, and `max_num_seqs` bounds them.
-        kwargs: Arguments of `vllm`.
+    `batch_size` has no effect: the engine gets all requests, and `max_num_seqs` bounds them.
     """
 
-    def __init__(self, pretrained: str, *, batch_size: Any = "auto", **kwargs: Any) -> None:
-        super().__init__(pretrained, batch_size="auto", **kwargs)
+    def __init__(self, pretrained: str, **arguments: Any) -> None:
+        super().__init__(pretrained, **{**arguments, "batch_size": "auto"})
         self.counted = {"tokens_prefilled": 0, "tokens_generated": 0}
 
     def telemetry(self) -> dict[str, int]:
-        """Prompt tokens computed, and tokens generated.
-
-        As the engine counts them when it first admits a request.
-        """
+        """Prompt tokens computed, and tokens generated, as the engine counts them."""
         return dict(self.counted)
 
     def count_anew(self) -> None:
@@ -104,13 +85,7 @@ class VLLMLong(RopeVLLM):
     def _model_generate(
         self, requests: list[list[int]], generate: bool = False, sampling_params: Any = None
     ) -> list[Any]:
-        """Run the requests in the order of their tokens; outputs are in that of `requests`.
-
-        Args:
-            requests: Token ids of each prompt.
-            generate: Whether texts are needed; else the log-probabilities of the prompts.
-            sampling_params: vLLM's, one for each prompt or one for all.
-        """
+        """Run the requests in the order of their tokens; outputs are in that of `requests`."""
         order = reading_order(requests)
         if isinstance(sampling_params, list):
             sampling_params = [sampling_params[index] for index in order]

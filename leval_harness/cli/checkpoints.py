@@ -42,7 +42,7 @@ def check(
 
     Example: leval-harness check ./smollm2 --rope resonance_yarn:factor=2 --context-length 16384
     """
-    from resonance_vllm.check import remedy, report
+    from resonance_vllm.check import report
     from resonance_vllm.config import ModelPositions
     from resonance_vllm.core.spec import RopeRequest
 
@@ -66,8 +66,8 @@ def check(
     limit = facts["transformers"].get("limit")
     if context_length is not None and limit is not None and context_length > limit:
         raise UserError(
-            f"context length {context_length} is above the limit of {limit} tokens; allowed: "
-            f"{remedy(positions, rope, context_length)}"
+            f"context length {context_length} is above the limit of {limit} tokens; allowed: up to "
+            f"{limit}, or a --rope with a larger factor"
         )
 
 

@@ -9,9 +9,6 @@ import click
 from leval_harness.cli.console import interrupted_by_signals
 from leval_harness.cli.output import EXISTING_FILE, FILE, FOLDER, json_option
 from resonance_vllm.errors import SettingError
-from resonance_vllm.settings import read
-
-FIGURE = "difference"
 
 
 @click.command(
@@ -25,9 +22,9 @@ FIGURE = "difference"
 @click.option("--rope-a", help="RoPE method of A: TYPE:key=value,... or JSON.")
 @click.option("--rope-b", help="RoPE method of B.")
 @click.option("--ignore", multiple=True, help="What may differ: bos, tokenizer, template.")
-@click.option("--save", type=FILE, help="Keep what A reads in this .npz file; B may be left out.")
+@click.option("--save", type=FILE, help="Keep what A alone reads in this .npz file.")
 @click.option("--against", type=EXISTING_FILE, help="A file that --save wrote, in the place of A.")
-@click.option("--out", type=FOLDER, help="Folder for diff.json and a figure.")
+@click.option("--out", type=FOLDER, help="Folder for diff.json.")
 @json_option
 def diff(
     setups: tuple[str, ...],
@@ -50,46 +47,30 @@ def diff(
     Exit codes: 0 same or better, 4 worse or different input, 3 not decided, 1 could not be
     measured, 2 wrong usage.
     """
-    from leval_harness.parity.compare import Options, save_reference
     from leval_harness.parity.compare import diff as compare
-    from leval_harness.parity.setups import SAVED, Setup
+    from leval_harness.parity.compare import save_reference
+    from leval_harness.parity.setups import Setup
+    from resonance_vllm.files import write_json
 
-    split = tuple(part.strip() for part in (lengths or "").split(",") if part.strip())
-    wanted = read(Options, {"lengths": split, **options})
-    saved = [] if against is None else [Setup(SAVED, str(against), text=str(against))]
-    if saved and rope_a:
-        raise SettingError("--rope-a: --against stands for A, whose method is in the file")
-    alone = save is not None and not saved and len(setups) == 1
-    if len(saved) + len(setups) != 2 and not alone:
+    options["lengths"] = tuple(each.strip() for each in (lengths or "").split(",") if each.strip())
+    sides = setups if against is None else (str(against), *setups)
+    if len(sides) != (2 if save is None else 1):
         raise SettingError("give A and B; or B with --against FILE; or A with --save FILE")
-    ropes = (rope_b,) if saved else (rope_a, rope_b)
-    parsed = [*saved, *(Setup.parse(*each) for each in zip(setups, ropes, strict=False))]
+    parsed = [Setup.parse(*each) for each in zip(sides, (rope_a, rope_b), strict=False)]
     with interrupted_by_signals():
-        if save is not None and alone:
-            reference = save_reference(parsed[0], save, wanted)
+        if save is not None:
+            reference = save_reference(parsed[0], save, **options)
             facts = {"saved": str(save), "texts": len(reference.texts), "setup": reference.setup}
             click.echo(json.dumps(facts) if as_json else f"Saved: {save}, {facts['texts']} texts")
             return 0
-        first, second = parsed
-        result = compare(first, second, wanted, save=save)
+        result = compare(*parsed, **options)
     content = result.as_json()
     if out is not None:
-        write_files(content, out)
+        out.mkdir(parents=True, exist_ok=True)
+        write_json(out / "diff.json", content)
     shown = json.dumps(content, allow_nan=False) if as_json else "\n".join(result_lines(content))
     click.echo(shown)
     return result.exit_code
-
-
-def write_files(content: dict[str, Any], out: Path) -> None:
-    """`diff.json` and the figure."""
-    from leval_harness.drawing import write_figure
-    from leval_harness.parity_figure import parity_figure
-    from resonance_vllm.files import write_json
-
-    out.mkdir(parents=True, exist_ok=True)
-    write_json(out / "diff.json", content)
-    files = [out / f"{FIGURE}.svg", out / f"{FIGURE}.png"]
-    write_figure(lambda: parity_figure(content), *files)
 
 
 def result_lines(content: dict[str, Any]) -> list[str]:

@@ -31,16 +31,8 @@ def _method_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def _print_methods(context: click.Context, option: click.Parameter, chosen: bool) -> None:
-    if chosen:
-        from resonance_vllm.core.table import methods_table
-
-        click.echo(methods_table(), nl=False)
-        context.exit()
-
-
 @click.command()
-@click.option("--method", type=click.Choice([*METHODS, *ALIASES]), required=True)
+@click.option("--method", type=click.Choice([*METHODS, "ntk"]), required=True)
 @click.option("--resonance", is_flag=True, help="Round the method's wavelengths to integers.")
 @click.option("--factor", type=float, default=8.0, help="Context extension s.")
 @click.option("--theta", type=float, default=10000.0, help="Base, rope_theta.")
@@ -50,10 +42,6 @@ def _print_methods(context: click.Context, option: click.Parameter, chosen: bool
 @_method_options
 @json_option
 @click.option("--plot", type=FILE, help="Draw Figure 1, wavelengths and gaps: png, pdf or svg.")
-@click.option(
-    "--list", is_flag=True, is_eager=True, expose_value=False, callback=_print_methods,
-    help="Print the methods as a Markdown table and leave.",
-)  # fmt: skip
 def rope(**options: Any) -> None:
     """Print frequencies, wavelengths, attention factor, critical dimension and gaps.
 

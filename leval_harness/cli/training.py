@@ -3,8 +3,9 @@
 import contextlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from leval_harness.cli.output import (
 from leval_harness.training import finetune_settings
 from leval_harness.training.posgen_settings import Architecture, PosGenRun, Recipe
 from leval_harness.training.posgen_settings import preset as load_recipe
-from leval_tasks.posgen.encodings import tests_of, trained_by_default
+from leval_tasks.posgen.encodings import parse_tests, tests_of, trained_by_default
 
 _COUNT = click.IntRange(1)
 _DEVICE = click.option("--device", type=click.Choice(["auto", "cpu"]), default="auto")
@@ -75,56 +76,44 @@ def train(
     """
     recipe = load_recipe(preset)
     data = {"modulus": modulus, "train": train_sequences, "seed_policy": seed_policy}
-    recipe = recipe.changed(data={**recipe.data, **given(data)}).at_lengths(train_length, length)
+    data |= {"train_length": train_length, "length": length}
     # More seeds are more models of the same recipe.
     seeds = options.pop("seeds") or recipe.seeds
     changes = {name: options.pop(name) for name in Recipe.model_fields if name in options}
     shape = {name: options.pop(name) for name in Architecture.model_fields if name in options}
-    architecture = recipe.architecture.changed(**given(shape))
-    recipe = recipe.changed(architecture=architecture, **given(changes))
+    recipe = recipe.changed(
+        data={**recipe.data, **given(data)},
+        architecture=recipe.architecture.changed(**given(shape)),
+        **given(changes),
+    )
     runs = [
         PosGenRun(subtask, encoding, seed)
         for subtask in subtasks or recipe.subtasks
         for seed in seeds
         for encoding in encodings or trained_by_default(recipe.reading)
     ]
-    from leval_harness.training.posgen_train import (
-        train_all,  # torch, once all is known to be meant
-    )
+    from leval_harness.training.posgen_evaluate import cross  # torch, once all is known to be meant
+    from leval_harness.training.posgen_train import train_all
 
-    results: list[dict[str, Any]] = []
-    for result in train_all(recipe, runs, out, **options):
-        results.append(result)
-        click.echo(f"[{len(results)}/{len(runs)}] {_summary(result)}", err=as_json)
     tests = {run.encoding: tests_of(recipe.reading, run.encoding) for run in runs}
-    results += _cross(out, tests, options["device"], as_json)
+    tested = cross(out, tests, device=options["device"])  # once the models are there
+    _show(chain(train_all(recipe, runs, out, **options), tested), as_json)
+
+
+def _show(results: Iterable[dict[str, Any]], as_json: bool) -> None:
+    """Print each result when it is there, and as JSON all at the end."""
+    shown = []
+    for result in results:
+        shown.append(result)
+        test, other = result["test"], result.get("tested_with")
+        click.echo(
+            f"{result['subtask']} {result['encoding']} seed {result['seed']}"
+            f"{f', tested with {other}' if other else ''}: "
+            f"ID {100 * test['id_accuracy']:.2f} %, OOD {100 * test['ood_accuracy']:.2f} %",
+            err=as_json,
+        )
     if as_json:
-        click.echo(json.dumps(results))
-
-
-def _summary(result: dict[str, Any]) -> str:
-    test = result["test"]
-    other = f", tested with {result['tested_with']}" if "tested_with" in result else ""
-    return (
-        f"{result['subtask']} {result['encoding']} seed {result['seed']}{other}: "
-        f"ID {100 * test['id_accuracy']:.2f} %, OOD {100 * test['ood_accuracy']:.2f} %"
-    )
-
-
-def _cross(
-    folder: Path,
-    tests: Mapping[str, Sequence[str]],
-    device: str,
-    as_json: bool,
-) -> list[dict[str, Any]]:
-    """Test under other encodings and print each result."""
-    from leval_harness.training.posgen_evaluate import cross
-
-    results = []
-    for result in cross(folder, tests, device=device):
-        results.append(result)
-        click.echo(_summary(result), err=as_json)
-    return results
+        click.echo(json.dumps(shown))
 
 
 @posgen.command()
@@ -143,56 +132,43 @@ def evaluate(folder: Path, encodings: tuple[str, ...], device: str, as_json: boo
 
     Example: leval-harness posgen evaluate runs/posgen --encoding yarn --encoding yarn_code
     """
-    from leval_tasks.posgen.encodings import parse_tests
+    tests = parse_tests(encodings)
+    from leval_harness.training.posgen_evaluate import cross  # torch, after all was checked
 
-    results = _cross(folder, parse_tests(encodings), device, as_json)
-    if as_json:
-        click.echo(json.dumps(results))
+    _show(cross(folder, tests, device=device), as_json)
 
 
 @posgen.command()
 @click.argument("folders", nargs=-1, required=True, type=EXISTING_FOLDER)
 @table_options
 @click.option("--figure", type=FILE, help="Also draw Figure 3 of the (one) folder: svg, pdf, png.")
-@click.option(
-    "--pair", "compared", multiple=True, nargs=2, metavar="METHOD BASELINE",
-    help="Compare two TRAINED:TESTED by seed; repeatable.",
-)  # fmt: skip
 def table(
     folders: tuple[Path, ...],
     output: str | None,
     as_json: bool,
     out: Path | None,
-    compared: tuple[tuple[str, str], ...],
     figure: Path | None,
 ) -> None:
     """The paper's Table 1, from finished runs and as published.
 
     Several FOLDERS are blocks of one table.
-    `--pair METHOD BASELINE` (for example `resonance:resonance_yarn_code rope:yarn_code`) adds a
-    table; as JSON or CSV it is that table alone.
 
     Example: leval-harness posgen table runs/posgen --figure runs/posgen/figure3.svg
     """
     from leval_harness.drawing import write_figure
     from leval_harness.formats import html, latex, markdown, records
-    from leval_harness.posgen import by_seed, details, load_posgen
-    from leval_harness.posgen_figures import loss_figure
-    from leval_harness.posgen_tables import seed_table, table_1
-    from leval_tasks.posgen.encodings import parse_pair
+    from leval_harness.posgen import details, load_posgen, loss_figure, table_1
 
     if figure and len(folders) > 1:
         raise click.UsageError("a figure shows one folder; give one")
-    pairs = [(parse_pair(method), parse_pair(baseline)) for method, baseline in compared]
     read = load_posgen(*folders)
-    if as_json or output in ("csv", "json"):
-        numbers = by_seed(read, pairs) if pairs else details(read)
-        is_csv = output == "csv" and not as_json
-        write_or_print(numbers.to_csv(index=False) if is_csv else records(numbers), out)
+    if as_json or output == "json":
+        text = records(details(read))
+    elif output == "csv":
+        text = details(read).to_csv(index=False)
     else:
-        made = [table_1(read), *([seed_table(read, pairs)] if pairs else [])]
-        write = {"tex": latex, "html": html}.get(output or "", markdown)
-        write_or_print("\n".join(map(write, made)), out)
+        text = {"tex": latex, "html": html}.get(output or "", markdown)(table_1(read))
+    write_or_print(text, out)
     if figure:
         write_figure(partial(loss_figure, read), figure)
         click.echo(f"Written: {figure}", err=True)

@@ -13,7 +13,7 @@ from leval_harness.parity.setups import SAVED, Setup
 from leval_harness.parity.side import DEFAULT_LENGTH, Side, first_side, in_process, second_side
 from leval_harness.parity.texts import read_texts
 from leval_tasks.statistics.difference import MARGIN
-from resonance_vllm.errors import SettingError, not_allowed
+from resonance_vllm.errors import SettingError
 from resonance_vllm.settings import Settings, read
 
 SEED = 0
@@ -26,8 +26,7 @@ class Options(Settings):
 
     Attributes:
         texts: a source of `texts.read_texts`.
-        lengths: tokens of a text; () is 4,096 or what both can read, and for a saved reference its
-            own lengths.
+        lengths: tokens of a text; () is 4,096 or what A can read. A saved reference has its own.
         count: texts.
         margin: nats a token; a smaller difference counts as none.
         ignore: kinds of findings that do not count.
@@ -42,22 +41,13 @@ class Options(Settings):
     isolated: bool = True
 
 
-def diff(
-    a: Sided,
-    b: Sided,
-    options: Options | None = None,
-    *,
-    save: str | os.PathLike[str] | None = None,
-    **more: Any,
-) -> DiffResult:
+def diff(a: Sided, b: Sided, **options: Any) -> DiffResult:
     """Does setup `b` still read like setup `a`?
 
     Args:
         a: a setup, its text as `setups` reads it, or the path of a saved reference.
         b: the other one; it is loaded, so no saved reference.
-        options: how to compare.
-        save: file in which what A reads is kept as a reference.
-        **more: single fields of `Options`.
+        **options: fields of `Options`.
 
     Raises:
         SettingError: a setup or an option is wrong.
@@ -68,35 +58,30 @@ def diff(
         >>> result.verdict, result.lengths[0].bins[0].start  # doctest: +SKIP
         ('worse', 0)
     """
-    options = options.changed(**more) if options else read(Options, more)
-    first, second = _setup(a), _setup(b)
+    wanted, first, second = read(Options, options), _setup(a), _setup(b)
     if second.kind == SAVED:
         raise SettingError(f"B: {second.text} is a saved reference, which can only be A")
     for each in (first, second):
         each.rope()  # what is written wrong is found before a model is loaded, which takes long
-    of_a = _first(first, options)
-    if save is not None:
-        of_a.save(Path(save))
-    asked = (second, of_a.texts, of_a.rows, bool(options.lengths))
-    of_b = _run(second, options, second_side, *asked)
+    of_a = _first(first, wanted)
+    of_b = _run(second, wanted, second_side, second, of_a.texts, of_a.rows)
     return DiffResult(
         a=of_a.setup,
         b=of_b.setup,
-        lengths=compare_lengths(of_a.logprobs, of_b.logprobs, options.margin),
+        lengths=compare_lengths(of_a.logprobs, of_b.logprobs, wanted.margin),
         findings=tuple(findings_of(of_a, of_b)),
-        ignored=options.ignore,
+        ignored=wanted.ignore,
         texts=tuple({"name": each.name, "sha256": each.sha256} for each in of_a.texts),
     )
 
 
-def save_reference(a: Sided, path: Path, options: Options | None = None, **more: Any) -> Side:
+def save_reference(a: Sided, path: Path, **options: Any) -> Side:
     """Let a setup read the texts and keep what it reads, for `diff --against`.
 
     Raises:
         UserError: as for `diff`.
     """
-    options = options.changed(**more) if options else read(Options, more)
-    reference = _first(_setup(a), options)
+    reference = _first(_setup(a), read(Options, options))
     reference.save(path)
     return reference
 
@@ -107,13 +92,9 @@ def _setup(given: Sided) -> Setup:
 
 def _first(setup: Setup, options: Options) -> Side:
     """What A reads of the options' texts, or what a saved reference holds."""
-    lengths = sorted(set(options.lengths))
     if setup.kind == SAVED:
-        reference = Side.load(Path(setup.target).expanduser())
-        own = sorted({len(row) for row in reference.rows})
-        if lengths not in ([], own):
-            raise SettingError(not_allowed("--lengths", lengths, f"{own}, those of the reference"))
-        return reference
+        return Side.load(Path(setup.target).expanduser())
+    lengths = sorted(set(options.lengths))
     texts = read_texts(options.texts, max(lengths, default=DEFAULT_LENGTH))
     random.Random(SEED).shuffle(texts)
     return _run(setup, options, first_side, setup, texts, lengths, options.count)

@@ -3,15 +3,14 @@
 import itertools
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 from transformers import DynamicCache
 
 from leval_harness.backends.forward import Head, token_scores
 from leval_harness.backends.registry import backend_class
-from leval_harness.parity.reading import Messages, Reader
 from leval_harness.parity.setups import Setup
+from leval_harness.parity.side import Messages, Reader
 from leval_tasks.token_logprobs import Logprobs, scored_requests
 from resonance_vllm.errors import SettingError, UserError
 
@@ -60,9 +59,9 @@ class HFReader(LocalReader):
                 "have different tokenizers"
             )
         dtype = self.lm.mixed_precision_dtype
+        device = self.lm.device.type
         for batch in self.batches(rows):
             self.lm.forget()
-            device = self.lm.device.type
             with torch.no_grad(), torch.autocast(device, dtype=dtype, enabled=dtype is not None):
                 chunks = list(self._chunks(batch))
             yield from (torch.cat(parts).numpy() for parts in zip(*chunks, strict=True))
@@ -80,11 +79,6 @@ class HFReader(LocalReader):
                 token_scores(self.head, each, row[start + 1 : end + 1])[0] for each, row in pairs
             ]
 
-    def facts(self) -> dict[str, Any]:
-        model = self.lm.model
-        used = getattr(model, "rope_precision_used", "model")
-        return {"dtype": str(model.dtype).removeprefix("torch."), "rotation": used}
-
 
 class VLLMReader(LocalReader):
     """vLLM: log-probabilities of a prompt's tokens."""
@@ -100,15 +94,6 @@ class VLLMReader(LocalReader):
         for batch in self.batches(rows):
             asked = [SimpleNamespace(token_parts=(None, row[:1], row[1:])) for row in batch]
             yield from (found.logprobs for found in scored_requests(self.lm, asked))
-
-    def facts(self) -> dict[str, Any]:
-        engine = self.lm.model.llm_engine
-        cache = engine.vllm_config.cache_config
-        return {
-            "dtype": str(engine.model_config.dtype).removeprefix("torch."),
-            "kv_cache_dtype": str(cache.cache_dtype),
-            "prefix_caching": bool(cache.enable_prefix_caching),
-        }
 
     def close(self) -> None:
         self.lm.model.llm_engine.engine_core.shutdown()

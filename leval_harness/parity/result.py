@@ -1,6 +1,5 @@
 """The result of a comparison: numbers, sentences, an exit code, JSON."""
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -64,7 +63,7 @@ class LengthResult:
         if self.verdict == SAME:
             most = max(abs(end) for each in self.bins for end in (each.low, each.high))
             said = f"{before}the same within ±{self.margin:g} nats a token"
-            return f"{_begin(said)} (every interval lies within ±{most:.4f}); {size}."
+            return f"{said[0].upper()}{said[1:]} (every interval lies within ±{most:.4f}); {size}."
         found = [each for each in self.bins if each.verdict == self.verdict]
         first, largest = found[0], max(found, key=lambda each: abs(each.difference))
         if self.verdict == OPEN:
@@ -73,34 +72,19 @@ class LengthResult:
             texts = f"about {math.ceil(needed):,} texts would decide"
             texts = texts if needed <= MOST_TEXTS else "more texts will not decide"
             return f"Not decided: {before}{_amount(widest)}: {texts}; {size}."
-        most_of = "" if largest is first else f", most over {_place(largest)}: {_loss(largest)}"
-        return f"{_begin(self.verdict)}: {before}{_amount(first)}{most_of}; {size}."
-
-
-def _begin(text: str) -> str:
-    return text[0].upper() + text[1:]
-
-
-def _place(part: Bin) -> str:
-    return f"{part.start:,}–{part.end:,}"
-
-
-def _loss(part: Bin) -> str:
-    return f"{abs(part.difference):.4f} {'higher' if part.difference > 0 else 'lower'} loss"
+        most_of = "" if largest is first else f", most of all {_amount(largest)}"
+        return f"{self.verdict.capitalize()}: {before}{_amount(first)}{most_of}; {size}."
 
 
 def _amount(part: Bin) -> str:
-    return f"{_loss(part)} over {_place(part)} (interval {part.low:+.4f} to {part.high:+.4f})"
+    loss = f"{abs(part.difference):.4f} {'higher' if part.difference > 0 else 'lower'} loss"
+    ends = f"interval {part.low:+.4f} to {part.high:+.4f}"
+    return f"{loss} over {part.start:,}–{part.end:,} ({ends})"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A difference that is no difference of losses.
-
-    Attributes:
-        kind: `bos`, `tokenizer` or `template`.
-        sentence: what differs.
-    """
+    """A difference of the input: its kind (`bos`, `tokenizer` or `template`), and what differs."""
 
     kind: str
     sentence: str
@@ -111,7 +95,7 @@ class DiffResult:
     """What a comparison found.
 
     Attributes:
-        a, b: the setups with their RoPE settings (None: not known), versions and facts.
+        a, b: the setups with their RoPE settings (None: not known) and versions.
         lengths: one result a length.
         findings: differences of tokenizers, BOS or template.
         ignored: kinds of findings that do not count.
@@ -150,8 +134,8 @@ class DiffResult:
         for each, written in zip(self.lengths, content["lengths"], strict=True):
             written["verdict"] = each.verdict
             for part, row in zip(each.bins, written["bins"], strict=True):
-                row |= {"verdict": part.verdict}
-                row |= {end: None for end in ("low", "high") if math.isinf(row[end])}
+                ends = {end: None for end in ("low", "high") if math.isinf(row[end])}
+                row |= {"verdict": part.verdict, **ends}
         return {
             "kind": DIFF_KIND,
             "schema": DIFF_SCHEMA,
@@ -167,11 +151,11 @@ def findings_of(a: Side, b: Side) -> Iterator[Finding]:
 
     A missing BOS, another tokenizer or another template cannot be seen by scoring given ids.
     """
-    for text, left, right in zip(a.texts, a.encoded, b.encoded, strict=True):
-        if left is None or right is None:
+    for text, of_a, of_b in zip(a.texts, a.encoded, b.encoded, strict=True):
+        if of_a is None or of_b is None:
             continue
-        size = min(len(left), len(right))
-        left, right = left[:size], right[:size]
+        size = min(len(of_a), len(of_b))
+        left, right = of_a[:size], of_b[:size]
         if left == right:
             continue
         if left[1:] in (right[1:], right[:-1]) or left[:-1] == right[1:]:
@@ -200,25 +184,20 @@ def _part(a: Sequence[int], b: Sequence[int]) -> str:
 def compare_lengths(
     a: Sequence[Logprobs], b: Sequence[Logprobs], margin: float
 ) -> tuple[LengthResult, ...]:
-    """Compare what was read of the same rows, which are grouped by length, ascending.
-
-    A side that has read fewer tokens of a text than the other is compared up to there.
-    """
-    sizes = [min(len(x), len(y)) for x, y in zip(a, b, strict=True)]
-    grouped = [list(group) for _, group in itertools.groupby(range(len(a)), sizes.__getitem__)]
+    """Compare what was read of the same rows, which are grouped by length, ascending."""
+    sizes = sorted({len(each) for each in a})
     made = []
-    for rows in grouped:
-        size = sizes[rows[0]]
-        of_a, of_b = (np.stack([-side[row][:size].astype(np.float64) for row in rows])
+    for size in sizes:
+        of_a, of_b = (-np.stack([each for each in side if len(each) == size]).astype(np.float64)
                       for side in (a, b))  # fmt: skip
         identical = equal_up_to(of_a, of_b)
         made.append(
             LengthResult(
                 length=size + 1,
-                texts=len(rows),
+                texts=len(of_a),
                 identical=identical,
                 margin=margin,
-                bins=difference_bins(of_b - of_a, identical, margin, len(grouped)),
+                bins=difference_bins(of_b - of_a, identical, margin, len(sizes)),
                 loss_a=float(of_a.mean()),
                 loss_b=float(of_b.mean()),
                 apart=float(np.abs(of_b - of_a).mean()),

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from leval_harness.parity.reading import Messages, Reader
 from leval_harness.parity.setups import Setup
+from leval_harness.parity.side import Messages, Reader
 from leval_tasks.token_logprobs import Logprobs
 from resonance_vllm.errors import UserError, hint
 
@@ -55,19 +55,13 @@ class ServerReader(Reader):
         for row in rows:
             choices = self._call("/v1/completions", {**asked, "prompt": row}).get("choices") or [{}]
             entries = choices[0].get("prompt_logprobs")
-            if not entries:
+            if not entries or len(entries) != len(row):
                 raise UserError(
-                    f"{self.root} returns no prompt_logprobs, the log-probabilities of the given "
-                    "tokens. vllm serve does; llama.cpp's server and chat endpoints do not"
+                    f"{self.root} returns prompt_logprobs, the log-probabilities of given tokens, "
+                    f"of {len(entries or ())} of {len(row)} tokens; `vllm serve` returns all"
                 )
-            if len(entries) != len(row):
-                scored = f"{len(entries)} of {len(row)} positions were scored"
-                raise UserError(f"{self.root}: {scored}; take shorter --lengths")
             found = zip(row[1:], entries[1:], strict=True)
             yield np.array([each[str(token)]["logprob"] for token, each in found], np.float32)
-
-    def facts(self) -> dict[str, Any]:
-        return {"model": self.model}
 
     def _call(self, path: str, content: dict[str, Any] | None = None) -> dict[str, Any]:
         data = None if content is None else json.dumps(content).encode()
@@ -79,8 +73,8 @@ class ServerReader(Reader):
             with urllib.request.urlopen(request, timeout=self.timeout) as answer:
                 return dict(json.load(answer))
         except urllib.error.HTTPError as error:
-            said = " ".join(error.read(2000).decode("utf-8", "replace").split())
-            raise UserError(f"{self.root}{path} refuses ({error.code}): {said[:500]}") from None
+            said = " ".join(error.read(500).decode("utf-8", "replace").split())
+            raise UserError(f"{self.root}{path} refuses ({error.code}): {said}") from None
         except (OSError, ValueError, TypeError) as error:
             reason = getattr(error, "reason", error)
             raise UserError(f"{self.root}{path} does not answer: {reason}") from None

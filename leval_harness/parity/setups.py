@@ -23,24 +23,19 @@ from resonance_vllm.core.spec import RopeRequest, parsed_value
 from resonance_vllm.errors import SettingError, one_of, shown
 
 SERVER, SAVED = "server", "saved"
-PACKAGES = {
-    "transformers": ("torch", "transformers", "lm-eval"),
-    "vllm": ("torch", "vllm", "transformers", "lm-eval"),
-}
-OWN_ARGUMENTS = {"transformers": ("rope", "threads", "prefill_chunk"), "vllm": ("rope",)}
+OWN_ARGUMENTS = ("rope", "threads", "prefill_chunk")
 """Arguments of a local setup that the backend does not get."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """One side of a comparison.
+    """One side of a comparison, which the user wrote as `text`.
 
     Attributes:
         kind: a backend with RoPE settings (`hf-long` and `vllm-long` read given texts as `hf` and
             `vllm` do), `SERVER` or `SAVED`.
         target: checkpoint folder or hub name, URL, or path of a file.
         arguments: those of the backend, and `OWN_ARGUMENTS`.
-        text: as the user wrote it.
     """
 
     kind: str
@@ -50,11 +45,7 @@ class Setup:
 
     @classmethod
     def parse(cls, text: str, rope: str | None = None) -> Self:
-        """Read a setup.
-
-        Args:
-            text: see the module.
-            rope: as for `--rope`; the same as the argument `rope`.
+        """Read a setup from its text, see the module; `rope` is the same as the argument `rope`.
 
         Raises:
             SettingError: names the part that cannot be read and what is allowed.
@@ -68,23 +59,19 @@ class Setup:
         else:
             kind = SAVED if target.endswith(".npz") else "hf"
         if not target or "=" in target.partition("/")[0]:
-            prefixes = ", ".join(f"{each}:" for each in libraries())
-            raise SettingError(
-                f"setup: {shown(text)} names no model; allowed: MODEL,key=value,... with an "
-                f"optional prefix of {prefixes}"
-            )
+            raise SettingError(f"setup: {shown(text)} names no model; allowed: MODEL,key=value,...")
         arguments: dict[str, Any] = {} if rope is None else {"rope": rope}
         for item in rest:
             key, equals, value = item.partition("=")
             if not equals or not key:
                 raise SettingError(f"setup: {shown(item)} has no value; allowed: key=value")
             arguments.setdefault(key.strip(), parsed_value(value.strip()))
-        if kind not in libraries():
-            if "rope" in arguments:
-                allowed = ", ".join(libraries())
-                raise SettingError(f"rope: {kind} runs a model as it is; allowed with: {allowed}")
-            return cls(kind, target, arguments, text)
-        return cls(kind, prepared(target), arguments, text)
+        if kind in libraries():
+            return cls(kind, prepared(target), arguments, text)
+        if "rope" in arguments:
+            allowed = ", ".join(libraries())
+            raise SettingError(f"rope: {kind} runs a model as it is; allowed with: {allowed}")
+        return cls(kind, target, arguments, text)
 
     @property
     def library(self) -> str | None:
@@ -98,8 +85,7 @@ class Setup:
             RopeConfigError: the checkpoint does not allow the method.
         """
         assert self.library is not None
-        own = OWN_ARGUMENTS[self.library]
-        given = {k: v for k, v in self.arguments.items() if k not in own}
+        given = {k: v for k, v in self.arguments.items() if k not in OWN_ARGUMENTS}
         rope = self.arguments.get("rope")
         if rope is None:
             return {"pretrained": self.target, **given}
@@ -117,12 +103,9 @@ class Setup:
 
     def described(self) -> dict[str, Any]:
         """For the results: as it was written, its RoPE settings and versions."""
-        packages = PACKAGES.get(self.library or "", ())
+        packages = () if self.library is None else ("torch", self.library)
         return {
             "text": self.text,
-            "kind": self.kind,
-            "target": self.target,
-            "arguments": self.arguments,
             "rope": self.rope(),
             "versions": {name: version(name) for name in packages},
         }

@@ -1,17 +1,18 @@
 """What one side of a comparison has read: made by a setup, or a file that was saved before.
 
-A checkpoint is loaded in a process of its own: two engines in one would share devices and what
-libraries set globally, and a process gives all of its memory back when it ends. A saved file holds
-the texts, too, so that a gate in CI needs neither setup A nor data.
+A checkpoint is loaded in a process of its own, which gives all of its memory back when it ends. A
+saved file holds the texts, too, so that a gate in CI needs neither setup A nor data.
 """
 
 import json
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -19,7 +20,6 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from leval_harness.parity.reading import Messages, Reader
 from leval_harness.parity.setups import SERVER, Setup
 from leval_tasks.perplexity.documents import Text
 from leval_tasks.token_logprobs import Logprobs
@@ -27,8 +27,7 @@ from resonance_vllm.errors import SettingError, UserError, printable
 
 Answer = TypeVar("Answer")
 
-Chosen = tuple[list[Text], list[list[int] | None], list[list[int]]]
-"""Texts, their token ids as a setup makes them, and what it shall read of them."""
+Messages = list[dict[str, str]]
 
 DEFAULT_LENGTH = 4096
 SCHEMA = 3
@@ -42,12 +41,33 @@ CHAT: Messages = [
 """The chat that both templates render: a system message, several turns, quotation marks."""
 
 
+class Reader(ABC):
+    """A loaded setup; `limit` is the most tokens of a text, None where it is not known."""
+
+    limit: int | None
+
+    @abstractmethod
+    def encode(self, text: str) -> list[int] | None:
+        """Token ids as this setup makes them of a text, BOS included; None: it cannot say."""
+
+    @abstractmethod
+    def template(self, messages: Messages) -> list[int] | None:
+        """Token ids of a chat, rendered for an answer; [] without a template, None: unknown."""
+
+    @abstractmethod
+    def read(self, rows: Sequence[list[int]]) -> Iterator[Logprobs]:
+        """Natural logarithm of the probability of each token but the first, text after text."""
+
+    def close(self) -> None:  # noqa: B027 - most readers have nothing to end
+        """End what the reader started."""
+
+
 @dataclass(frozen=True)
 class Side:
     """What one setup has read.
 
     Attributes:
-        setup: the setup as it was written, its arguments, RoPE settings, versions and facts.
+        setup: the setup as it was written, its RoPE settings and versions.
         texts: what was read.
         encoded: token ids of each text as this setup makes them; None: it cannot say.
         chat: token ids of `CHAT`, see `Reader.template`.
@@ -115,20 +135,15 @@ def open_reader(setup: Setup) -> Reader:
 
 
 def first_side(setup: Setup, texts: Sequence[Text], lengths: Sequence[int], count: int) -> Side:
-    """Load A, let it read the beginnings of texts, and close it.
+    """Load A, let it read the beginnings of the first `count` long enough texts, and close it.
 
-    Args:
-        setup: what reads.
-        texts: all that there are, in the order in which they are taken.
-        lengths: tokens of a text; none is 4,096 or what the setup can read.
-        count: texts.
+    `lengths` are tokens of a text; none is 4,096 or what the setup can read.
 
     Raises:
         UserError: it cannot be loaded, makes no tokens, cannot read so many or does not score them,
             or no text is long enough.
     """
-
-    def chosen(reader: Reader) -> Chosen:
+    with _loaded("A", setup) as reader:
         wanted = lengths or [min(DEFAULT_LENGTH, reader.limit or DEFAULT_LENGTH)]
         found: dict[Text, list[int]] = {}
         for text in texts:
@@ -139,59 +154,51 @@ def first_side(setup: Setup, texts: Sequence[Text], lengths: Sequence[int], coun
             if len(found) == count:
                 break
         if not found:
-            raise UserError(
-                f"none of {len(texts)} texts has {max(wanted)} tokens: shorter --lengths, or other "
-                "--texts"
-            )
-        return list(found), [*found.values()], [ids[:n] for n in wanted for ids in found.values()]
-
-    return _let_read("A", setup, chosen)
+            asked = f"{max(wanted)} tokens: shorter --lengths, or other --texts"
+            raise UserError(f"none of {len(texts)} texts has {asked}")
+        rows = [ids[:size] for size in wanted for ids in found.values()]
+        return _read("A", setup, reader, rows, list(found), list(found.values()))
 
 
-def second_side(
-    setup: Setup, texts: Sequence[Text], rows: Sequence[list[int]], whole: bool
-) -> Side:
-    """Load B, let it read the token ids that A has read, and close it.
-
-    Args:
-        setup: what reads.
-        texts: of A.
-        rows: of A.
-        whole: whether B has to read all tokens; else what it can.
+def second_side(setup: Setup, texts: Sequence[Text], rows: Sequence[list[int]]) -> Side:
+    """Load B, let it read the token ids `rows` that A has read of `texts`, and close it.
 
     Raises:
         UserError: it cannot be loaded, cannot read so many tokens or does not score them.
     """
-
-    def given(reader: Reader) -> Chosen:
-        cut = [row if whole else row[: reader.limit] for row in rows]
-        return list(texts), [reader.encode(each.text) for each in texts], cut
-
-    return _let_read("B", setup, given)
+    with _loaded("B", setup) as reader:
+        encoded = [reader.encode(each.text) for each in texts]
+        return _read("B", setup, reader, rows, texts, encoded)
 
 
-def _let_read(name: str, setup: Setup, choose: Callable[[Reader], Chosen]) -> Side:
+def _loaded(name: str, setup: Setup) -> closing[Reader]:
     _report(f"{name}: loading {setup.text}")
-    reader = open_reader(setup)
-    try:
-        texts, encoded, rows = choose(reader)
-        longest = max(map(len, rows))
-        if reader.limit is not None and longest > reader.limit:
-            raise UserError(
-                f"{name} reads at most {reader.limit} tokens, fewer than the {longest} of the "
-                f"texts; --lengths {reader.limit} compares up to there"
-            )
-        logprobs = []
-        for at, found in enumerate(reader.read(rows), 1):
-            _report(f"{name}: text {at} of {len(rows)}, {len(found) + 1:,} tokens")
-            for wrong in np.flatnonzero(~np.isfinite(found))[:1]:
-                place = f"position {wrong + 1} of text {at}"
-                raise UserError(f"{name}: log-probability {found[wrong]} at {place}")
-            logprobs.append(found)
-        about = {**setup.described(), "facts": reader.facts()}
-        return Side(about, texts, encoded, reader.template(CHAT), rows, logprobs)
-    finally:
-        reader.close()
+    return closing(open_reader(setup))
+
+
+def _read(
+    name: str,
+    setup: Setup,
+    reader: Reader,
+    rows: Sequence[list[int]],
+    texts: Sequence[Text],
+    encoded: Sequence[list[int] | None],
+) -> Side:
+    longest = max(map(len, rows))
+    if reader.limit is not None and longest > reader.limit:
+        raise UserError(
+            f"{name} reads at most {reader.limit} tokens, fewer than the {longest} of the texts; "
+            f"--lengths {reader.limit} compares up to there"
+        )
+    logprobs = []
+    for at, found in enumerate(reader.read(rows), 1):
+        _report(f"{name}: text {at} of {len(rows)}, {len(found) + 1:,} tokens")
+        for wrong in np.flatnonzero(~np.isfinite(found))[:1]:
+            place = f"position {wrong + 1} of text {at}"
+            raise UserError(f"{name}: log-probability {found[wrong]} at {place}")
+        logprobs.append(found)
+    about = setup.described()
+    return Side(about, list(texts), list(encoded), reader.template(CHAT), list(rows), logprobs)
 
 
 def _report(line: str) -> None:
@@ -199,7 +206,7 @@ def _report(line: str) -> None:
 
 
 def in_process(function: Callable[..., Answer], *arguments: Any) -> Answer:
-    """What a function returns in a new process, which gives all of its memory back.
+    """What a function returns in a new process.
 
     Raises:
         UserError: what the function raises, or the process ended without an answer.

@@ -21,7 +21,7 @@ from leval_harness.training.finetune_settings import FineTuneSettings
 from leval_harness.training.text import Ids, prepare_text
 from leval_tasks.perplexity.documents import Text
 from resonance_vllm.config import ModelPositions, length_limit
-from resonance_vllm.errors import SettingError, UserError
+from resonance_vllm.errors import SettingError
 from resonance_vllm.files import read_object, write_json
 from resonance_vllm.hf import load
 from resonance_vllm.hub import loading
@@ -59,11 +59,7 @@ class _Finite(TrainerCallback):
     """Stop when the loss is NaN or infinite."""
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        if not math.isfinite(loss := float((logs or {}).get("loss", 0.0))):
-            raise UserError(
-                f"loss: {loss} at step {state.global_step}; lower the learning rate "
-                f"({args.learning_rate:g}), clip gradients (max_grad_norm), or train without bf16"
-            )
+        shared.refuse_infinite(float((logs or {}).get("loss", 0.0)), f"step {state.global_step}")
 
 
 def load_model(model_path: str, settings: FineTuneSettings) -> Any:
@@ -102,11 +98,8 @@ def finetune(
 ) -> dict[str, Any]:
     """Train, and write a checkpoint that loads in transformers and vLLM as it is.
 
-    A run that was stopped is continued; a finished one is not repeated.
-
-    Beside it stand `metrics.csv`, `held_out/<source>.jsonl` and, in `finetune_result.json`, what is
-    returned: steps, tokens, epochs, losses, documents, seconds since the last start, and what made
-    it (`made_by`).
+    A run that was stopped is continued; a finished one is not repeated. Beside the checkpoint stand
+    `metrics.csv`, `held_out/<source>.jsonl` and, in `finetune_result.json`, what is returned.
 
     Args:
         model_path: folder or hub name of a causal language model with RoPE.
@@ -125,6 +118,8 @@ def finetune(
         return finished
     # accelerate finds the processes on a CPU only if it is named
     processes = PartialState(cpu=not torch.accelerator.is_available())
+    if settings.lora_rank and processes.num_processes > 1:
+        raise SettingError("lora_rank: adapters are merged in one process; allowed: 0 in several")
     sequences = settings.steps * settings.batch_size * settings.accumulation
     sequences *= processes.num_processes
     with loading(model_path):
@@ -148,12 +143,8 @@ def _train(
 ) -> dict[str, Any]:
     """Train, from the last state if there is one, and write everything; see `finetune`."""
     states = out / "states"
-    trainer = Trainer(
-        model=model,
-        args=_arguments(states, settings),
-        train_dataset=rows,
-        callbacks=[_Finite()],
-    )
+    arguments = _arguments(states, settings)
+    trainer = Trainer(model, arguments, train_dataset=rows, callbacks=[_Finite()])
     done = trainer.train(resume_from_checkpoint=_last_state(states))
     _save(trainer, tokenizer, out, settings)
     steps = pd.DataFrame([row for row in trainer.state.log_history if "loss" in row])
@@ -215,13 +206,7 @@ def _arguments(states: Path, settings: FineTuneSettings) -> TrainingArguments:
 
 def _save(trainer: Trainer, tokenizer: Any, out: Path, settings: FineTuneSettings) -> None:
     """The checkpoint; LoRA is merged into the weights, so that no library needs peft."""
-    alone = trainer.args.world_size == 1
-    if settings.lora_rank and not alone:
-        raise UserError(
-            "lora_rank: adapters are merged in one process; resume this run with one, or train all "
-            "weights"
-        )
-    if alone:
+    if trainer.args.world_size == 1:
         model = trainer.accelerator.unwrap_model(trainer.model)
         if settings.lora_rank:
             model = model.merge_and_unload()

@@ -4,10 +4,7 @@ A finished run has a `result.json`. Each of its tests under another encoding is 
 `tested/<encoding>.json` beside it.
 """
 
-import logging
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +13,15 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
-from leval_harness.training.posgen_models import load_model, parted, save_model, split_tokens
+from leval_harness.training.posgen_models import load_model, parted, split_tokens
 from leval_harness.training.posgen_settings import PosGenRun, Recipe, rope_parameters
 from leval_harness.training.trainer import device_of, made_by
 from leval_tasks.metadata import PosGenSettings
-from leval_tasks.posgen.encodings import ENCODINGS
 from leval_tasks.posgen.sequences import position_ranges
-from resonance_vllm.errors import SettingError, UserError, one_of
+from resonance_vllm.errors import UserError
 from resonance_vllm.files import read_object, write_json
 from resonance_vllm.hf import apply_rope
 from resonance_vllm.settings import read
-
-logger = logging.getLogger(__name__)
 
 SETTINGS_FILE = "settings.json"
 RESULT_FILE = "result.json"
@@ -81,26 +75,6 @@ def evaluate(
     }
 
 
-def write_result(
-    model: Any, recipe: Recipe, run: PosGenRun, folder: Path, facts: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Test a trained model, write it as a checkpoint, and `result.json` last.
-
-    Args:
-        model: in its final state.
-        recipe: by which it was trained.
-        run: what it is.
-        folder: output folder of all runs.
-        facts: steps, the step whose weights it has, seconds.
-    """
-    test = evaluate(model, recipe.settings(run.subtask), "test")
-    save_model(model, recipe, run, folder)
-    record = {"schema_version": 1, **vars(run), "test": test, **facts, **made_by()}
-    shutil.rmtree(folder / run.folder / TESTS, ignore_errors=True)  # of a model before
-    write_json(folder / run.folder / RESULT_FILE, record)
-    return record
-
-
 def read_recipe(folder: Path) -> Recipe:
     """The recipe that a folder's models were trained by; its `reading` is not recorded.
 
@@ -115,18 +89,9 @@ def read_recipe(folder: Path) -> Recipe:
 
 def finished_runs(folder: Path) -> dict[PosGenRun, dict[str, Any]]:
     """Each finished run of a folder, and its result."""
-    found = {}
-    for file in sorted(folder.glob(f"*/*/seed-*/{RESULT_FILE}")):
-        result = read_object(file) or {}
-        try:
-            run = PosGenRun(result["subtask"], result["encoding"], result["seed"])
-        except (KeyError, SettingError):
-            run = None
-        if run is None or run.folder != file.parent.relative_to(folder).as_posix():
-            logger.warning("%s: is no result of this place; left out", file)
-        else:
-            found[run] = result
-    return found
+    files = sorted(folder.glob(f"*/*/seed-*/{RESULT_FILE}"))
+    results = [result for file in files if (result := read_object(file))]
+    return {PosGenRun(each["subtask"], each["encoding"], each["seed"]): each for each in results}
 
 
 def cross(
@@ -141,11 +106,8 @@ def cross(
         device: `auto` or `cpu`.
 
     Raises:
-        SettingError: there is no such encoding.
         UserError: the folder was not written by `posgen train`.
     """
-    for encoding in dict.fromkeys(chain(*tests.values())):
-        one_of("encoding", encoding, ENCODINGS)
     recipe = read_recipe(folder)
     waiting = [
         (run, encoding, file)

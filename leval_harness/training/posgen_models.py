@@ -15,7 +15,7 @@ from leval_harness.training.posgen_settings import PosGenRun, Recipe, rope_param
 from leval_harness.training.t5 import PosGenT5Config, PosGenT5ForCausalLM
 from leval_tasks.metadata import PosGenSettings
 from leval_tasks.posgen.sequences import splits
-from leval_tasks.posgen.vocabulary import PREFIX, build_tokenizer, special_id, vocabulary_size
+from leval_tasks.posgen.vocabulary import PREFIX, special_id, vocabulary_size
 from resonance_vllm.config import ModelPositions, hf_overrides
 from resonance_vllm.hf import apply_rope, register
 
@@ -73,12 +73,6 @@ def load_model(recipe: Recipe, run: PosGenRun, folder: Path) -> Any:
     model = build_model(recipe, run)
     load_weights(model, folder / run.folder / WEIGHTS)
     return model
-
-
-def save_model(model: Any, recipe: Recipe, run: PosGenRun, folder: Path) -> None:
-    """Write a model as a checkpoint, with the number tokenizer."""
-    model.save_pretrained(folder / run.folder)
-    build_tokenizer(recipe.settings(run.subtask).modulus).save_pretrained(folder / run.folder)
 
 
 @cache

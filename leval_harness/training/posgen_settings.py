@@ -41,16 +41,6 @@ class Architecture(Settings):
         return self
 
 
-class Scaling(Settings):
-    """How YaRN is set up for PosGen; `original` is the length of the ramp in positions."""
-
-    factor: PositiveFloat = 4.0
-    original: PositiveInt = 65
-    beta_fast: float = 2.0
-    beta_slow: float = 1.0
-    ramp: Literal["dimension", "wavelength"] = "dimension"
-
-
 class Recipe(Settings):
     """Everything about training but the run's own sub-task, encoding and seed.
 
@@ -61,7 +51,6 @@ class Recipe(Settings):
     """
 
     architecture: Architecture = Architecture()
-    scaling: Scaling = Scaling()
     reading: Reading = Field(
         default="text",
         description="text: trained as tested; code: trained unscaled, scaled for the test.",
@@ -92,18 +81,6 @@ class Recipe(Settings):
         The reading and the sub-tasks only say which models to train and how to test them.
         """
         return self.model_dump(exclude={"reading", "subtasks"})
-
-    def at_lengths(self, train_length: int | None, length: int | None) -> Self:
-        """The same recipe with other lengths of the sequences, and YaRN set up for those."""
-        if train_length is None and length is None:
-            return self
-        given = {"train_length": train_length, "length": length}
-        data = {**self.data, **{name: value for name, value in given.items() if value}}
-        made = read(PosGenSettings, {**data, "subtask": "cot"})
-        factor, original = made.length / made.train_length, made.train_length + 1
-        return self.changed(
-            data=data, scaling=self.scaling.changed(factor=factor, original=original)
-        )
 
     @property
     def steps_per_epoch(self) -> int:
@@ -143,24 +120,23 @@ def preset(name: str) -> Recipe:
 def rope_parameters(encoding: str, recipe: Recipe) -> dict[str, Any]:
     """The `rope_parameters` of one of `ENCODINGS`.
 
-    The authors' code ramps over the extended length N in place of the trained one L, with a factor
-    of N/L. As wavelengths are chosen by the trained length, that is written as the same ramp over
-    L: `beta` turns in N tokens are `beta L/N` turns in L.
+    YaRN extends the trained length, of the numbers and the `[EOS]` before them. The authors' code
+    ramps over the extended length N in place of the trained one L, with a factor of N/L. As
+    wavelengths are chosen by the trained length, that is written as the same ramp over L: `beta`
+    turns in N tokens are `beta L/N` turns in L.
     """
-    about, scaling = ENCODINGS[one_of("encoding", encoding, ENCODINGS)], recipe.scaling
+    about, data = ENCODINGS[encoding], recipe.settings("cot")
     rope: dict[str, Any] = {"rope_theta": recipe.base}
     if about.scaling is None:
         return {"rope_type": "resonance" if about.resonance else "default", **rope}
-    rope |= {
-        "rope_type": "resonance_yarn" if about.resonance else "yarn",
-        "factor": scaling.factor,
-        "original_max_position_embeddings": scaling.original,
-        "beta_fast": scaling.beta_fast,
-        "beta_slow": scaling.beta_slow,
-    }
+    factor, turns = data.length / data.train_length, 1.0
     if about.scaling == "code":
-        data = recipe.settings("cot")
-        extension = (data.length + 1) / (data.train_length + 1)
-        rope |= {"factor": extension, "original_max_position_embeddings": data.train_length + 1}
-        rope |= {"beta_fast": 2.0 / extension, "beta_slow": 1.0 / extension}
-    return {**rope, "ramp": scaling.ramp} if scaling.ramp != "dimension" else rope
+        factor = turns = (data.length + 1) / (data.train_length + 1)
+    return {
+        "rope_type": "resonance_yarn" if about.resonance else "yarn",
+        **rope,
+        "factor": factor,
+        "original_max_position_embeddings": data.train_length + 1,
+        "beta_fast": 2.0 / turns,
+        "beta_slow": 1.0 / turns,
+    }

@@ -1,7 +1,7 @@
 """Train PosGen models, each by a loop of its own; several side by side."""
 
 import copy
-import math
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,16 +15,17 @@ from tqdm import tqdm
 
 from leval_harness.training import trainer as shared
 from leval_harness.training.posgen_evaluate import (
+    RESULT_FILE,
     SETTINGS_FILE,
+    TESTS,
     evaluate,
     finished_runs,
     losses_and_hits,
-    write_result,
 )
 from leval_harness.training.posgen_models import batches, build_model, split_tokens
 from leval_harness.training.posgen_settings import PosGenRun, Recipe, rope_parameters
 from leval_tasks.posgen.encodings import ENCODINGS
-from resonance_vllm.errors import UserError
+from leval_tasks.posgen.vocabulary import build_tokenizer
 from resonance_vllm.files import write_json
 from resonance_vllm.hf import apply_rope
 
@@ -33,16 +34,7 @@ METRICS = ("step", "epoch", "train_loss", "validation_loss", "id_accuracy", "ood
 
 
 class Training:
-    """One model with its optimiser and its learning rate.
-
-    Args:
-        recipe: by which it is trained.
-        run: what it is.
-        device: `auto` or `cpu`.
-
-    Attributes:
-        step: steps that were done.
-    """
+    """One model with its optimiser and its learning rate; `step` is how many it has done."""
 
     def __init__(self, recipe: Recipe, run: PosGenRun, device: str) -> None:
         torch.manual_seed(run.seed)
@@ -93,14 +85,7 @@ class Training:
 def train_run(
     recipe: Recipe, run: PosGenRun, folder: Path, device: str = "auto", progress: bool = True
 ) -> dict[str, Any]:
-    """Train a model; write a checkpoint, metrics and `result.json`.
-
-    Args:
-        recipe: by which it is trained.
-        run: what it is.
-        folder: output folder of all runs.
-        device: `auto` or `cpu`.
-        progress: whether to show a bar.
+    """Train a model; write a checkpoint, metrics and `result.json` below `folder`.
 
     Raises:
         UserError: the loss became NaN or infinite.
@@ -110,18 +95,13 @@ def train_run(
     every = recipe.evaluate_every * recipe.steps_per_epoch
     rows: list[tuple[float, ...]] = []
     best, kept, weights = -1.0, recipe.steps, None
-    hidden = None if progress else True
-    steps = tqdm(batches(recipe, run), run.folder, recipe.steps, disable=hidden)
+    steps = tqdm(batches(recipe, run), run.folder, recipe.steps, disable=None if progress else True)
     for inputs, labels in steps:
         loss = training.learn(inputs, labels)
         step = training.step
         if step % every and step != recipe.steps:
             continue
-        if not math.isfinite(loss):
-            raise UserError(
-                f"loss: {loss} at step {step} in {run.folder}; lower the learning rate "
-                f"({recipe.learning_rate:g}) or train without bf16"
-            )
+        shared.refuse_infinite(loss.item(), f"step {step} in {run.folder}")
         result = training.validate()
         if recipe.keep != "last" and result["id_accuracy"] > best:
             best, kept, weights = result["id_accuracy"], step, training.model.state_dict()
@@ -131,10 +111,15 @@ def train_run(
     if weights is not None:
         training.model.load_state_dict(weights)
     facts = {"kept_step": kept, "steps": recipe.steps, "seconds": time.monotonic() - start}
-    written = folder / run.folder / METRICS_FILE
-    written.parent.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame(rows, columns=METRICS).to_csv(written, index=False)
-    return write_result(training.model, recipe, run, folder, facts)
+    settings, place = recipe.settings(run.subtask), folder / run.folder
+    test = evaluate(training.model, settings, "test")
+    training.model.save_pretrained(place)
+    build_tokenizer(settings.modulus).save_pretrained(place)
+    pd.DataFrame(rows, columns=METRICS).to_csv(place / METRICS_FILE, index=False)
+    shutil.rmtree(place / TESTS, ignore_errors=True)  # of a model before
+    record = {"schema_version": 1, **vars(run), "test": test, **facts, **shared.made_by()}
+    write_json(place / RESULT_FILE, record)
+    return record
 
 
 def train_all(

@@ -18,7 +18,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply
 
 
 class PosGenT5Config(PreTrainedConfig):
-    """Configuration of `PosGenT5ForCausalLM`."""
+    """Sizes of a `PosGenT5ForCausalLM`."""
 
     model_type = "posgen_t5"
     vocab_size: int = 22
@@ -40,13 +40,12 @@ class Attention(nn.Module):
 
     def __init__(self, config: PosGenT5Config) -> None:
         super().__init__()
-        self.shape = (config.num_attention_heads, config.head_dim)
-        self.dropout = config.dropout
-        inner = config.num_attention_heads * config.head_dim
-        self.q_proj = nn.Linear(config.hidden_size, inner, bias=False)
-        self.k_proj = nn.Linear(config.hidden_size, inner, bias=False)
-        self.v_proj = nn.Linear(config.hidden_size, inner, bias=False)
-        self.o_proj = nn.Linear(inner, config.hidden_size, bias=False)
+        self.shape, self.dropout = (config.num_attention_heads, config.head_dim), config.dropout
+        hidden, inner = config.hidden_size, config.num_attention_heads * config.head_dim
+        self.q_proj, self.k_proj, self.v_proj = (
+            nn.Linear(hidden, inner, bias=False) for _ in range(3)
+        )
+        self.o_proj = nn.Linear(inner, hidden, bias=False)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Cos and sin are `[1, length, head_dim]`."""
@@ -126,21 +125,17 @@ class PosGenT5ForCausalLM(PreTrainedModel, GenerationMixin):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """T5's initialisation with factor 1."""
-        config = self.config
-        inner = config.num_attention_heads * config.head_dim
+        """T5's initialisation with factor 1: of a variance of one over the inputs.
+
+        Queries have a variance smaller by the size of a head, as logits are not scaled.
+        """
         if isinstance(module, nn.Embedding):
             nn.init.normal_(module.weight, std=1.0)
-        elif isinstance(module, Attention):
-            nn.init.normal_(
-                module.q_proj.weight, std=(config.hidden_size * config.head_dim) ** -0.5
-            )
-            nn.init.normal_(module.k_proj.weight, std=config.hidden_size**-0.5)
-            nn.init.normal_(module.v_proj.weight, std=config.hidden_size**-0.5)
-            nn.init.normal_(module.o_proj.weight, std=inner**-0.5)
-        elif isinstance(module, FeedForward):
-            nn.init.normal_(module.up_proj.weight, std=config.hidden_size**-0.5)
-            nn.init.normal_(module.down_proj.weight, std=config.intermediate_size**-0.5)
+        elif isinstance(module, Attention | FeedForward):
+            for name, layer in module.named_children():
+                if isinstance(layer, nn.Linear):
+                    heads = self.config.head_dim if name == "q_proj" else 1
+                    nn.init.normal_(layer.weight, std=(layer.in_features * heads) ** -0.5)
 
     def forward(self, input_ids: Tensor, **_: Any) -> CausalLMOutput:
         """Logits `[batch, length, vocabulary]` of `input_ids` `[batch, length]`."""

@@ -1,6 +1,7 @@
 """Training text: read, split by document before anything else, tokenised and packed."""
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ HUB_SETS = {"pg19": "emozilla/pg19"}
 CHARACTERS_PER_TOKEN = 6
 """More than English has, so that a large data set is read no further than one epoch needs."""
 SHARED_RUN = 50
+NONE: Ids = np.empty(0, dtype=np.int64)
 
 
 def prepare_text(
@@ -40,19 +42,18 @@ def prepare_text(
 
     documents = read_documents(sources, CHARACTERS_PER_TOKEN * sequences * settings.sequence_length)
     training, held_out = split_documents(documents, settings.held_out, settings.seed)
-    hashes = [run_hashes(ids(document)) for document in held_out]
-    known = np.concatenate([np.empty(0, dtype=np.int64), *hashes])
+    known = np.concatenate([NONE, *(run_hashes(ids(each)) for each in held_out)])
     pieces = [piece for document in training for piece in without_shared(ids(document), known)]
     if tokenizer.eos_token_id is None:
         raise UserError("tokenizer: eos_token is missing, which stands between documents")
     return pack(pieces, settings.sequence_length, tokenizer.eos_token_id, settings.seed), held_out
 
 
-def read_documents(sources: Sequence[str], characters: int | None = None) -> list[Text]:
+def read_documents(sources: Sequence[str], characters: float = math.inf) -> list[Text]:
     """Read text, each document once.
 
-    Sources are `.jsonl` files (one object with `text` a line), text files (one document each),
-    folders of these, or `pg19` for the hub data set, which is read up to so many characters.
+    Sources are what `texts_of` reads, or `pg19` for the hub data set, which is read up to so many
+    characters.
 
     Raises:
         SettingError: a source is not there or holds no text.
@@ -67,23 +68,21 @@ def read_documents(sources: Sequence[str], characters: int | None = None) -> lis
         else:
             kinds = f"a .jsonl or text file that is there, a folder of them, {', '.join(HUB_SETS)}"
             raise SettingError(not_allowed("data", source, kinds))
-        for document in found:
-            if document.text.strip():
-                documents.setdefault(document.sha256, document)
+        documents |= {each.sha256: each for each in found if each.text.strip()}
     if not documents:
         names = ", ".join(sources) or "nothing"
         raise SettingError(f"data: no text in {names}; give --data FILE")
     return list(documents.values())
 
 
-def _read_hub(name: str, characters: int | None) -> Iterator[Text]:
+def _read_hub(name: str, characters: float) -> Iterator[Text]:
     from datasets import load_dataset
 
     seen = 0
     for row in load_dataset(HUB_SETS[name], split="train", streaming=True):
         yield Text(name, row["text"])
         seen += len(row["text"])
-        if characters is not None and seen >= characters:
+        if seen >= characters:
             return
 
 
@@ -110,16 +109,15 @@ def split_documents(
 def run_hashes(ids: Ids, length: int = SHARED_RUN) -> Ids:
     """Hash of every run of `length` tokens, `[max(0, n - length + 1)]`, modulo 2 ** 64."""
     if len(ids) < length:
-        return np.empty(0, dtype=np.int64)
+        return NONE
     weights = np.random.RandomState(0).randint(-(2**63), 2**63, length, dtype=np.int64)
     return np.convolve(ids, weights, "valid")
 
 
 def without_shared(ids: Ids, held_out: Ids, length: int = SHARED_RUN) -> list[Ids]:
-    """Cut out of a training document what it shares with the held-out text.
+    """Pieces of a training document that share no run of `length` tokens with the held-out text.
 
-    No run of `length` tokens of the pieces that are left is in the held-out text, whose
-    `run_hashes` are given; licences and other text that many books share is what disappears.
+    That is given by its `run_hashes`. What disappears are licences and what else many books share.
     """
     starts = np.flatnonzero(np.isin(run_hashes(ids, length), held_out))
     changes = np.zeros(len(ids) + 1, dtype=np.int64)
@@ -141,8 +139,8 @@ def pack(documents: Iterable[Ids], length: int, separator: int, seed: int) -> Id
     """
     pieces = [np.append(ids, separator) for ids in documents]
     generator = np.random.RandomState(seed)
-    joined = [pieces[i] for i in generator.permutation(len(pieces))]
-    tokens = np.concatenate(joined) if joined else np.empty(0, dtype=np.int64)
+    order = generator.permutation(len(pieces))
+    tokens = np.concatenate([NONE, *(pieces[at] for at in order)])
     rows = len(tokens) // length
     if rows == 0:
         raise SettingError(

@@ -1,7 +1,7 @@
 """Parts of every training: its folder, its device, what made it."""
 
 import json
-import os
+import math
 import shlex
 import sys
 from collections.abc import Mapping
@@ -34,6 +34,16 @@ def refuse_other(file: Path, request: Mapping[str, Any]) -> None:
         )
 
 
+def refuse_infinite(loss: float, place: str) -> None:
+    """Stop a training whose loss is NaN or infinite.
+
+    Raises:
+        UserError: it is.
+    """
+    if not math.isfinite(loss):
+        raise UserError(f"loss: {loss} at {place}; lower the learning rate, or train without bf16")
+
+
 def device_of(name: str) -> torch.device:
     """`cpu`, or for `auto` the accelerator of this machine, else its CPU.
 
@@ -45,15 +55,8 @@ def device_of(name: str) -> torch.device:
 
 
 def made_by() -> dict[str, Any]:
-    """`command`, `versions` and `host` (cores, and the GPU if there is one) of this process."""
+    """`command` and `versions` of this process."""
     names = ("leval-harness", "torch", "transformers")
-    versions = {"python": ".".join(map(str, sys.version_info[:3]))}
-    versions |= {name: version(name) for name in names}
-    host: dict[str, Any] = {"cores": os.cpu_count()}
-    if torch.cuda.is_available():
-        host["device"] = torch.cuda.get_device_name()
-    program = Path(sys.argv[0]).name
-    if program == "__main__.py":  # python -m leval_harness
-        program = "leval-harness"
+    program = Path(sys.argv[0]).name.replace("__main__.py", "leval-harness")  # python -m
     command = shlex.join([program, *sys.argv[1:]])
-    return {"command": command, "versions": versions, "host": host}
+    return {"command": command, "versions": {name: version(name) for name in names}}

@@ -13,7 +13,7 @@ import itertools
 import tempfile
 from pathlib import Path
 
-from leval_harness.parity.compare import Options, diff, save_reference
+from leval_harness.parity.compare import diff, save_reference
 from leval_tasks.perplexity.documents import language_reference
 
 CHANGES = (
@@ -31,11 +31,11 @@ def rows(model, folder):
     for number, dtype in itertools.product(range(SETS), ("float32", "bfloat16")):
         texts, base = folder / f"texts-{number}.txt", folder / f"{dtype}-{number}.npz"
         texts.write_text(text[number * size : (number + 1) * size])
-        options = Options(texts=str(texts), lengths=(128,), isolated=False)
-        save_reference(f"hf:{model},dtype={dtype},threads=1", base, options)
+        options = {"texts": str(texts), "lengths": (128,), "isolated": False}
+        save_reference(f"hf:{model},dtype={dtype},threads=1", base, **options)
         for change in CHANGES:
             arguments = change if "threads" in change else f"threads=1,{change}"
-            result = diff(str(base), f"hf:{model},dtype={dtype},{arguments}", options)
+            result = diff(str(base), f"hf:{model},dtype={dtype},{arguments}", **options)
             (length,) = result.lengths
             ends = [abs(end) for each in length.bins for end in (each.low, each.high)]
             numbers = (length.loss_b - length.loss_a, max(ends, default=0.0), length.apart)

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resonance_vllm.core import frequencies
-from resonance_vllm.core.frequencies import Rotation
+from resonance_vllm.core.frequencies import Rotation, critical_dimension, formula
 from resonance_vllm.core.phase import angles
 from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.errors import RopeConfigError
@@ -33,12 +32,12 @@ def describe(
     Feature gaps are looked for up to `factor * L`.
     """
     gaps = feature_gap(spec, dim, original, factor, seq_len)
-    lengths = frequencies.wavelengths(spec, dim, seq_len)
+    rotation = formula(spec, dim, seq_len)
     return {
-        "inv_freq": frequencies.inv_freq(spec, dim, seq_len).tolist(),
-        "wavelengths": lengths.tolist(),
+        "inv_freq": rotation.inv_freq.tolist(),
+        "wavelengths": rotation.wavelengths.tolist(),
         "attention_factor": spec.method.scale(),
-        "critical_dimension": frequencies.critical_dimension(lengths, original),
+        "critical_dimension": critical_dimension(rotation.wavelengths, original),
         "feature_gap": gaps.tolist(),
     }
 
@@ -54,8 +53,8 @@ def angles_around(
     Returns:
         The feature, as many positions below `L` as from it on, and the angles of each settings.
     """
-    lengths = frequencies.wavelengths(specs[0], dim, seq_len)
-    rounded = frequencies.wavelengths(RopeSpec(specs[0].method, resonance=True), dim, seq_len)
+    lengths = formula(specs[0], dim, seq_len).wavelengths
+    rounded = formula(RopeSpec(specs[0].method, resonance=True), dim, seq_len).wavelengths
     moved = ((rounded - lengths).abs() / lengths).where(rounded * SHOWN_PERIODS <= original, -1.0)
     # The two fastest features turn so quickly that single dots no longer make a line.
     moved[:2] = -2.0
@@ -63,7 +62,7 @@ def angles_around(
     # Whole lengths would be a solid block of dots.
     window = min(original, max(64, SHOWN_PERIODS * int(rounded[feature])))
     positions = torch.arange(original - window, original + window)
-    rotations = [frequencies.formula(spec, dim, seq_len) for spec in specs]
+    rotations = [formula(spec, dim, seq_len) for spec in specs]
     shown = [_angles(each, feature, positions).tolist() for each in rotations]
     return feature, positions.tolist(), shown
 
@@ -92,7 +91,7 @@ def feature_gap(
             f"original, factor: {original}, {factor} are not allowed; allowed: at least 1 each, "
             f"and a product of at most {MOST_POSITIONS:,}"
         )
-    rotation = frequencies.formula(spec, dim, seq_len)
+    rotation = formula(spec, dim, seq_len)
     trained, tested = torch.arange(original), torch.arange(original, int(original * factor))
     gaps = [
         gap_of_angles(*(_angles(rotation, feature, at) for at in (trained, tested)))

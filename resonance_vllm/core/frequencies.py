@@ -1,4 +1,4 @@
-"""Frequencies in float64: what a library computes for a model, and Resonance on top of it.
+"""Frequencies in float64: a method's formula on the features of a model, and Resonance on top.
 
 Everywhere `dim` is the number of rotated dimensions of a head, and `seq_len` the current length in
 tokens, for `dynamic` and `longrope`; None is up to `L`.
@@ -10,14 +10,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from resonance_vllm.core.method import MOST_TOKENS, plain_frequencies
+from resonance_vllm.core.method import MOST_TOKENS, Method
 from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.errors import RopeConfigError, not_allowed
 
 MOST_DIMENSIONS = 1024
 """Of a head; the largest published ones have 512. The gaps of a million would need terabytes."""
-# Relative: transformers takes powers in float32, where one of 5e5 is that far from its value.
-FLOAT32_ROUNDING = 1e-5
 
 
 @dataclass(frozen=True)
@@ -51,39 +49,20 @@ class Rotation:
         return Rotation(self.inv_freq.to(dtype).to(device), self.periods.to(device))
 
 
-def base_frequencies(
-    spec: RopeSpec, stock: Tensor, seq_len: int | None = None, *, by_library: bool = True
-) -> Tensor:
-    """Frequencies of the base method on a module, from those that its library computes for it.
-
-    Where the library does not compute the method, the module's `default` frequencies are changed by
-    the ratio by which the method changes plain ones. A frequency of 0, a feature that stands still,
-    stays 0. The library works in float32; where the method's formula gives the same within that
-    rounding its float64 is taken, so that Resonance rounds as the closed form does.
+def base_frequencies(method: Method, plain: Tensor, seq_len: int | None = None) -> Tensor:
+    """Frequencies of a method on a module, by its formula.
 
     Args:
-        spec: the settings; Resonance does not count here.
-        stock: what the library computes for the module at the current length, of the method where
-            that is stock, else of `default`; `[features]`.
+        method: without Resonance.
+        plain: what the module's library computes for it, `[features]`, which says how many features
+            there are and which stand still: those have 0.
         seq_len: current length in tokens, for methods that follow it.
-        by_library: whether `stock` is of the method wherever that is stock; False where the library
-            has the type, but not for this module.
 
     Returns:
         Radians a token, float64 `[features]` on the CPU.
     """
-    method = spec.method
-    found = stock.detach().to("cpu", torch.float64)
-    wanted = method.frequencies(2 * len(found), seq_len)
-    if spec.base_is_stock and by_library:
-        return torch.where(_same(found, wanted), wanted, found)
-    plain = plain_frequencies(method.rope_theta, 2 * len(found))
-    return torch.where(_same(found, plain), wanted, found * (wanted / plain))
-
-
-def _same(found: Tensor, formula: Tensor) -> Tensor:
-    """Where a library's float32 is the rounding of a formula."""
-    return (found - formula).abs() <= FLOAT32_ROUNDING * formula
+    turns = plain.detach().to("cpu") > 0
+    return method.frequencies(2 * len(turns), seq_len) * turns
 
 
 def rotation(spec: RopeSpec, base: Tensor) -> Rotation:
@@ -125,11 +104,6 @@ def formula(spec: RopeSpec, dim: int, seq_len: int | None = None) -> Rotation:
 def inv_freq(spec: RopeSpec, dim: int, seq_len: int | None = None) -> Tensor:
     """Radians a token in closed form, Resonance included, float64 `[dim/2]` on the CPU."""
     return formula(spec, dim, seq_len).inv_freq
-
-
-def wavelengths(spec: RopeSpec, dim: int, seq_len: int | None = None) -> Tensor:
-    """Tokens a full turn takes in closed form, float64 `[dim/2]`."""
-    return formula(spec, dim, seq_len).wavelengths
 
 
 def critical_dimension(lengths: Tensor, original: int) -> int:

@@ -7,19 +7,17 @@ distance is longer than those of training. Attention over all parts is one softm
 
 from collections.abc import Callable
 from itertools import count
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
 from resonance_vllm.core.method import (
-    Extension,
-    Method,
     ScaledMethod,
     Tensor,
     Tokens,
     TrainedLength,
+    plain_frequencies,
 )
-from resonance_vllm.core.methods import Yarn
 from resonance_vllm.errors import RopeConfigError
 
 Positions = Callable[[Tensor], Tensor]
@@ -28,15 +26,9 @@ Positions = Callable[[Tensor], Tensor]
 class Part(NamedTuple):
     """The keys at positions `first(i) <= j < end(i)`, which a query at `i` meets in one way.
 
-    Every function takes and returns integers `[...]`; all but `first` and `end` non-negative ones.
-    None stands for the position itself as `query` and `key`, for 0 as `first`, for `i + 1` as
-    `end`.
-
-    Attributes:
-        query: Where the query stands, of its position.
-        key: Where a key stands, of its position. The distance is `query(i) - key(j)`.
-        first: First key of the part. It does not decrease from one query to the next.
-        end: The key after its last one. It does not decrease either.
+    The distance is `query(i) - key(j)`. Functions are of integers `[...]`; `first` and `end` do not
+    decrease from one query to the next. None stands for the position itself as `query` and `key`,
+    for 0 as `first`, for `i + 1` as `end`.
     """
 
     query: Positions | None = None
@@ -46,35 +38,15 @@ class Part(NamedTuple):
 
 
 class MappedMethod(ScaledMethod):
-    """A position map, on top of plain RoPE or of YaRN. Up to `L` tokens it changes nothing.
+    """A position map on top of plain RoPE. Up to `L` tokens it changes nothing.
 
-    Keys are rotated to `kept_at` before they are cached; a part whose keys stand elsewhere rotates
-    them from there.
+    Keys are cached rotated to `kept_at`; a part whose keys stand elsewhere turns them on.
     """
 
-    formula: ClassVar[str]
     original_max_position_embeddings: TrainedLength
-    yarn_factor: Extension = Field(
-        default=1.0, description="Factor of the YaRN below the map; 1 is plain RoPE."
-    )
-
-    @property
-    def yarn(self) -> Yarn:
-        """The method below the map."""
-        common = {key: getattr(self, key) for key in Method.model_fields}
-        length = self.original_max_position_embeddings
-        return Yarn(factor=self.yarn_factor, original_max_position_embeddings=length, **common)
-
-    @property
-    def reach(self) -> int:
-        """Tokens that the method below the map is meant for: every distance is to be shorter."""
-        return int(self.original_max_position_embeddings * self.yarn_factor)
 
     def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
-        return self.yarn.frequencies(dim, seq_len)
-
-    def scale(self) -> float:
-        return self.yarn.scale()
+        return plain_frequencies(self.rope_theta, dim)
 
     def refusal(self, why: str) -> RopeConfigError:
         """The error of a place where positions cannot be moved, with a sentence about it."""
@@ -98,20 +70,13 @@ class MappedMethod(ScaledMethod):
 class SelfExtend(MappedMethod):
     """SelfExtend (Jin et al. 2024, arXiv 2401.01325): far keys stand at the positions of groups.
 
-    Keys nearer than a window stand at their positions, farther ones at those of groups.
-
-    The distance to a far key is `i//G - j//G + W - W//G`, which continues that of the near ones.
+    The distance to a key beyond a window `W` is `i//G - j//G + W - W//G`, which continues `i - j`.
     """
 
     name = "self_extend"
-    formula = "`b^(-2j/d)`; keys from distance `W` on at `i//G - j//G + W - W//G`"
 
-    window_size: Tokens | None = Field(
-        default=None, description="Distance W from which keys stand elsewhere. [L/4]"
-    )
-    group_size: Tokens | None = Field(
-        default=None, description="Tokens G of a group. [the fewest that cover L*s]"
-    )
+    window_size: Tokens | None = Field(None, description="Distance W of the first far key. [L/4]")
+    group_size: Tokens | None = Field(None, description="Tokens G of a group. [fewest for L*s]")
 
     @property
     def window(self) -> int:
@@ -133,22 +98,22 @@ class SelfExtend(MappedMethod):
 
     def _smallest_group(self) -> int:
         # With fewer tokens the distance is too long; one group of all tokens leaves W.
-        fewest = max(1, (self._longest - 1 - self.window) // (self.reach - self.window))
-        return next(group for group in count(fewest) if self._distance(group) < self.reach)
+        near = self.original_max_position_embeddings - self.window
+        fewest = max(1, (self._longest - 1 - self.window) // near)
+        original = self.original_max_position_embeddings
+        return next(group for group in count(fewest) if self._distance(group) < original)
 
     @model_validator(mode="after")
     def _covers(self) -> Self:
-        if self.window >= self.reach:
-            raise RopeConfigError(
-                f"window_size: {self.window} is not allowed; allowed: below {self.reach}, the "
-                "length that the frequencies are meant for"
-            )
+        original = self.original_max_position_embeddings
+        if self.window >= original:
+            raise RopeConfigError(f"window_size: {self.window} is not below {original}")
         longest = self._distance(self.group)
-        if longest >= self.reach:
+        if longest >= original:
             raise RopeConfigError(
                 f"group_size: {self.group} leaves distances of up to {longest} tokens at factor "
                 f"{self.factor:g}; allowed: {self._smallest_group()}, which keeps them below "
-                f"{self.reach}, and larger ones"
+                f"{original}, and larger ones"
             )
         return self
 
@@ -172,40 +137,26 @@ class DualChunk(MappedMethod):
 
     Keys stand at their places within chunks of `C` tokens.
 
-    A query is at its own distance from the keys of its chunk, at `min(i mod C + C, D) - j mod C`
-    from those of the chunk before, and at `D - j mod C` from all earlier ones. The paper has
-    `D = L - 1`; its authors' code `C = 5L/8` and `D = 3L/4`.
+    A query is at its own distance from the keys of its chunk, at `min(i mod C + C, L-1) - j mod C`
+    from those of the chunk before, and at `L - 1 - j mod C` from all earlier ones.
     """
 
     name = "dual_chunk"
-    formula = "`b^(-2j/d)`; keys at `j mod C`, queries at most at `D` beyond their chunk"
 
-    chunk_size: Tokens | None = Field(default=None, description="Tokens C of a chunk. [3L/4]")
-    farthest: Tokens | None = Field(
-        default=None, description="Place D of a query among the keys of earlier chunks. [L-1]"
-    )
+    chunk_size: Tokens | None = Field(None, description="Tokens C of a chunk. [3L/4]")
 
     @property
     def chunk(self) -> int:
         """`C` in tokens."""
-        return self.chunk_size or max(1, self.reach * 3 // 4)
-
-    @property
-    def place(self) -> int:
-        """`D` in tokens."""
-        return self.farthest or self.reach - 1
+        return self.chunk_size or max(1, self.original_max_position_embeddings * 3 // 4)
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
-        if self.place >= self.reach:
+        original = self.original_max_position_embeddings
+        if not original <= 2 * self.chunk < 2 * original:
             raise RopeConfigError(
-                f"farthest: {self.place} is not allowed; allowed: below {self.reach}, the length "
-                "that the frequencies are meant for"
-            )
-        if not self.chunk <= self.place < 2 * self.chunk:
-            raise RopeConfigError(
-                f"chunk_size: {self.chunk} is not allowed; allowed: at most farthest={self.place} "
-                "and more than half of it"
+                f"chunk_size: {self.chunk} is not allowed; allowed: below {original} and at least "
+                "half of it"
             )
         return self
 
@@ -213,7 +164,7 @@ class DualChunk(MappedMethod):
         return positions % self.chunk
 
     def parts(self) -> tuple[Part, ...]:
-        chunk, place = self.chunk, self.place
+        chunk, place = self.chunk, self.original_max_position_embeddings - 1
         return (
             Part(self.kept_at, self.kept_at, first=lambda at: at - at % chunk),
             Part(

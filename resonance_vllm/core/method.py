@@ -5,7 +5,6 @@ dimensions), `s` the factor, `L` the original length. A feature turns by its fre
 token; its wavelength is `2*pi/frequency` tokens. Torch is imported where something is computed.
 """
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
@@ -53,27 +52,15 @@ class Method(Settings):
 
     name: ClassVar[str]
     """The `rope_type`."""
-    aliases: ClassVar[tuple[str, ...]] = ()
-    """Short names on our command lines and in sweep configs; no library is given one."""
     stock: ClassVar[bool] = False
     """Whether transformers and vLLM both have the method under its name."""
-    formula: ClassVar[str]
-    """Frequency of feature j, as the documentation's table has it."""
     follows_length: ClassVar[bool] = False
     """Whether the frequencies change with every further token beyond `L`."""
-    hf_warns_of: ClassVar[tuple[str, ...]] = ()
-    """Keys of ours that transformers' own type of this name warns of."""
-    vllm_multiplies: ClassVar[bool] = True
-    """Whether vLLM multiplies `max_position_embeddings` by `factor` to get the longest sequence."""
     positions_multiplied: ClassVar[bool] = False
     """Whether checkpoints with the method have `max_position_embeddings` times its factor."""
-    derived: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Keys of the attention factor that checkpoints spell out -> keys that they follow from."""
 
     rope_theta: float = Field(gt=1, description="Base b of the frequencies b^(-2j/d).")
-    partial_rotary_factor: float = Field(
-        default=1.0, gt=0, le=1, description="Share of a head that rotates."
-    )
+    partial_rotary_factor: float = Field(1.0, gt=0, le=1, description="Share that rotates.")
 
     @classmethod
     def key_names(cls) -> list[str]:
@@ -89,11 +76,6 @@ class Method(Settings):
     @classmethod
     def fill(cls, given: dict[str, Any], positions: int) -> None:
         """Add what follows from a model's `max_position_embeddings`, in tokens, if not written."""
-
-    @property
-    def unknown_to_libraries(self) -> str | None:
-        """A key that the libraries' own type of this name leaves out, where its value counts."""
-        return None
 
     def written(self) -> dict[str, Any]:
         """The keys whose value differs from the default, as JSON would hold them."""
@@ -115,6 +97,11 @@ class Method(Settings):
         return getattr(self, "factor", None) is None
 
     @property
+    def runs_stock(self) -> bool:
+        """Whether both libraries compute these settings without us."""
+        return self.stock
+
+    @property
     def trained_length(self) -> int | None:
         """`L` in tokens, where the settings hold it."""
         return getattr(self, "original_max_position_embeddings", None)
@@ -127,21 +114,12 @@ class Method(Settings):
     def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
         """Inverse frequencies without Resonance, float64 `[dim/2]` on the CPU, radians a token.
 
-        Args:
-            dim: rotated dimensions of a head, even.
-            seq_len: current length in tokens; None is up to `L`.
-
-        Raises:
-            RopeConfigError: `dim` does not fit.
+        `dim` is the rotated part of a head, even; `seq_len` the current length, None up to `L`.
         """
         raise NotImplementedError
 
     def scale(self) -> float:
-        """The attention factor: what cos and sin are multiplied by.
-
-        Raises:
-            RopeConfigError: it does not follow from the settings.
-        """
+        """The attention factor: what cos and sin are multiplied by."""
         return 1.0
 
     def length_limit(self, positions: int) -> int:
@@ -158,15 +136,12 @@ class Method(Settings):
         """What has these frequencies at one length, for a library that fixes them at start-up."""
         return self
 
-    def for_transformers(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        """`rope_parameters` (complete, ours) with the keys that transformers knows."""
-        if parameters["rope_type"] == self.name:
-            for key in self.hf_warns_of:
-                parameters.pop(key, None)
-        return parameters
-
     def for_vllm(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        """`rope_parameters` (complete, ours) with the keys that vLLM knows."""
+        """`rope_parameters` (complete, ours) with the keys that vLLM knows.
+
+        Raises:
+            RopeConfigError: vLLM cannot run the method, or its own type would leave out a key.
+        """
         return parameters
 
 
@@ -174,9 +149,7 @@ class ScaledMethod(Method):
     """A method that extends the trained length by a factor; factor 1 is plain RoPE."""
 
     factor: Extension = Field(examples=[8.0], description="Context extension s.")
-    original_max_position_embeddings: Tokens | None = Field(
-        default=None, description="Trained length L in tokens."
-    )
+    original_max_position_embeddings: Tokens | None = Field(None, description="Trained length L.")
 
 
 def plain_frequencies(base: float, dim: int) -> Tensor:

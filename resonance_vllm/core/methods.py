@@ -1,8 +1,8 @@
 """The RoPE methods that change frequencies alone, one class each.
 
 A class with a `name`, here or in a module `methods_*.py` beside this one, is a method of both
-libraries, of every command, of sweep configs, of the documentation's table and of the parametrised
-tests: all lists are made from `resonance_vllm.core.spec.METHODS`.
+libraries, of every command, of sweep configs and of the parametrised tests: all lists are made from
+`resonance_vllm.core.spec.METHODS`.
 """
 
 import math
@@ -17,7 +17,6 @@ from resonance_vllm.core.method import (
     Positive,
     ScaledMethod,
     Tensor,
-    Tokens,
     TrainedLength,
     at_least,
     plain_frequencies,
@@ -30,7 +29,6 @@ class Default(Method):
 
     name = "default"
     stock = True
-    formula = "`b^(-2j/d)`"
 
     def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
         return plain_frequencies(self.rope_theta, dim)
@@ -41,8 +39,6 @@ class Linear(ScaledMethod):
 
     name = "linear"
     stock = True
-    hf_warns_of = ("original_max_position_embeddings",)
-    formula = "divided by `factor`"
     positions_multiplied = True
 
     def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
@@ -56,19 +52,10 @@ class NtkAware(ScaledMethod):
     """
 
     name = "ntk_aware"
-    aliases = ("ntk",)
-    formula = "base `b*s^(d/(d-2))`; `base_scaling: paper`: base `s*b`"
 
     base_scaling: Literal["exact", "paper"] = Field(
-        default="exact", description="Base b*s^(d/(d-2)), or s*b as in the paper's Appendix C.2."
+        "exact", description="Base b*s^(d/(d-2)), or s*b as in the paper's Appendix C.2."
     )
-
-    longest_sequence: Tokens | None = Field(
-        default=None, description="Longest sequence in tokens. [L*s]"
-    )
-
-    def length_limit(self, positions: int) -> int:
-        return self.longest_sequence or super().length_limit(positions)
 
     def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
         if self.base_scaling == "paper":
@@ -84,15 +71,13 @@ def ntk_base(base: float, factor: float, dim: int) -> float:
 
 
 class Dynamic(ScaledMethod):
-    """Dynamic NTK as in transformers: NTK-aware scaling by the current length, from `L` tokens on.
+    """Dynamic NTK as in transformers: NTK-aware scaling by `s*length/L - (s-1)` beyond `L` tokens.
 
     The paper's dynamic NTK is `factor: 1.0`.
     """
 
     name = "dynamic"
     stock = True
-    hf_warns_of = ("original_max_position_embeddings",)
-    formula = "`ntk_aware` with `s*length/L - (s-1)`; the paper's dynamic NTK is `factor: 1.0`"
     follows_length = True
 
     def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
@@ -103,53 +88,41 @@ class Dynamic(ScaledMethod):
         """`s*length/L - (s-1)`, 1 up to `L` tokens."""
         original = self.original_max_position_embeddings
         if original is None:
-            raise RopeConfigError(
-                "original_max_position_embeddings: missing; dynamic needs the trained length"
-            )
+            raise RopeConfigError("original_max_position_embeddings: missing")
         longest = max(original if length is None else length, original)
         return self.factor * longest / original - (self.factor - 1)
 
     def at_length(self, length: int) -> NtkAware:
         """`ntk_aware` with the very base that `dynamic` has at this length."""
-        factor = self._factor_at(length)
-        return NtkAware(**{**dict(self), "factor": factor, "longest_sequence": length})
+        return NtkAware(**{**dict(self), "factor": self._factor_at(length)})
 
 
 class Yarn(ScaledMethod):
     """YaRN (Peng et al. 2023): fast features kept, slow ones divided by the factor, a ramp between.
 
-    `ramp: dimension` mixes frequencies, linearly in `j` between two dimensions (YaRN's code,
-    transformers, vLLM). `ramp: wavelength` mixes wavelengths by the paper's gamma; no library has
-    that, so only Resonance on it runs there.
+    `ramp: dimension` mixes frequencies, linearly in `j` between two dimensions, as code does.
+    `ramp: wavelength` mixes wavelengths by the paper's gamma; libraries run Resonance on it alone.
     """
 
     name = "yarn"
     stock = True
-    formula = "fast features kept, slow ones divided by `s`"
-    vllm_multiplies = False
-    derived = {"attention_factor": ("factor", "mscale", "mscale_all_dim")}
 
     original_max_position_embeddings: TrainedLength
     ramp: Literal["dimension", "wavelength"] = Field(
-        default="dimension",
-        description="By dimension index, as in code, or the paper's gamma.",
+        "dimension", description="By dimension index, as in code, or the paper's gamma."
     )
     beta_slow: Positive = Field(1.0, description="Turns within L below which s applies in full.")
     beta_fast: Annotated[float, at_least("beta_slow")] = Field(
-        default=32.0,
-        validate_default=True,
-        description="Turns within L above which a feature is left alone; at least beta_slow.",
+        32.0, validate_default=True, description="Turns within L above which s does not apply."
     )
     truncate: bool = Field(True, description="Round the ramp's two dimensions outward.")
-    attention_factor: Positive | None = Field(
-        default=None, description="What cos and sin are multiplied by. [0.1*ln(s)+1]"
-    )
+    attention_factor: Positive | None = Field(None, description="Scale of cos, sin. [0.1*ln(s)+1]")
     mscale: Positive | None = Field(None, description="Numerator of the attention factor.")
     mscale_all_dim: Positive | None = Field(None, description="Its denominator.")
 
     @property
-    def unknown_to_libraries(self) -> str | None:
-        return None if self.ramp == "dimension" else "ramp"
+    def runs_stock(self) -> bool:
+        return self.ramp == "dimension"
 
     def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
         import torch
@@ -189,10 +162,16 @@ class Yarn(ScaledMethod):
         return 0.1 * mscale * math.log(self.factor) + 1.0
 
     def for_vllm(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        if parameters["rope_type"] == self.name:  # gpt-oss's code reads them unasked
-            own = {key: getattr(self, key) for key in ("beta_fast", "beta_slow", "truncate")}
-            parameters = {**own, **parameters}
-        return parameters
+        if parameters["rope_type"] != self.name:
+            return parameters
+        if not self.runs_stock:
+            raise RopeConfigError(
+                f"ramp: {self.ramp!r} would be ignored: vLLM runs rope_type 'yarn' itself; "
+                "allowed: resonance_yarn"
+            )
+        # gpt-oss's code reads them unasked
+        own = {key: getattr(self, key) for key in ("beta_fast", "beta_slow", "truncate")}
+        return {**own, **parameters}
 
 
 class Llama3(ScaledMethod):
@@ -204,15 +183,11 @@ class Llama3(ScaledMethod):
 
     name = "llama3"
     stock = True
-    formula = "long wavelengths times `s`, short ones kept, a ramp in the turns within `L` between"
-    vllm_multiplies = False
 
     original_max_position_embeddings: TrainedLength
-    low_freq_factor: Positive = Field(
-        examples=[1.0], description="L over this is where full interpolation starts."
-    )
+    low_freq_factor: Positive = Field(examples=[1.0], description="L over it: factor s in full.")
     high_freq_factor: Annotated[float, at_least("low_freq_factor")] = Field(
-        examples=[4.0], description="L over this is where interpolation ends; at least the low one."
+        examples=[4.0], description="L over it: no interpolation; at least the low one."
     )
 
     def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
@@ -241,16 +216,11 @@ class LongRope(Method):
 
     name = "longrope"
     stock = True
-    formula = "divided by `short_factor[j]`, beyond `L` tokens by `long_factor[j]`"
-    vllm_multiplies = False
-    derived = {"attention_factor": ("factor", "original_max_position_embeddings")}
 
-    factor: Extension | None = Field(
-        default=None, description="Context extension s. [that of the model's config]"
-    )
+    factor: Extension | None = Field(None, description="Context extension s. [from the config]")
     original_max_position_embeddings: TrainedLength
     attention_factor: Positive | None = Field(
-        default=None, description="What cos and sin are multiplied by. [sqrt(1 + ln(s)/ln(L))]"
+        None, description="Scale of cos and sin. [sqrt(1 + ln(s)/ln(L))]"
     )
     short_factor: Divisors = Field(description="Divisor of each frequency up to L, one a feature.")
     long_factor: Divisors = Field(description="Divisor of each frequency beyond L.")
@@ -274,33 +244,29 @@ class LongRope(Method):
     def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
         import torch
 
-        beyond = seq_len is not None and seq_len > self.original_max_position_embeddings
-        name = "long_factor" if beyond else "short_factor"
-        divisors = self.long_factor if beyond else self.short_factor
+        divisors = self._divisors(seq_len or 0)
         if len(divisors) != dim // 2:
             raise RopeConfigError(
-                f"{name}: {len(divisors)} numbers given; allowed: {dim // 2}, one for each feature "
-                f"of {dim} rotated dimensions"
+                f"short_factor, long_factor: {len(divisors)} numbers given; allowed: {dim // 2}, "
+                "one for each feature"
             )
         plain = plain_frequencies(self.rope_theta, dim)
         return plain / torch.tensor(divisors, dtype=torch.float64, device="cpu")
 
     def at_length(self, length: int) -> "LongRope":
         """The divisors of one length, for all lengths."""
-        beyond = length > self.original_max_position_embeddings
-        divisors = self.long_factor if beyond else self.short_factor
+        divisors = self._divisors(length)
         return self.model_copy(update={"short_factor": divisors, "long_factor": divisors})
+
+    def _divisors(self, length: int) -> tuple[float, ...]:
+        beyond = length > self.original_max_position_embeddings
+        return self.long_factor if beyond else self.short_factor
 
     def scale(self) -> float:
         if self.attention_factor is not None:
             return self.attention_factor
         if self.factor is None:
-            raise RopeConfigError(
-                "factor: missing; longrope needs factor or attention_factor to know what cos and "
-                "sin are multiplied by"
-            )
-        if self.factor <= 1:
-            return 1.0
+            raise RopeConfigError("factor: missing; longrope needs it or attention_factor")
         return math.sqrt(
             1 + math.log(self.factor) / math.log(self.original_max_position_embeddings)
         )
@@ -311,14 +277,10 @@ class LongRope(Method):
 
 
 class Proportional(Method):
-    """Proportional RoPE (Gemma 4): over the whole head, of which only the fastest features turn.
-
-    `dim` is the size of the head here: features that stand still have the frequency 0.
-    """
+    """Proportional RoPE (Gemma 4): of the whole head, here `dim`, only the fast features turn."""
 
     name = "proportional"
     stock = True
-    formula = "`b^(-2j/d)` over the whole head, 0 beyond the share `partial_rotary_factor`"
 
     def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
         result = plain_frequencies(self.rope_theta, dim)

@@ -10,43 +10,21 @@ import math
 import torch
 from torch import Tensor
 
-from resonance_vllm.core import frequencies
 from resonance_vllm.core.frequencies import Rotation
-from resonance_vllm.core.spec import RopeSpec
 
 # Positions built together.
 _BLOCK = 4096
 
 
 def angles(position_ids: Tensor, rotation: Rotation, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Angles of any positions, `[..., features]` radians; exact ones in [0, 2*pi).
+    """Angles of non-negative positions `[...]`, `[..., features]` radians; exact in [0, 2*pi).
 
-    Args:
-        position_ids: non-negative integers `[...]`.
-        rotation: on the same device.
-        dtype: of the computation and the result; float32 for devices without float64.
+    The rotation is on the same device; `dtype` is that of the computation and the result.
     """
     at = position_ids.to(torch.int64).unsqueeze(-1)
     periods = rotation.periods.clamp(min=1)
     exact = (at % periods).to(dtype) * (2 * math.pi / periods.to(dtype))
     return torch.where(rotation.periods > 0, exact, at.to(dtype) * rotation.inv_freq.to(dtype))
-
-
-def cos_sin(
-    spec: RopeSpec,
-    dim: int,
-    positions: Tensor,
-    dtype: torch.dtype = torch.float64,
-    seq_len: int | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Values of cos and sin for any positions `[...]` in closed form, attention factor included.
-
-    Two tensors `[..., dim/2]` on the device of `positions`. The angle is computed in float64,
-    whatever the `dtype` of the result.
-    """
-    turned = angles(positions, frequencies.formula(spec, dim, seq_len).to(positions.device))
-    scale = spec.method.scale()
-    return (turned.cos() * scale).to(dtype), (turned.sin() * scale).to(dtype)
 
 
 def cos_sin_table(
@@ -70,7 +48,7 @@ def cos_sin_table(
         device: of the table.
 
     Returns:
-        `[rows, 2 * features]`: cos of every feature, then sin. Memory beyond the table: a few MiB.
+        `[rows, 2 * features]`: cos of every feature, then sin.
     """
     rotation = rotation.to(device)
     half = len(rotation.periods)

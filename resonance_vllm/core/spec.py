@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import resonance_vllm.core
 from resonance_vllm.core.method import Method
-from resonance_vllm.errors import RopeConfigError, SettingError, hint, not_allowed, shown
+from resonance_vllm.errors import RopeConfigError, SettingError, hint, shown
 from resonance_vllm.files import parse_json
 from resonance_vllm.settings import read
 
@@ -40,8 +40,8 @@ OWN_TYPES = (
 )
 """Names that we add to both libraries; none of them may ever run as something else without us."""
 ROPE_TYPES = (*sorted(STOCK_TYPES), *OWN_TYPES)
-ALIASES = {alias: method.name for method in METHODS.values() for alias in method.aliases}
-"""Short name on our command lines and in sweep configs -> method."""
+ALIASES = {"ntk": "ntk_aware", f"{PREFIX}ntk": f"{PREFIX}ntk_aware"}
+"""Short names on our command lines and in sweep configs; vLLM's own `ntk` is another formula."""
 
 
 @dataclass(frozen=True)
@@ -53,29 +53,18 @@ class RopeType:
     resonance: bool
 
     @classmethod
-    def read(cls, name: object, *, aliases: bool = False) -> Self:
-        """Take a type name apart; `aliases` allows the short names of our command line (`ntk`).
+    def read(cls, name: object) -> Self:
+        """Take a type name apart.
 
         Raises:
             RopeConfigError: the name is none of `ROPE_TYPES`.
         """
-        if not isinstance(name, str):
-            raise RopeConfigError(f"rope_type: {shown(name)} is not allowed{hint('', ROPE_TYPES)}")
-        resonance = name == RESONANCE or name.startswith(PREFIX)
-        base = "default" if name == RESONANCE else name.removeprefix(PREFIX)
-        if aliases and base in ALIASES:
-            base = ALIASES[base]
-            name = PREFIX + base if resonance else base
+        written = str(name)
+        resonance = written == RESONANCE or written.startswith(PREFIX)
+        base = "default" if written == RESONANCE else written.removeprefix(PREFIX)
         if base in METHODS:
-            return cls(name, METHODS[base], resonance)
-        end = hint(name, ROPE_TYPES)
-        if base in ALIASES:
-            end = f"; did you mean {ALIASES[base]!r}? (vLLM's {base} is another formula)"
-        raise RopeConfigError(f"rope_type: unknown type {shown(name)}{end}")
-
-    def key_names(self) -> list[str]:
-        """Keys that may stand beside the type."""
-        return self.method.key_names()
+            return cls(written, METHODS[base], resonance)
+        raise RopeConfigError(f"rope_type: unknown type {shown(name)}{hint(name, ROPE_TYPES)}")
 
 
 @dataclass(frozen=True)
@@ -94,16 +83,12 @@ class RopeRequest:
         Raises:
             RopeConfigError: the type or a key is unknown.
         """
-        if not isinstance(rope, Mapping):
-            raise RopeConfigError(
-                not_allowed("rope_parameters", rope, "a mapping with rope_type and its keys")
-            )
-        if "rope_type" not in rope:
-            old = " (`type` is the old name of this key)" if "type" in rope else ""
-            raise RopeConfigError(f"rope_type: missing{old}{hint('', ROPE_TYPES)}")
-        kind = RopeType.read(rope["rope_type"], aliases=aliases)
+        if not isinstance(rope, Mapping) or "rope_type" not in rope:
+            raise RopeConfigError(f"rope_type: missing in {shown(rope)}{hint('', ROPE_TYPES)}")
+        name = str(rope["rope_type"])
+        kind = RopeType.read(ALIASES.get(name, name) if aliases else name)
         given = {k: v for k, v in rope.items() if v is not None and k != "rope_type"}
-        known = kind.key_names()
+        known = kind.method.key_names()
         for key, value in given.items():
             if key not in known:
                 raise RopeConfigError(
@@ -128,8 +113,7 @@ class RopeRequest:
             key, equals, value = item.partition("=")
             if not equals:
                 raise RopeConfigError(
-                    f"rope: {item!r} in {text!r} has no value; allowed: TYPE:key=value,key=value "
-                    "or a JSON dictionary"
+                    f"rope: {item!r} in {text!r} has no value; allowed: TYPE:key=value,... or JSON"
                 )
             rope[key.strip()] = parsed_value(value.strip())
         return cls.from_dict(rope)
@@ -183,25 +167,7 @@ class RopeSpec:
     @property
     def is_stock(self) -> bool:
         """Whether both libraries run these settings without us."""
-        return self.rope_type in STOCK_TYPES and self.base_is_stock
-
-    @property
-    def base_is_stock(self) -> bool:
-        """Whether both libraries run what Resonance modifies."""
-        return self.method.stock and self.method.unknown_to_libraries is None
-
-    def refuse_unknown(self) -> None:
-        """Refuse settings that vLLM's own type of this name would leave out.
-
-        Raises:
-            RopeConfigError: `yarn` with the paper's ramp.
-        """
-        key = self.method.unknown_to_libraries
-        if self.rope_type in STOCK_TYPES and key is not None:
-            raise RopeConfigError(
-                f"{key}: {shown(getattr(self.method, key))} would be ignored: vLLM runs "
-                f"rope_type {self.rope_type!r} itself; allowed: {PREFIX}{self.rope_type}"
-            )
+        return self.rope_type in STOCK_TYPES and self.method.runs_stock
 
     def to_dict(self) -> dict[str, Any]:
         """What `from_dict` reads, for a library, without keys whose value is the default."""

@@ -7,6 +7,12 @@ import pytest
 import torch
 
 VOCAB = 120
+SIZES = {
+    "vocab_size": VOCAB, "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12,
+    "max_position_embeddings": 256, "initializer_range": 0.4, "bos_token_id": 1, "eos_token_id": 2,
+    "pad_token_id": 3,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -37,42 +43,21 @@ def tokenizer() -> Any:
     )
 
 
-def _sizes(**more: Any) -> dict[str, Any]:
-    return {
-        "vocab_size": VOCAB,
-        "hidden_size": 48,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 12,
-        "max_position_embeddings": 256,
-        "initializer_range": 0.4,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "pad_token_id": 3,
-        **more,
-    }
-
-
 def build(kind: str, attention: str = "sdpa", **more: Any) -> Any:
     import transformers as t
 
     torch.manual_seed(0)
-    if kind == "gpt2":
-        config = t.GPT2Config(
-            vocab_size=VOCAB, n_embd=48, n_layer=2, n_head=4, n_positions=256,
-            initializer_range=0.4, bos_token_id=1, eos_token_id=2, pad_token_id=3,
-        )  # fmt: skip
-    elif kind == "bloom":
-        config = t.BloomConfig(
-            vocab_size=VOCAB, hidden_size=48, n_layer=2, n_head=4, initializer_range=0.4,
-            bos_token_id=1, eos_token_id=2, pad_token_id=3,
-        )  # fmt: skip
-    else:
-        if kind in ("mistral", "gemma2"):  # the self-check reads more than a window
-            more = {"sliding_window": 128, **more}
-        config = t.AutoConfig.for_model(kind, **_sizes(**more))
+    if kind in ("mistral", "gemma2"):  # the self-check reads more than a window
+        more = {"sliding_window": 128, **more}
+    sizes = SIZES
+    if kind in ("gpt2", "bloom"):  # they know no more of these
+        kept = {
+            k: SIZES[k]
+            for k in SIZES
+            if k.endswith("_token_id") or k in ("vocab_size", "hidden_size", "initializer_range")
+        }
+        sizes = {**kept, "n_layer": 2, "n_head": 4}
+    config = t.AutoConfig.for_model(kind, **{**sizes, **more})
     return t.AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
 
 

@@ -7,11 +7,7 @@ import torch
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
-from leval_harness.backends.answer_limits import (
-    AnswerEnds,
-    reached_limit,
-    record_answer_ends,
-)
+from leval_harness.backends.answer_limits import AnswerEnds, record_answer_ends
 from leval_harness.backends.hf_long import HFLong
 from leval_harness.sweep.marks import mark_answer_ends
 
@@ -54,20 +50,6 @@ def test_an_answer_reached_the_limit_where_nothing_else_ended_it(
     assert {0.0, 1.0} <= {*expected}
     assert not any(row["thinking_unfinished"] for row in rows)
     assert not ends.pending
-
-
-@pytest.mark.parametrize(
-    ("tokens", "text", "expected"),
-    [
-        ([5, 6, 7], "w5 w6 w7", True),
-        ([5, 6, 7, 0], "w5 w6 w7", True),
-        ([5, 6], "w5 w6", False),  # whatever ended it, the limit did not
-        ([5, 2, 7], "w5", False),
-        ([5, 6, 7], "w5 stop w7", False),
-    ],
-)
-def test_what_the_limit_ended_has_all_its_tokens_and_no_other_end(tokens, text, expected):
-    assert reached_limit(tokens, text, 3, {2}, ["", "stop"]) is expected
 
 
 class VLLM(SimpleNamespace):

@@ -1,9 +1,7 @@
 """The order in which texts are read, against really keeping one path."""
 
-import json
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,17 +59,3 @@ def test_questions_of_a_document_form_one_batch_though_they_begin_alike():
 def test_deeply_nested_texts_need_no_recursion():
     texts = [[1] * n for n in range(1, 3000)]
     assert read(texts, [len(text) for text in texts])[0] <= 1.01 * 2999
-
-
-@pytest.mark.parametrize("task", ["coursera", "gsm100", "quality", "sci_fi", "tpo"])
-def test_whole_tasks_are_read_almost_once(real_data, task):
-    lines = (real_data / "leval" / "closed" / f"{task}.jsonl").read_text(encoding="utf-8")
-    texts, words = [], {}
-    for record in map(json.loads, lines.splitlines()):
-        document = record["input"].split()
-        for question in record["instructions"]:
-            text = ["Document", "is", *document, "Question:", *question.split(), "Answer:"]
-            texts.append([words.setdefault(word, len(words)) for word in text])
-    tokens, _ = read(texts, [len(text) - 1 for text in texts])
-    assert tokens <= 1.01 * unique_tokens(texts)
-    assert sum(map(len, texts)) / tokens > 8

@@ -24,23 +24,15 @@ MAMBA = {
 }  # fmt: skip
 LAYOUTS: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": WINDOW},
-    "phi3": {"sliding_window": WINDOW},
     "cohere2": {
         "sliding_window": WINDOW,
         "layer_types": ["sliding_attention", "full_attention"],
     },
-    "gemma2": {"sliding_window": WINDOW},
-    "qwen2": {"sliding_window": WINDOW, "use_sliding_window": True, "max_window_layers": 1},
     "llama4_text": {
         "attention_chunk_size": WINDOW, "num_local_experts": 2, "intermediate_size_mlp": 64,
         "layer_types": ["chunked_attention", "full_attention"], "no_rope_layers": [1, 0],
     },
     "falcon_h1": MAMBA,
-    "bamba": {**MAMBA, "attn_layer_indices": [1]},
-    "granitemoehybrid": {
-        **MAMBA, "layer_types": ["mamba", "attention"], "num_local_experts": 0,
-        "num_experts_per_tok": 0, "shared_intermediate_size": 64,
-    },
     "lfm2": {"layer_types": ["conv", "full_attention"]},
     "olmo_hybrid": {"layer_types": ["linear_attention", "full_attention"]},
     "zamba2": {

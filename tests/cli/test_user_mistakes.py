@@ -21,7 +21,7 @@ posgen table {results}/posgen_train
 sweep --help
 """
 FAILED = """
-check model --rope yarn:factor=2 --context-length 5000  # --rope yarn:factor=20
+check model --rope yarn:factor=2 --context-length 5000  # allowed: up to 512
 export model --rope yarn:factor=2 --out full            # give a new folder
 score --task gsm empty.jsonl
 score --task gsm text.txt
@@ -38,13 +38,13 @@ nope                                                    # No such command 'nope'
 swep quickstart                                         # Did you mean 'sweep'
 rope                                                    # --method
 rope --method nope                                      # 'nope' is not one of
-rope --method ntk --factor 0.5                          # factor: 0.5 is not allowed
+rope --method ntk --factor 0.5                          # factor: Input should be gr
 check empty                                             # holds no config.json
 export empty --rope yarn:factor=2 --out new             # holds no config.json
 check ./absent/model                                    # there is no folder
 check model --nope                                      # No such option
 check model --rope nope:factor=2                        # unknown type 'nope'
-check model --rope yarn:factor=x                        # factor: 'x' is not allowed
+check model --rope yarn:factor=x                        # factor: Input should be a valid number
 check model --rope yarn:factor=2,nope=1                 # nope
 export model                                            # --rope
 prompt leval_nope --model model                         # TASK: 'leval_nope' is not allowed
@@ -69,10 +69,13 @@ posgen train --jobs 0 --out new                         # --jobs
 posgen train --out new --preset papr                    # did you mean 'paper'
 posgen train --encoding jarn --out new                  # did you mean 'yarn'
 posgen train --modulus 0 --out new                      # modulus
+posgen train --modulus 7 --out new                      # give only 2401
+posgen train --dropout 0.1 --out new                    # is not allowed with llama; use t5
 posgen evaluate model --encoding nope                   # encoding: 'nope' is not allowed
-posgen table {results}/posgen_train --pair rope:proportional rope   # 'proportional' is not allowed
 finetune model                                          # --out
 finetune model --out new --data text.txt --preset cpuu  # did you mean 'cpu'
+finetune model --out new --warmup 1                     # warmup
+finetune model --out new --rope {{                       # not JSON
 lm-eval run --rope                                      # '--rope' requires an argument
 lm-eval run --rope yarn:factor=2 --rope-precision half  # 'half' is not one of
 lm-eval run --rope yarn:factor=2 --context-length 0     # 0 is not in the range

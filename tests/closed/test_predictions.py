@@ -18,6 +18,7 @@ from leval_tasks.closed import predictions
 from leval_tasks.closed.catalog import ENTRIES, task_named
 from leval_tasks.closed.definition import ClosedTask, marks_in
 from leval_tasks.closed.task import LEvalClosedTask
+from leval_tasks.closed.thinking import opens_thinking
 from leval_tasks.errors import DataError
 from leval_tasks.lm_task import QuestionFilter
 from resonance_vllm.errors import SettingError
@@ -146,6 +147,11 @@ def test_thinking_is_not_scored(tmp_path):
     assert scored("toefl", path)["exact_match"] == 75.0
     assert scored("toefl", path, "--thinking-opened")["exact_match"] == 50.0
     assert scored("toefl", path, "--end-of-thinking", "")["exact_match"] == 50.0
+
+
+def test_a_thinking_is_opened_within_the_last_hundred_characters_of_a_prompt():
+    assert opens_thinking("<think>" + "x" * 93, "</think>")
+    assert not opens_thinking("<think>" + "x" * 94, "</think>")
 
 
 def refused(task: ClosedTask, path: Path) -> str:

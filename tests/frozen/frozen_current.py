@@ -114,8 +114,9 @@ def wanted_in_vllm(family: Path, request: str) -> tuple[Row, int | None, bool] |
             if not NEEDS_MORE.search(str(error)):
                 break
         else:
-            job = {"model": str(family), "hf_overrides": overrides, "max_model_len": None}
-            return job, limit_of(model, spec), model.replaced(spec) is not None
+            limit = limit_of(model, spec)
+            job = {"model": str(family), "hf_overrides": overrides, "max_model_len": limit}
+            return job, limit, model.replaced(spec) is not None
     return None
 
 

@@ -60,4 +60,4 @@ def test_what_is_no_log_probability_is_named(model, monkeypatch):
     monkeypatch.setattr(side, "open_reader", lambda setup: ours)
     monkeypatch.setattr(ours, "read", lambda rows: iter([np.log(np.float32([0.5, np.nan]))]))
     with pytest.raises(UserError, match="B: log-probability nan at position 2 of text 1"):
-        side.second_side(ours.setup, [Text("a", "w1 w2")], [[1, 2, 3]], True)
+        side.second_side(ours.setup, [Text("a", "w1 w2")], [[1, 2, 3]])

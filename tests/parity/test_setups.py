@@ -1,7 +1,5 @@
 """How setups are written, what they read, and references that are saved."""
 
-import re
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,7 @@ from leval_harness.parity.setups import Setup
 from leval_harness.parity.side import Side
 from leval_harness.parity.texts import read_texts
 from leval_tasks.perplexity.documents import Text
-from resonance_vllm.errors import SettingError, UserError
+from resonance_vllm.errors import SettingError
 
 
 @pytest.mark.parametrize(
@@ -68,21 +66,15 @@ def side(encoded, chat=None):
 @pytest.mark.parametrize(
     ("a", "b", "kind", "said"),
     [
-        (
-            [1, 7, 8, 9],
-            [7, 8, 9, 10],
-            "bos",
-            r"A begins a text with tokens \[1, 7\], B with \[7, 8\]",
-        ),
-        ([7, 8, 9], [1, 7, 8], "bos", r"A begins a text with tokens \[7, 8\], B with \[1, 7\]"),
-        ([1, 7, 8], [2, 7, 8], "bos", r"B with \[2, 7\]"),
-        ([7, 8, 9, 10], [7, 8, 3, 10], "tokenizer", r"in one: from token 2 on A has \[9, 10\]"),
+        ([1, 7, 8, 9], [7, 8, 9, 10], "bos", "A begins a text with tokens [1, 7], B with [7, 8]"),
+        ([7, 8, 9], [1, 7, 8], "bos", "A begins a text with tokens [7, 8], B with [1, 7]"),
+        ([1, 7, 8], [2, 7, 8], "bos", "B with [2, 7]"),
+        ([7, 8, 9, 10], [7, 8, 3, 10], "tokenizer", "in one: from token 2 on A has [9, 10]"),
     ],
 )
 def test_encodings_that_differ_are_named(a, b, kind, said):
     (found,) = findings_of(side(a), side(b))
-    assert found.kind == kind
-    assert re.search(said, found.sentence)
+    assert (found.kind, said in found.sentence) == (kind, True)
 
 
 def test_equal_encodings_and_unknown_ones_are_no_finding():
@@ -117,11 +109,3 @@ def test_a_reference_comes_back_to_the_bit(tmp_path):
     found = Side.load(tmp_path / "base.npz")
     assert (found.texts, found.encoded, found.chat, found.rows) == (texts, rows[2:], [1, 2], rows)
     assert all(map(np.array_equal, found.logprobs, logprobs))
-
-
-@pytest.mark.parametrize("content", [b"", b"{}", b"PK\x03\x04half"])
-def test_what_is_no_reference_is_refused(tmp_path, content):
-    path = tmp_path / "base.npz"
-    path.write_bytes(content)
-    with pytest.raises(UserError, match="is no reference saved by"):
-        Side.load(path)

@@ -132,7 +132,7 @@ def completed(metadata, bos=True, tokens=None, **about):
         ({"max_tokens": 62}, "max_tokens: 62 is not allowed; allowed: at least 63"),
         (
             {"context_length": 1},
-            "context_length: 1 is not allowed; allowed: a number of at least 2",
+            "context_length: Input should be greater than or equal to 2",
         ),
     ],
 )

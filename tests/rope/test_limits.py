@@ -116,7 +116,7 @@ def test_llama_3_1_with_resonance_reads_what_llama_3_1_reads(rope_type, tmp_path
 def test_lengths_and_settings_are_asked_without_torch():
     script = """
 import sys
-import resonance_vllm.core.methods, resonance_vllm.core.table
+import resonance_vllm.core.methods
 from resonance_vllm import config as overrides
 from resonance_vllm.core.spec import RopeRequest
 from resonance_vllm.config import length_limit

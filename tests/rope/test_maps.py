@@ -71,24 +71,6 @@ def test_a_sliding_window_hides_keys_from_every_part(name, window):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", MAPS)
-def test_yarn_below_the_map(name):
-    """transformers' own frequencies and attention factor, at the map's distances."""
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-    model, tokens = tiny("llama", settings(name, yarn_factor=2.0)), text()
-    config = copy.deepcopy(model.config)
-    known = {"original_max_position_embeddings": naive_maps.TRAINED, "rope_theta": BASE}
-    config.rope_parameters = {"rope_type": "yarn", "factor": 2.0, **known}
-    frequencies, scale = ROPE_INIT_FUNCTIONS["yarn"](config, "cpu")
-    found = model(torch.tensor([tokens])).logits[0]
-    close(
-        found,
-        naive_maps.expected(model, tokens, name, frequencies.double(), scale=scale),
-    )
-
-
-@torch.no_grad()
 def test_resonance_below_the_map():
     model, tokens = (
         tiny("llama", settings("self_extend") | {"rope_type": "resonance_self_extend"}),
@@ -143,21 +125,14 @@ def test_saved_copied_and_cast_models_keep_the_map(tmp_path):
 LENGTHS = st.integers(8, 64)
 
 
-@given(st.data(), LENGTHS, st.sampled_from([1.0, 1.5, 2.0, 7.0]), st.sampled_from([1.0, 2.0]))
+@given(st.data(), LENGTHS, st.sampled_from([1.0, 1.5, 2.0, 7.0]))
 @pytest.mark.parametrize("name", MAPS)
-def test_parts_hold_every_key_once_at_trained_distances(name, data, trained, factor, yarn):
-    given_keys = {
-        "rope_theta": BASE,
-        "original_max_position_embeddings": trained,
-        "yarn_factor": yarn,
-    }
-    reach = int(trained * yarn)
+def test_parts_hold_every_key_once_at_trained_distances(name, data, trained, factor):
+    given_keys = {"rope_theta": BASE, "original_max_position_embeddings": trained}
     if name == "dual_chunk":
-        farthest = data.draw(st.integers(2, reach - 1))
-        chunk = data.draw(st.integers(farthest // 2 + 1, farthest))
-        given_keys |= {"farthest": farthest, "chunk_size": chunk}
+        given_keys["chunk_size"] = data.draw(st.integers((trained + 1) // 2, trained - 1))
     else:
-        given_keys["window_size"] = data.draw(st.integers(1, reach - 1))
+        given_keys["window_size"] = data.draw(st.integers(1, trained - 1))
     method = RopeSpec.from_dict({"rope_type": name, "factor": factor, **given_keys}).method
     length = int(trained * factor)
     at = torch.arange(length)
@@ -171,7 +146,7 @@ def test_parts_hold_every_key_once_at_trained_distances(name, data, trained, fac
         distance = query[:, None] - key[None]
         assert bool((first[1:] >= first[:-1]).all() and (end[1:] >= end[:-1]).all())
         assert bool(
-            ((distance >= 0) & (distance < reach))[inside & (at[None] <= at[:, None])].all()
+            ((distance >= 0) & (distance < trained))[inside & (at[None] <= at[:, None])].all()
         )
         seen += inside
     assert seen.tril().equal(torch.ones_like(seen).tril())
@@ -200,11 +175,9 @@ def test_the_smallest_group_that_covers_the_factor(trained, factor, data):
 @pytest.mark.parametrize(
     ("name", "wrong", "message"),
     [
-        ("self_extend", {"window_size": 24}, "window_size: 24 .*below 24"),
-        ("dual_chunk", {"farthest": 24}, "farthest: 24 .*below 24"),
-        ("dual_chunk", {"farthest": 20, "chunk_size": 10}, "chunk_size: 10 .*more than half"),
-        ("dual_chunk", {"farthest": 9}, "chunk_size: 10 .*at most farthest=9"),
-        ("self_extend", {"yarn_factor": 0.5}, "yarn_factor: 0.5"),
+        ("self_extend", {"window_size": 24}, "window_size: 24 is not below 24"),
+        ("dual_chunk", {"chunk_size": 24}, "chunk_size: 24 .*below 24"),
+        ("dual_chunk", {"chunk_size": 11}, "chunk_size: 11 .*at least half"),
     ],
 )
 def test_settings_that_leave_the_trained_distances_are_refused(name, wrong, message):

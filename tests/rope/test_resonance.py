@@ -6,11 +6,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from turned import cos_sin
 
 from resonance_vllm.core import frequencies
 from resonance_vllm.core.features import feature_gap, gap_of_angles
 from resonance_vllm.core.methods import Yarn
-from resonance_vllm.core.phase import cos_sin, cos_sin_table
+from resonance_vllm.core.phase import cos_sin_table
 from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.errors import RopeConfigError
 
@@ -57,11 +58,11 @@ def pair_gap(cos, sin, original):
 @given(BASES, DIMS, FACTORS)
 def test_wavelengths_are_integers_and_rounding_twice_changes_nothing(base, dim, factor):
     spec = resonance_yarn(base, factor)
-    lengths = frequencies.wavelengths(spec, dim)
+    lengths = frequencies.formula(spec, dim).wavelengths
     assert lengths.equal(lengths.round())
     frequency = frequencies.inv_freq(spec, dim)
     assert frequencies.rotation(spec, frequency).wavelengths.equal(lengths)
-    plain = frequencies.wavelengths(resonance_yarn(base, factor, resonance=False), dim)
+    plain = frequencies.formula(resonance_yarn(base, factor, resonance=False), dim).wavelengths
     assert bool(((lengths - plain).abs() <= 0.5 + 1e-9 * plain).all())
 
 
@@ -70,7 +71,7 @@ def test_wavelengths_are_integers_and_rounding_twice_changes_nothing(base, dim, 
 def test_pre_critical_gap_in_the_table_is_exactly_zero(base, dim, factor, dtype, data):
     original = data.draw(st.integers(16, 512))
     spec = resonance_yarn(base, factor, original)
-    critical = frequencies.critical_dimension(frequencies.wavelengths(spec, dim), original)
+    critical = frequencies.critical_dimension(frequencies.formula(spec, dim).wavelengths, original)
     cache = table(spec, dim, 4 * original, dtype)
     assert cache_gap(cache, original)[:critical].tolist() == [0.0] * critical
 
@@ -93,7 +94,7 @@ def test_periods_repeat_to_the_bit_up_to_a_million_positions(base, dim, factor, 
 def test_the_module_way_is_as_exact_as_the_table():
     spec = resonance_yarn()
     positions = torch.randint(0, 2**20, (200,), generator=torch.Generator().manual_seed(0))
-    cos, sin = cos_sin(spec, 128, positions, torch.float32)
+    cos, sin = (each.float() for each in cos_sin(spec, 128, positions))
     cache = table(spec, 128, 2**20)
     torch.testing.assert_close(torch.cat((cos, sin), -1), cache[positions], rtol=0, atol=1e-7)
     lengths = frequencies.formula(spec, 128).periods

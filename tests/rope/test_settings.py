@@ -62,18 +62,6 @@ def test_a_model_without_rope_is_named():
         complete({"rope_type": "yarn", "factor": 2}, {"model_type": "gpt2", "n_positions": 1024})
 
 
-def test_the_trained_length_of_dynamic_is_left_alone_on_hf():
-    written = settings.hf_overrides(*on({"rope_type": "dynamic", "factor": 1.0}, CONFIG), 16384)
-    assert written["max_position_embeddings"] == 8192
-
-
-@pytest.mark.parametrize(("rope_type", "stays"), [("linear", False), ("resonance_linear", True)])
-def test_transformers_is_given_no_key_of_ours_that_its_own_type_warns_of(rope_type, stays):
-    written = settings.hf_overrides(*on({"rope_type": rope_type, "factor": 2.0}, CONFIG))
-    assert ("original_max_position_embeddings" in written["rope_parameters"]) is stays
-    assert written["rope_parameters"]["factor"] == 2.0
-
-
 def test_resonance_alone_on_what_follows_the_length_is_refused():
     shipped = {**CONFIG["rope_parameters"], "rope_type": "dynamic", "factor": 2.0}
     with pytest.raises(RopeConfigError, match=r"alone on the 'dynamic' .*allowed: .* factor"):
@@ -114,15 +102,6 @@ def test_longrope_is_written_with_the_keys_of_each_library():
     assert settings.hf_overrides(*on(rope, CONFIG))["rope_parameters"]["attention_factor"] == 1.25
 
 
-def test_gemma_3_keeps_the_base_of_its_sliding_layers():
-    model = ModelPositions.of_checkpoint(str(FAMILIES / "gemma3_1b"))
-    written = settings.hf_overrides(model.complete({"rope_type": "linear", "factor": 2}), model)
-    assert written["rope_parameters"] == {
-        "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 2.0},
-        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
-    }
-
-
 def model_args(rope, **options):
     return settings.model_args(*on(rope, CONFIG), model_path="folder", **options)
 
@@ -136,7 +115,7 @@ def test_model_args_of_each_library():
     assert args["rope_precision"] == "float32"
     args = model_args(rope, library="vllm", context_length=12000)
     assert args["max_model_len"] == 12000
-    assert args["hf_overrides"]["max_position_embeddings"] == 8192
+    assert args["hf_overrides"]["max_position_embeddings"] == 16384
     assert "rope_precision" not in args
 
 

@@ -12,10 +12,10 @@ MAPS = {
         lambda i, j: i - j if i - j < 6 else i // 5 - j // 5 + 6 - 6 // 5,
     ),
     "dual_chunk": (
-        {"chunk_size": 10, "farthest": 17},
+        {"chunk_size": 14},
         lambda i, j: (
-            i - j if i // 10 == j // 10
-            else (min(i % 10 + 10, 17) if i // 10 - j // 10 == 1 else 17) - j % 10
+            i - j if i // 14 == j // 14
+            else (min(i % 14 + 14, 23) if i // 14 - j // 14 == 1 else 23) - j % 14
         ),
     ),
 }  # fmt: skip

@@ -55,27 +55,28 @@ def test_a_near_name_is_refused_with_the_setting_that_is_meant(key, meant):
         read_metadata(ClosedSettings, {"pretrained": "m", key: 1})
 
 
-WHOLE = "a whole number"
-
-
 @pytest.mark.parametrize(
     ("family", "metadata", "message"),
     [
-        (ClosedSettings, {"num_docs": "two"}, f"num_docs: 'two' is not allowed; allowed: {WHOLE}"),
-        (ClosedSettings, {"num_docs": 1.5}, f"num_docs: 1.5 is not allowed; allowed: {WHOLE}"),
-        (ClosedSettings, {"truncation": "rigth"}, "did you mean 'right'?"),
-        (PerplexitySettings, {"mode": "last"}, "mode: 'last' is not allowed; allowed: sliding, tr"),
-        (ClosedSettings, {"frame": "lama2"}, "did you mean 'llama2'?"),
-        (ClosedSettings, {"data_dir": 1}, "data_dir: 1 is not allowed; allowed: text"),
-        (PerplexitySettings, {"stride": 0}, "stride: 0 is not allowed; allowed: a number of at"),
-        (PerplexitySettings, {"context_length": [64, "x"]}, "context_length.1: 'x' is not allowed"),
-        (PosGenSettings, {"subtask": "recursiv"}, "did you mean 'recursive'"),
+        (ClosedSettings, {"num_docs": "two"}, "num_docs: Input should be a valid integer ('two'"),
+        (ClosedSettings, {"num_docs": 1.5}, "num_docs: Input should be a valid integer (1.5 g"),
+        (ClosedSettings, {"truncation": "rigth"}, "truncation: Input should be 'middle'"),
+        (PerplexitySettings, {"mode": "last"}, "mode: Input should be 'sliding' or"),
+        (ClosedSettings, {"frame": "lama2"}, "('lama2' given)"),
+        (ClosedSettings, {"data_dir": 1}, "data_dir: Input should be a valid string"),
+        (PerplexitySettings, {"stride": 0}, "stride: Input should be greater than or"),
+        (
+            PerplexitySettings,
+            {"context_length": [64, "x"]},
+            "context_length.1: Input should be a valid",
+        ),
+        (PosGenSettings, {"subtask": "recursiv"}, "subtask: Input should be"),
         (PosGenSettings, {"subtask": "cot", "train_length": 4}, "train_length: 4 is not allowed"),
         (PosGenSettings, {"subtask": "cot", "length": 32}, "train_length: 64 is not allowed"),
-        (ContextSettings, {"max_length": -1}, "max_length: -1 is not allowed"),
+        (ContextSettings, {"max_length": -1}, "max_length: Input should be greater"),
     ],
 )
-def test_values_are_refused_in_our_dialect(family, metadata, message):
+def test_values_are_refused(family, metadata, message):
     with pytest.raises(SettingError) as refused:
         read_metadata(family, metadata)
     assert message in str(refused.value)

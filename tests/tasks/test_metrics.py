@@ -19,8 +19,8 @@ def test_names_are_taken_apart_as_they_are_made():
     assert split("token_perplexity@8192") == ("token_perplexity", 8192)
     assert split("nll@0-4096") == ("nll", None)  # of an earlier version
     assert split("exact_match") == ("exact_match", None)
-    assert length_of("4096") == 4096
-    assert length_of("1" * 12) is None
+    assert [length_of("1" * digits) for digits in (4, 11)] == [1111, 11111111111]
+    assert length_of("1" * 12) is length_of("1" * 13) is None
 
 
 LOSSES = {"perplexity", "nll", "loss", "windows_loss", "bits_per_byte"}
@@ -70,7 +70,7 @@ def test_scores_have_two_decimals_and_losses_three():
     known = [*OURS.values(), *LM_EVAL.values()]
     losses = {each.decimals for each in known if each.kind == "loss"}
     shares = {each.decimals for each in known if each.unit == "share"}
-    assert (losses, shares) == ({3}, {2})
+    assert (losses, shares, UNKNOWN.decimals) == ({3}, {2}, 3)
 
 
 def test_nothing_is_read_out_of_a_name():

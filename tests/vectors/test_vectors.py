@@ -27,9 +27,9 @@ def test_the_file_is_what_the_formulas_give(monkeypatch):
 def test_our_methods_have_these_numbers(vector):
     """`resonance_vllm.core` shares no line with the closed forms."""
     import torch
+    from turned import cos_sin
 
     from resonance_vllm.core.frequencies import inv_freq
-    from resonance_vllm.core.phase import cos_sin
     from resonance_vllm.core.spec import RopeSpec
 
     rope = {**vector["rope"], "partial_rotary_factor": 1.0}
