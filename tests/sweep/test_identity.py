@@ -228,6 +228,8 @@ def test_files_that_arguments_name_count(content: dict[str, Any], tmp_path: Path
     [
         (lambda task: task.write_text("# a comment\n" + task.read_text()), False),
         (lambda task: task.write_text("task: own\ninclude: base.yaml\n"), False),
+        (lambda task: (task.parent / "base.yaml").write_text(
+            "# a comment\n" + yaml.safe_dump(TASK)), False),
         (lambda task: (task.parent / "README.md").write_text("words"), False),
         (lambda task: (task.parent / "sweep.yaml").write_text("models: {}\njobs: 3\n"), False),
         (lambda task: (task.parent / "out").mkdir() or (
@@ -241,7 +243,7 @@ def test_files_that_arguments_name_count(content: dict[str, Any], tmp_path: Path
         (lambda task: (task.parent / "functions.py").write_text("def f(doc): return 3\n"), True),
         (lambda task: (task.parent / "docs.jsonl").write_text('{"q": 1, "a": 3}\n'), True),
     ],
-    ids=["comment", "order of keys", "note", "sweep config", "results", "compiled", "setting",
+    ids=["comment", "order of keys", "comment of an include", "note", "sweep config", "results", "compiled", "setting",
          "include", "prompt", "function", "documents"],
 )  # fmt: skip
 def test_a_task_file_counts_with_its_folder(
