@@ -243,8 +243,8 @@ def test_files_that_arguments_name_count(content: dict[str, Any], tmp_path: Path
         (lambda task: (task.parent / "functions.py").write_text("def f(doc): return 3\n"), True),
         (lambda task: (task.parent / "docs.jsonl").write_text('{"q": 1, "a": 3}\n'), True),
     ],
-    ids=["comment", "order of keys", "comment of an include", "note", "sweep config", "results", "compiled", "setting",
-         "include", "prompt", "function", "documents"],
+    ids=["comment", "order of keys", "comment of an include", "note", "sweep config", "results",
+         "compiled", "setting", "include", "prompt", "function", "documents"],
 )  # fmt: skip
 def test_a_task_file_counts_with_its_folder(
     content: dict[str, Any], task: Path, change: Callable[[Path], object], counts: bool
