@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from resonance_vllm.errors import UserError, one_of
+from resonance_vllm.errors import RunError, UserError, one_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -184,7 +184,7 @@ def run(
     states = run_sweep(loaded, plan(loaded), folder, "leval_harness.run").values()
     if not any(state.done for state in states):
         reason = next((state.failure for state in states if state.failure), "")
-        raise UserError(f"no cell could be computed; the first: {reason}")
+        raise RunError(f"no cell could be computed; the first: {reason}")
     return load(folder)
 
 

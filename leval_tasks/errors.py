@@ -1,6 +1,6 @@
 """Errors of a task's data, tokenizer or context; errors of its settings are `SettingError`s."""
 
-from resonance_vllm.errors import UserError
+from resonance_vllm.errors import RunError, UserError
 
 
 class TaskError(UserError):
@@ -11,7 +11,7 @@ class DataError(TaskError):
     """Documents are missing, unreadable, altered or not in L-Eval's layout."""
 
 
-class HubUnreachableError(DataError):
+class HubUnreachableError(DataError, RunError):
     """The hub cannot be reached, so fetching further files is pointless."""
 
 

@@ -109,16 +109,19 @@ def vllm_hf_overrides(
     """The `hf_overrides` of vLLM.
 
     vLLM fixes the frequencies when it starts, so `dynamic` is written as `ntk_aware` with the base
-    of the served length. It multiplies `max_position_embeddings` by some factors, so the engine is
-    to be given its `max_model_len`. Without one in tokens the limit of the settings counts.
+    of the served length. It multiplies `max_position_embeddings` by factors of ours, so the engine
+    is to be given its `max_model_len`. Without one in tokens the limit of the settings counts.
     """
     fixed = fixed_for_vllm(rope, model, max_model_len)
     limit = length_limit(model, fixed, max_model_len)
     original = fixed.method.trained_length or limit
     parameters = fixed.method.for_vllm(fixed.to_dict())
     if model.nested:  # vLLM updates a dictionary key by key there: what is shipped would stay
-        parameters = {**dict.fromkeys(model.rope), **parameters}
-    written = _written(model, parameters, limit, original)
+        stays = model_keys(model.rope)
+        parameters = {key: None for key in model.rope if key not in stays} | parameters
+    # vLLM's own linear multiplies it by the factor, its table too, but for Gemma 3
+    multiplied = fixed.rope_type == "linear" and "gemma3" not in str(model.model_type)
+    written = _written(model, parameters, original if multiplied else limit, original)
     if fixed.method.name == "longrope":
         written[LENGTH] = original  # vLLM reads it there
     compared = {COMPARED: True} if fixed.is_stock and not model.ships(fixed) else {}

@@ -8,11 +8,15 @@ from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """An error that the user can correct: printed without a traceback, exit code 1."""
+    """An error that the user can correct: printed without a traceback, exit code 2."""
+
+
+class RunError(UserError):
+    """What failed while it ran, though input and settings could be right: exit code 1."""
 
 
 class SettingError(UserError):
-    """A setting or option that is wrong: exit code 2."""
+    """A setting or option that is wrong."""
 
 
 class RopeConfigError(SettingError):

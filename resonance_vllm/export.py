@@ -37,10 +37,10 @@ def export_checkpoint(checkpoint: Path, request: RopeRequest, out: Path) -> int:
     Raises:
         RopeConfigError: no fixed list of factors has the method's frequencies, or the model's stock
             code would not turn by the config.
-        OSError: the checkpoint has no config.json, or `out` is there.
+        OSError: the checkpoint has no config.json.
     """
     if out.exists():
-        raise FileExistsError(f"out: {out} is there already; give a new folder")
+        raise RopeConfigError(f"out: {out} is there already; give a new folder")
     model = ModelPositions.of_checkpoint(str(checkpoint))
     rope = model.complete(request)
     asked = _asked_rotation(checkpoint, rope)

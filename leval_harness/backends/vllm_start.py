@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from resonance_vllm.errors import UserError, reason_of
+from resonance_vllm.errors import RunError, reason_of
 
 GIB = 1 << 30
 CPU_CACHE_BYTES = 4 * GIB
@@ -76,7 +76,7 @@ def starting() -> Iterator[None]:
         try:
             yield
         except (RuntimeError, TypeError) as error:  # an argument that the engine does not have
-            raise UserError(f"vLLM does not start: {engine_reason(error, log())}") from error
+            raise RunError(f"vLLM does not start: {engine_reason(error, log())}") from error
 
 
 @contextmanager

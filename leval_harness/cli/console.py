@@ -9,7 +9,7 @@ from types import FrameType
 
 import click
 
-from resonance_vllm.errors import SettingError, needs_extra
+from resonance_vllm.errors import RunError, UserError, needs_extra
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Ctrl-C, a scheduler that ends a job, a terminal that is closed."""
@@ -59,7 +59,8 @@ def _extra_for(error: BaseException) -> str:
 def exit_code_for(error: BaseException) -> int:
     """Print `error` as a user should see it and return the exit code.
 
-    1 has failed, 2 is wrong usage (a `SettingError`, or what click refuses), 130 interrupted.
+    1 has failed, 2 is wrong usage or input (a `UserError` that is no `RunError`, or what click
+    refuses), 130 interrupted.
     """
     if isinstance(error, KeyboardInterrupt | click.Abort):
         click.echo("Interrupted.", err=True)
@@ -73,4 +74,4 @@ def exit_code_for(error: BaseException) -> int:
     reason = str(error) or type(error).__name__  # a MemoryError says nothing
     where = "chat template: " if from_template else ""
     click.echo(f"Error: {where}{reason}{_extra_for(error)}", err=True)
-    return 2 if isinstance(error, SettingError) else 1
+    return 2 if isinstance(error, UserError) and not isinstance(error, RunError) else 1

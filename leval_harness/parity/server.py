@@ -12,7 +12,7 @@ import numpy as np
 from leval_harness.parity.setups import Setup
 from leval_harness.parity.side import Messages, Reader
 from leval_tasks.token_logprobs import Logprobs
-from resonance_vllm.errors import UserError, hint
+from resonance_vllm.errors import RunError, UserError, hint
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 TIMEOUT = 600.0  # seconds; one request reads a whole text
@@ -74,7 +74,7 @@ class ServerReader(Reader):
                 return dict(json.load(answer))
         except urllib.error.HTTPError as error:
             said = " ".join(error.read(500).decode("utf-8", "replace").split())
-            raise UserError(f"{self.root}{path} refuses ({error.code}): {said}") from None
+            raise RunError(f"{self.root}{path} refuses ({error.code}): {said}") from None
         except (OSError, ValueError, TypeError) as error:
             reason = getattr(error, "reason", error)
-            raise UserError(f"{self.root}{path} does not answer: {reason}") from None
+            raise RunError(f"{self.root}{path} does not answer: {reason}") from None

@@ -23,7 +23,7 @@ import numpy as np
 from leval_harness.parity.setups import SERVER, Setup
 from leval_tasks.perplexity.documents import Text
 from leval_tasks.token_logprobs import Logprobs
-from resonance_vllm.errors import SettingError, UserError, printable
+from resonance_vllm.errors import RunError, SettingError, UserError, printable
 
 Answer = TypeVar("Answer")
 
@@ -195,7 +195,7 @@ def _read(
         _report(f"{name}: text {at} of {len(rows)}, {len(found) + 1:,} tokens")
         for wrong in np.flatnonzero(~np.isfinite(found))[:1]:
             place = f"position {wrong + 1} of text {at}"
-            raise UserError(f"{name}: log-probability {found[wrong]} at {place}")
+            raise RunError(f"{name}: log-probability {found[wrong]} at {place}")
         logprobs.append(found)
     about = setup.described()
     return Side(about, list(texts), list(encoded), reader.template(CHAT), list(rows), logprobs)
@@ -215,7 +215,7 @@ def in_process(function: Callable[..., Answer], *arguments: Any) -> Answer:
         try:
             return pool.submit(_answer, function, arguments).result()
         except BrokenProcessPool:
-            raise UserError(
+            raise RunError(
                 "its process ended: it crashed, or ran out of memory (take shorter --lengths)"
             ) from None
         except KeyboardInterrupt:
@@ -231,4 +231,4 @@ def _answer(function: Callable[..., Answer], arguments: tuple[Any, ...]) -> Answ
     except UserError:
         raise
     except Exception as error:  # noqa: BLE001 - not all that libraries raise can be sent
-        raise UserError(f"{type(error).__name__}: {error}") from None
+        raise RunError(f"{type(error).__name__}: {error}") from None

@@ -19,7 +19,7 @@ from leval_harness.sweep.marks import mark_answer_ends, mark_truncated
 from leval_harness.sweep.task_registry import lm_eval_names, own_tasks, task_folders
 from resonance_vllm import config as overrides
 from resonance_vllm.config import ModelPositions
-from resonance_vllm.errors import UserError
+from resonance_vllm.errors import RunError
 
 log = logging.getLogger("leval_harness.sweep.worker")
 
@@ -164,7 +164,7 @@ def load_tasks(cell: CellRecord) -> tuple[Any, list[Any]]:
 
 def _raise(message: str, *values: object) -> None:
     """Stands for a logger's method where what a library only logs is an error."""
-    raise UserError(f"lm-eval: {message % values}")
+    raise RunError(f"lm-eval: {message % values}")
 
 
 def _write_token_losses(tasks: list[Any], folder: Path) -> None:

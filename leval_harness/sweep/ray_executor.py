@@ -33,6 +33,7 @@ def connected() -> "Iterator[RayExecutor]":
         import ray
     except ImportError as error:
         raise ConfigError(f"--executor ray needs Ray: {needs_extra('ray')}") from error
+    joined = ray.is_initialized()  # by a caller in Python, whose cluster stays
     try:
         quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "WARNING"}
         ray.init(ignore_reinit_error=True, **quiet)
@@ -41,7 +42,8 @@ def connected() -> "Iterator[RayExecutor]":
     try:
         yield RayExecutor(ray)
     finally:
-        ray.shutdown()
+        if not joined:
+            ray.shutdown()
 
 
 @dataclass

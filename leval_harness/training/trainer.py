@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from resonance_vllm.errors import UserError
+from resonance_vllm.errors import RunError, UserError
 from resonance_vllm.files import read_object
 
 
@@ -41,7 +41,7 @@ def refuse_infinite(loss: float, place: str) -> None:
         UserError: it is.
     """
     if not math.isfinite(loss):
-        raise UserError(f"loss: {loss} at {place}; lower the learning rate, or train without bf16")
+        raise RunError(f"loss: {loss} at {place}; lower the learning rate, or train without bf16")
 
 
 def device_of(name: str) -> torch.device:

@@ -9,7 +9,7 @@ import click
 import pytest
 
 from leval_harness.cli.main import COMMANDS, app, main
-from resonance_vllm.errors import SettingError, UserError
+from resonance_vllm.errors import RunError, SettingError, UserError
 
 
 def leaves(command, path=()):
@@ -64,7 +64,7 @@ def test_what_lm_eval_asserts_of_an_argument_is_a_message(monkeypatch, run):
 
     monkeypatch.setattr("leval_harness.cli.lm_eval._run", fails)
     code, _, err = run("lm-eval", "ls", "tasks")
-    assert code == 1
+    assert code == 2
     assert err.endswith("Error: Elements of --samples should be in the interval [0,k-1]\n")
 
 
@@ -81,10 +81,11 @@ def test_an_unknown_option_is_wrong_usage(run, path):
     [
         (KeyboardInterrupt(), 130, "Interrupted."),
         (SettingError("steps: 0 is not allowed"), 2, "Error: steps: 0 is not allowed"),
-        (UserError("loss: nan"), 1, "Error: loss: nan"),
+        (UserError("folder: empty"), 2, "Error: folder: empty"),
+        (RunError("loss: nan"), 1, "Error: loss: nan"),
         (OSError(28, "No space left on device"), 1, "No space left on device"),
     ],
-    ids=["ctrl-c", "setting", "user", "disk"],
+    ids=["ctrl-c", "setting", "input", "run", "disk"],
 )
 def test_what_ends_a_command_decides_its_exit_code(run, monkeypatch, error, code, message):
     def fail(*args, **kwargs):

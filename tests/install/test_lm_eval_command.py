@@ -68,11 +68,6 @@ LINES: dict[str, tuple[list[str], str]] = {
     ),
     "the model's length": ([*ROPE, f"{OF_MODEL},max_length=1.5"], "max_length"),
     "above the limit": ([*ROPE, f"{OF_MODEL},max_length=16385"], "above the limit"),
-    "a generation setting": (
-        ["--gen_kwargs", "top_k=2", "temperature=warm"],
-        r"gen_kwargs\.temperature: 'warm' is not allowed",
-    ),
-    "an answer's length": (['--gen_kwargs={"max_gen_toks": 0}'], r"gen_kwargs\.max_gen_toks: 0"),
     "a misspelt setting": (["--metadata", "trunctation=left"], r"metadata\.trunctation: unknown"),
 }
 """Mistakes on the command line, and what is said of them; M is a checkpoint."""
@@ -80,7 +75,8 @@ LINES: dict[str, tuple[list[str], str]] = {
 FILES: dict[str, tuple[str, str]] = {
     "a misspelt setting": ("metadata: {num_dosc: 3}", r"metadata\.num_dosc: unknown"),
     "a setting of our task": (
-        "{tasks: leval_closed_gsm, metadata: {truncation: centre}}", r"metadata\.truncation: 'cen"
+        "{tasks: leval_closed_gsm, metadata: {truncation: centre}}",
+        r"metadata\.truncation: .*'centre' given",
     ),
     "a credential": (
         "model_args: {token: hf_s3cr3t}", r"model_args\.token: (?!.*s3cr3t).*HF_TOKEN"
@@ -140,7 +136,7 @@ def test_damaged_weights_end_in_a_message(forks: Forks, tmp_path: Path, save_lla
     result = forks.command(
         "lm-eval", "run", "--model", "hf", f"--model_args=pretrained={model}", *sample
     )
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert "Traceback" not in result.stderr
     assert f"Error: {model}: transformers cannot load it" in result.stderr
 

@@ -62,7 +62,7 @@ def test_what_people_read(tmp_path, check):
         (("--context-length", "0"), 2, "--context-length"),
         (
             ("--rope", "yarn:factor=4", "--context-length", "5000"),
-            1,
+            2,
             "limit of 1024 tokens; allowed: up to 1024, or",
         ),
         (("--rope", "nope"), 2, "rope_type: unknown type 'nope'"),
@@ -184,7 +184,7 @@ def test_a_length_above_the_limit_names_it(tmp_path, check):
     rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
     folder = saved(tmp_path, rope_parameters={**rope, "rope_theta": 1e4})
     code, _, err = check(folder, "--context-length", 1024)
-    assert code == 1
+    assert code == 2
     assert "above the limit of 256 tokens; allowed: up to 256, or a --rope" in err
     assert check(folder, "--context-length", 1024, "--rope", "yarn:factor=4")[0] == 0
 

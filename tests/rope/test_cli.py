@@ -132,7 +132,7 @@ def test_export_prints_the_serving_command(tmp_path):
     assert result.stdout.strip().endswith(f"vllm serve {out} --max-model-len 1024")
     assert (out / "model.safetensors").read_bytes() == b"weights"
     again = run(export, source, "--rope", "yarn:factor=4", "--out", out)
-    assert again.exit_code == 1
+    assert again.exit_code == 2
     assert "give a new folder" in again.output
     refused = run(export, source, "--rope", "dynamic:factor=1", "--out", tmp_path / "x")
     assert refused.exit_code == 2

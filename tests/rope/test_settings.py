@@ -102,6 +102,16 @@ def test_longrope_is_written_with_the_keys_of_each_library():
     assert settings.hf_overrides(*on(rope, CONFIG))["rope_parameters"]["attention_factor"] == 1.25
 
 
+def test_in_a_nested_config_for_vllm_the_models_own_keys_stay_and_shipped_ones_go():
+    shipped = {**LLAMA3, "rope_theta": 1e5, "mrope_section": [8, 12, 12]}
+    config = {"text_config": {**CONFIG, "rope_parameters": shipped}}
+    linear = on({"rope_type": "linear", "factor": 2.0}, config)
+    written = settings.vllm_hf_overrides(*linear)["text_config"]["rope_parameters"]
+    assert written["mrope_section"] == [8, 12, 12]
+    assert written["low_freq_factor"] is None
+    assert written["rope_type"] == "linear"
+
+
 def model_args(rope, **options):
     return settings.model_args(*on(rope, CONFIG), model_path="folder", **options)
 

@@ -1,6 +1,7 @@
 """A cell's id: the same for the same numbers, another for whatever decides them."""
 
 import copy
+import dataclasses
 import json
 import os
 import platform
@@ -227,6 +228,8 @@ def test_files_that_arguments_name_count(content: dict[str, Any], tmp_path: Path
     [
         (lambda task: task.write_text("# a comment\n" + task.read_text()), False),
         (lambda task: task.write_text("task: own\ninclude: base.yaml\n"), False),
+        (lambda task: (task.parent / "base.yaml").write_text(
+            "# a comment\n" + yaml.safe_dump(TASK)), False),
         (lambda task: (task.parent / "README.md").write_text("words"), False),
         (lambda task: (task.parent / "sweep.yaml").write_text("models: {}\njobs: 3\n"), False),
         (lambda task: (task.parent / "out").mkdir() or (
@@ -240,8 +243,8 @@ def test_files_that_arguments_name_count(content: dict[str, Any], tmp_path: Path
         (lambda task: (task.parent / "functions.py").write_text("def f(doc): return 3\n"), True),
         (lambda task: (task.parent / "docs.jsonl").write_text('{"q": 1, "a": 3}\n'), True),
     ],
-    ids=["comment", "order of keys", "note", "sweep config", "results", "compiled", "setting",
-         "include", "prompt", "function", "documents"],
+    ids=["comment", "order of keys", "comment of an include", "note", "sweep config", "results",
+         "compiled", "setting", "include", "prompt", "function", "documents"],
 )  # fmt: skip
 def test_a_task_file_counts_with_its_folder(
     content: dict[str, Any], task: Path, change: Callable[[Path], object], counts: bool
@@ -298,6 +301,16 @@ def test_a_version_that_computes_counts(
     monkeypatch.setattr(identity, "package_versions", lambda backend: {**real})
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")  # no part of it
     assert ids(content) == before
+
+
+def test_a_version_of_our_task_counts(
+    content: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, real = ids(content), identity.own_tasks()
+    later = dataclasses.replace(real["leval_closed_gsm"], version="later")
+    monkeypatch.setattr(identity, "own_tasks", lambda: {**real, "leval_closed_gsm": later})
+    assert ids(content) != before
+    assert identity.task_version("ruler") == "lm_eval", "whose version is among the packages"
 
 
 def test_an_id_is_the_hash_of_what_is_declared(content: dict[str, Any]) -> None:

@@ -87,7 +87,7 @@ def test_no_model_and_no_length():
     with pytest.raises(ContextLengthError, match="max_length: not given; give it in"):
         length(model="no-such-model", tokenizer="no-such-model")
     for value in (0, -1, "many", 3.5, [4096]):
-        with pytest.raises(SettingError, match=r"^context_length: .* is not allowed; .*number"):
+        with pytest.raises(SettingError, match=r"^context_length: Input should be "):
             length(pretrained="x", context_length=value)
 
 
