@@ -21,8 +21,9 @@ KEYS = ["method", "context_length", "task", "name", "filter"]
 def timed(config, overrides, folder, *, alone):
     """Seconds of a sweep; with `alone` each cell is a group of its own, in a process of its own."""
     if alone:
-        apart = Folder.of(folder).work / "apart"
-        for cell in plan(load_config(config, overrides)):
+        loaded = load_config(config, overrides)
+        apart = Folder.of(folder / loaded.name).work / "apart"
+        for cell in plan(loaded):
             (apart / cell.id).touch()
     sets = [word for each in overrides for word in ("--set", each)]
     words = ["sweep", config, "--out", str(folder), *sets]
@@ -35,7 +36,7 @@ def losses(folder):
     """Nats of the tokens of every text, float64, by cell and file."""
     return {
         f"{path.parent.name}/{path.name}": np.load(path).astype(np.float64)
-        for path in folder.glob("cells/*/losses_*.npy")
+        for path in folder.glob("*/cells/*/losses_*.npy")
     }
 
 
@@ -44,7 +45,7 @@ def main(config, work, *overrides):
     work = Path(work)
     folders = {False: work / "one", True: work / "each"}
     seconds = {alone: timed(config, overrides, at, alone=alone) for alone, at in folders.items()}
-    logs = {alone: list(at.glob("cells/*/log.txt")) for alone, at in folders.items()}
+    logs = {alone: list(at.glob("*/cells/*/log.txt")) for alone, at in folders.items()}
     loads = {
         alone: sum("model ready after" in log.read_text(errors="replace") for log in logs[alone])
         for alone in folders
