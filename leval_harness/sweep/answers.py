@@ -33,6 +33,8 @@ log = logging.getLogger("leval_harness.sweep.worker")
 TEXTS = ("generate_until", "loglikelihood", "loglikelihood_rolling")
 """Kinds of requests whose answers lm-eval's models pass to their cache hook; not so `REQUEST`."""
 MOST_REQUESTS = 64
+MOST_TOKENS = 16_384
+"""Tokens of windows of several texts asked at a time; an engine reads many side by side."""
 Asked = Callable[[Sequence[Any]], list[Any]]
 Numbered = tuple[int, Any]
 
@@ -101,7 +103,7 @@ class Answers:
         answers = {at: answer for at, answer in known if answer is not None}
         log.info("%d of %d answers are there already", len(answers), len(requests))
         self._count(len(answers))
-        for part in portions(kind, [x for x in enumerate(requests) if x[0] not in answers]):
+        for part in portions([each for each in enumerate(requests) if each[0] not in answers]):
             self.waiting.clear()
             for _, request in part:
                 self.waiting[_text(kind, request.args)].append(key_of(kind, request))
@@ -173,19 +175,26 @@ def key_of(kind: str, request: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def portions(kind: str, requests: Sequence[Numbered]) -> Iterator[list[Numbered]]:
-    """Requests in portions: those about one document together, windows of each by themselves."""
+def portions(requests: Sequence[Numbered]) -> Iterator[list[Numbered]]:
+    """Requests in portions, those about one document together."""
     portion: list[Numbered] = []
     for _, run in groupby(requests, _document):
         neighbours = list(run)
         for first in range(0, len(neighbours), MOST_REQUESTS):
             part = neighbours[first : first + MOST_REQUESTS]
-            if portion and (kind == REQUEST or len(portion + part) > MOST_REQUESTS):
+            size = sum(map(_tokens, portion + part))
+            if portion and (len(portion + part) > MOST_REQUESTS or size > MOST_TOKENS):
                 yield portion
                 portion = []
             portion = portion + part
     if portion:
         yield portion
+
+
+def _tokens(numbered: Numbered) -> int:
+    """Tokens of a window; 0 for other requests."""
+    _, context, scored = getattr(numbered[1], "token_parts", (None, (), ()))
+    return len(context) + len(scored)
 
 
 def _document(numbered: Numbered) -> object:

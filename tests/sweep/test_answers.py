@@ -11,7 +11,6 @@ from lm_eval.api.model import CacheHook
 from leval_harness.cell_record import CellRecord
 from leval_harness.sweep.answers import MOST_REQUESTS, Answers, portions
 from leval_harness.sweep.claims import Folder
-from leval_tasks.token_logprobs import REQUEST
 
 CELL = CellRecord.model_validate(
     {"schema_version": 2, "cell_id": "c", "model": {"name": "m"}, "method": {"name": "r"},
@@ -69,17 +68,20 @@ def test_a_backend_that_tells_no_answer_has_it_kept_with_its_portion(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("kind", "documents", "sizes"),
+    ("tokens", "documents", "sizes"),
     [
-        ("generate_until", ["a"] * 40 + ["b"] * 40, [40, 40]),
-        ("generate_until", ["a"] * 30 + ["b"] * 30, [60]),
-        ("loglikelihood", ["a"] * 100, [MOST_REQUESTS, 36]),
-        (REQUEST, ["a"] * 3 + ["b"] * 4, [3, 4]),
+        (0, ["a"] * 40 + ["b"] * 40, [40, 40]),
+        (0, ["a"] * 30 + ["b"] * 30, [60]),
+        (0, ["a"] * 100, [MOST_REQUESTS, 36]),
+        (4_000, ["a"] * 3 + ["b"] * 4, [3, 4]),
+        (1_000, ["a"] * 3 + ["b"] * 4 + ["c"] * 10, [7, 10]),
     ],
 )
-def test_portions_hold_whole_documents(kind: str, documents: list[str], sizes: list[int]) -> None:
-    """Windows those of one each: of a text of a book's length, no other is read again."""
+def test_portions_hold_whole_documents(tokens: int, documents: list[str], sizes: list[int]) -> None:
+    """Of windows several documents while they are short: of a book no other is read again."""
     numbered = [(at, asked("one", at, name)) for at, name in enumerate(documents)]
-    found = list(portions(kind, numbered))
+    for _, request in numbered:
+        request.token_parts = (None, [1], [1] * (tokens - 1))
+    found = list(portions(numbered))
     assert [len(each) for each in found] == sizes
     assert [at for each in found for at, _ in each] == list(range(len(documents)))
