@@ -16,7 +16,7 @@ import pandas as pd
 from leval_harness.effective import compared_frame
 from leval_harness.figures import write_figures
 from leval_harness.formats import html, render
-from leval_harness.lm_eval_samples import samples_file
+from leval_harness.lm_eval_samples import sample_lines, samples_file
 from leval_harness.names import length_label, task_label
 from leval_harness.results import Results
 from leval_harness.tables import build_tables
@@ -103,7 +103,7 @@ def _questions(results: Results, compared: pd.DataFrame) -> Iterator[tuple[str, 
         for number in part.itertuples():
             names.append(f"{number.label} at {length_label(number.context_length)}")
             for file in filter(None, (samples_file(path, str(task)) for path in number.files)):
-                for line in map(json.loads, file.read_text(encoding="utf-8").splitlines()):
+                for line in sample_lines(file):
                     if line.get("filter", number.filter) == number.filter:
                         row = _asked(line)
                         same = rows.setdefault(json.dumps([*row.values()]), {**row, "answers": {}})

@@ -13,7 +13,8 @@ from leval_harness.results import load_results
 from leval_harness.verdict import TERMS, said
 
 SIZES = [(390, False), (1440, False), (1440, True)]
-EVIL = "<script>window.pwned=1</script></td><img src=x onerror=window.pwned=1>"
+# The line separator ends no line of a samples file; lm-eval writes it as it is.
+EVIL = "<script>window.pwned=1</script></td><img src=x onerror=window.pwned=1>\u2028"
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,8 @@ def answered(sweep, tmp_path_factory):
         for row in rows:
             row["resps"] = [[EVIL]]
             row["doc"]["question"] = EVIL
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+        path.write_text("".join(lines), encoding="utf-8")
     return load_results(folder)
 
 
