@@ -19,7 +19,7 @@ from leval_harness.backends.forward import Head
 from leval_harness.backends.hf import HF
 from leval_harness.backends.passages import Passage, scored
 from leval_harness.backends.reading import CHUNK, Reader, Reuse, find_reuse
-from resonance_vllm.errors import SettingError, UserError, not_allowed
+from resonance_vllm.errors import RunError, SettingError, not_allowed
 
 logger = logging.getLogger(__name__)
 
@@ -263,7 +263,7 @@ class HFLong(HF):
             if not known and not should_reduce_batch_size(error):
                 raise
             first = str(error).partition("\n")[0][:200]
-            raise UserError(
+            raise RunError(
                 f"out of memory: {first}; set a smaller prefill_chunk (now "
                 f"{self.prefill_chunk or f'{CHUNK}, and whole texts that share nothing'}) "
                 f"or question_batch_size (now {self.question_batch_size}), a smaller "

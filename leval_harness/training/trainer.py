@@ -38,7 +38,7 @@ def refuse_infinite(loss: float, place: str) -> None:
     """Stop a training whose loss is NaN or infinite.
 
     Raises:
-        UserError: it is.
+        RunError: it is.
     """
     if not math.isfinite(loss):
         raise RunError(f"loss: {loss} at {place}; lower the learning rate, or train without bf16")
