@@ -89,17 +89,13 @@ def test_a_served_model_gets_no_rope_from_here() -> None:
     assert [r.method for r in parse_config(config).requests()] == ["as-served"] * 4
 
 
-def test_keys_of_other_peoples_tasks_pass() -> None:
-    others = {"max_seq_lengths": [4096], "tokenizer": "x", "anything": {"at": "all"}}
-    assert parse_config({**GOOD, "metadata": others}).tasks[0].metadata == others
-
-
 def test_settings_of_a_task_go_before_the_sweeps_own() -> None:
     config = changed("tasks", [{"tasks": "a", "metadata": {"num_docs": 1}}, "b"])
-    config |= {"metadata": {"num_docs": 9, "data_dir": "sample"}, "limit": 5}
+    of_others = {"max_seq_lengths": [4096], "anything": {"at": "all"}}
+    config |= {"metadata": {"num_docs": 9, **of_others}, "limit": 5}
     one, two = parse_config(config).tasks
-    assert one.metadata == {"num_docs": 1, "data_dir": "sample"}
-    assert two.metadata == {"num_docs": 9, "data_dir": "sample"}
+    assert one.metadata == {"num_docs": 1, **of_others}
+    assert two.metadata == {"num_docs": 9, **of_others}
     assert one.limit == two.limit == 5
 
 

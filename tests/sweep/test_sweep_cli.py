@@ -85,21 +85,6 @@ def test_a_folder_that_cannot_be_written_is_refused_first(
     assert "cannot be written" in str(ended.exception)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["nowhere"], "is no file and no shipped sweep"),
-        (["{config}", "--json"], "--json goes with --dry-run"),
-        (["{config}", "--jobs", "0"], "0 is not in the range"),
-        (["{config}", "--set", "seed=x"], "config.seed: Input should be a valid integer ('x'"),
-    ],
-)
-def test_wrong_usage_is_named(config: Path, words: list[str], said: str) -> None:
-    ended = sweep(*(word.format(config=config) for word in words))
-    assert said in ended.output + str(ended.exception)
-    assert ended.exit_code != 0
-
-
 STATES = {
     "open": CellState(False),
     "running": CellState(False, None, {"host": "here"}),
