@@ -38,8 +38,8 @@ LEVEL = 0.005
 """Level of the intervals, over all bins together."""
 
 ERRS, ERRS_WITH_ONE = "3%", "5%"
-"""Share of samples in which the answer is wrong at most, at either end, as two models show: with two
-texts or more, with one."""
+"""Most samples in which the answer is wrong, at either end, on two models: of two texts or more, of
+one."""
 
 MARGIN = 0.05
 """Nats a token: less is no degradation. A perplexity that is 5% higher."""
