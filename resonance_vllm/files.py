@@ -18,8 +18,7 @@ def user_path(text: str | os.PathLike[str]) -> Path:
 def write_text(path: Path, content: str) -> None:
     """Write a file so that a reader sees the old one or the whole new one, also after a power cut.
 
-    Raises:
-        OSError: the disk is full or the folder cannot be written; no temporary file stays behind.
+    An OSError names the file; no temporary one stays behind.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -69,7 +69,7 @@ class RopeType:
 
 @dataclass(frozen=True)
 class RopeRequest:
-    """What a user requests, without keys of None, checked as far as possible without a model."""
+    """What a user requests, without keys of None; its keys are checked with those of a model."""
 
     type: RopeType
     given: Mapping[str, Any]
@@ -81,28 +81,20 @@ class RopeRequest:
         With `aliases` a user wrote it: short names are allowed.
 
         Raises:
-            RopeConfigError: the type or a key is unknown.
+            RopeConfigError: the type is unknown.
         """
         if not isinstance(rope, Mapping) or "rope_type" not in rope:
             raise RopeConfigError(f"rope_type: missing in {shown(rope)}{hint('', ROPE_TYPES)}")
         name = str(rope["rope_type"])
         kind = RopeType.read(ALIASES.get(name, name) if aliases else name)
-        given = {k: v for k, v in rope.items() if v is not None and k != "rope_type"}
-        known = kind.method.key_names()
-        for key, value in given.items():
-            if key not in known:
-                raise RopeConfigError(
-                    f"{key}: {shown(value)} is not a setting of rope_type {kind.name!r}"
-                    f"{hint(key, known)}"
-                )
-        return cls(kind, given)
+        return cls(kind, {k: v for k, v in rope.items() if v is not None and k != "rope_type"})
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read a `--rope` argument: `yarn:factor=2,truncate=false`, or a JSON dictionary.
 
         Raises:
-            RopeConfigError: the text is neither, or the type or a key is unknown.
+            RopeConfigError: the text is neither, or the type is unknown.
         """
         text = text.strip()
         if text.startswith("{"):

@@ -24,9 +24,8 @@ from families_record import RIGHT, folders, read, settle
 from transformers import PreTrainedConfig
 
 from resonance_vllm import hf
-from resonance_vllm.config import ModelPositions
+from resonance_vllm.config import ModelPositions, by_layer
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.positions import by_layer
 
 pytestmark = pytest.mark.hf
 

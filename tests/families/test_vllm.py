@@ -10,9 +10,8 @@ import pytest
 from families_record import RIGHT, folders, read, settle
 from vllm_modules import looked_at
 
-from resonance_vllm.config import ModelPositions, vllm_hf_overrides
+from resonance_vllm.config import ModelPositions, vllm_hf_overrides, windowed
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.positions import windowed
 from resonance_vllm.verify import RotaryReport, differences
 
 SERVED, HOUR = 1024, 3600

@@ -128,7 +128,7 @@ def turns_of(folder):
     """What transformers' modules turn by, without settings of ours."""
     from resonance_vllm.hf import report_of_checkpoint
 
-    return [(each.module, each.inv_freq) for each in report_of_checkpoint(str(folder))]
+    return [(each.name, each.inv_freq) for each in report_of_checkpoint(str(folder))]
 
 
 @pytest.mark.hf

@@ -138,12 +138,9 @@ def test_parts_hold_every_key_once_at_trained_distances(name, data, trained, fac
     at = torch.arange(length)
     seen = torch.zeros(length, length, dtype=torch.int64)
     for part in method.parts():
-        first = torch.zeros_like(at) if part.first is None else part.first(at)
-        end = at + 1 if part.end is None else part.end(at)
+        first, end = part.first(at), part.end(at)
         inside = (at[None] >= first[:, None]) & (at[None] < end[:, None])
-        query = at if part.query is None else part.query(at)
-        key = at if part.key is None else part.key(at)
-        distance = query[:, None] - key[None]
+        distance = part.query(at)[:, None] - part.key(at)[None]
         assert bool((first[1:] >= first[:-1]).all() and (end[1:] >= end[:-1]).all())
         assert bool(
             ((distance >= 0) & (distance < trained))[inside & (at[None] <= at[:, None])].all()

@@ -8,8 +8,7 @@ import torch
 from turned import cos_sin
 
 from resonance_vllm.core.spec import OWN_TYPES, RopeSpec, RopeType
-from resonance_vllm.vllm import register, resonance_yarn, tagged
-from resonance_vllm.vllm_held import table_of
+from resonance_vllm.vllm import register, resonance_yarn, table_of, tagged
 
 pytestmark = pytest.mark.vllm
 
