@@ -61,11 +61,7 @@ def without_window(rope: Mapping[str, Any]) -> list[str]:
 
 
 def global_layers(rope: Mapping[str, Any]) -> str:
-    """The layer type whose settings methods change, of settings by layer type.
-
-    Raises:
-        RopeConfigError: no type, or several, have no window.
-    """
+    """The one layer type without a window, whose settings methods change; else RopeConfigError."""
     wide = without_window(rope)
     if len(wide) != 1:
         names = ", ".join(map(str, rope))
@@ -185,12 +181,7 @@ class ModelPositions:
 
     @classmethod
     def of_checkpoint(cls, path: str, revision: str | None = None) -> Self:
-        """Read the config of a checkpoint folder, or of a hub model.
-
-        Raises:
-            RopeConfigError: there is no such folder, or its config.json cannot be read.
-            OSError: the hub did not provide it.
-        """
+        """Read the config of a checkpoint folder, or of a hub model; errors as of `read_config`."""
         config = read_config(path, revision)
         return cls.of(config) if isinstance(config, Mapping) else cls.of_config(config)
 
@@ -241,11 +232,7 @@ class ModelPositions:
         return written
 
     def shipped(self) -> RopeSpec:
-        """The checkpoint's own settings.
-
-        Raises:
-            RopeConfigError: it has no RoPE, or one that cannot be read.
-        """
+        """The checkpoint's own settings, or RopeConfigError if they cannot be read."""
         return self._spec(RopeType.read(self.rope["rope_type"]), {})
 
     @property
@@ -359,8 +346,7 @@ def length_limit(
     checkpoint as it is counts, whose stock types are written scaled.
 
     Raises:
-        RopeConfigError: neither the config nor the user gives a length, or the config has a type
-            of ours that cannot be read.
+        RopeConfigError: no length is given, or the config has a type of ours that cannot be read.
     """
     model = model.with_length(requested or (rope.method.trained_length if rope else None))
     if rope is None:
@@ -397,10 +383,7 @@ def with_rope(config: Any, rope: Mapping[str, Any], limit: int | None = None) ->
 def hf_overrides(
     rope: RopeSpec, model: ModelPositions, context_length: int | None = None
 ) -> dict[str, Any]:
-    """Keys of config.json with which transformers runs complete settings, as `with_rope` has them.
-
-    Without a `context_length` in tokens the limit of the settings counts.
-    """
+    """Keys of config.json with which transformers runs settings, as `with_rope` writes them."""
     return model.in_place(_for_transformers(rope, model, context_length))
 
 

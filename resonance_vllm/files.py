@@ -76,11 +76,7 @@ def json_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def parse_json(text: str | bytes, where: str, error: type[ValueError] = SettingError) -> Any:
-    """The value that a JSON document stands for; `where` is the file or option it comes from.
-
-    Raises:
-        ValueError: as `error`: it is no JSON.
-    """
+    """The value of a JSON document; else an `error` that names file or option, as `where` does."""
     try:
         return json.loads(text)
     except ValueError as wrong:

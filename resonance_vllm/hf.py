@@ -146,9 +146,7 @@ def report_of_checkpoint(
 ) -> list[RotaryReport]:
     """The rotations that transformers builds for a checkpoint, without reading its weights.
 
-    Raises:
-        RopeConfigError: transformers does not know the model, it has no RoPE, or a module does not
-            turn as asked.
+    A RopeConfigError says that it does not know the model, or how a module does not turn as asked.
     """
     register()
     config = read_config(path)
@@ -167,10 +165,7 @@ def report_of_checkpoint(
 
 
 def on_meta(config: Any) -> Any:
-    """The model of a config with its weights on the meta device.
-
-    Of the text model, where parts for images or audio need a package that is not installed.
-    """
+    """The model of a config on the meta device; its text model where others need a package."""
     text = config.get_text_config(decoder=True)
     with torch.device("meta"):
         try:
@@ -199,11 +194,8 @@ def _model_class(config: Any) -> Any:
 
 
 def layer_types(module: nn.Module) -> list[str | None]:
-    """The rotations of a module; None is the name of a single one, [] of no rotary module.
-
-    Falcon's code makes a rotary module beside ALiBi too, and does not use it.
-    """
-    config = getattr(module, "config", None)
+    """The rotations of a module; None is the name of a single one, [] of no rotary module."""
+    config = getattr(module, "config", None)  # Falcon has a module beside ALiBi, without using it
     other = getattr(config, "position_embedding_type", None) in ("nope", "absolute")
     if other or getattr(config, "alibi", False):
         return []
@@ -264,7 +256,8 @@ def _applied(model: Any, spec: RopeSpec | None, precision: str) -> list[RotaryRe
         for kind, rope in ropes.items()
         if not windowed(kind) and (every or rope.get("rope_type") in OWN_TYPES)
     }
-    what, reports = type(model).__name__, []
+    what = type(model).__name__
+    reports: list[RotaryReport] = []
     hooks: list[tuple[Any, Turning | None]] = []
     for name, module in rotary_modules(model):
         remove_hooks(module)

@@ -29,14 +29,12 @@ from resonance_vllm.hf_rotary import RopeHook, Turning, given_to
 NAME = "resonance_position_map"
 ATTRIBUTE = "position_map"
 """Attribute of attention modules: the `Moved` of the layer."""
-ROTATE = "apply_rotary_pos_emb"
 
 SUPPORTED = (
     "ernie4_5", "gemma", "gemma3_text", "glm", "glm4", "granite", "llama", "mistral", "mixtral",
     "olmo2", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss", "starcoder2",
 )  # fmt: skip
 """Model types of the text model whose answers equal the definition (tests/rope/test_maps.py)."""
-_PLAIN: tuple[Part, ...] = (Part(),)
 _BEFORE = "_attention_before_map"
 """Attribute of a model: the attention function that it had before a map."""
 _QUERIES = 512  # of a block
@@ -49,11 +47,7 @@ Partial = tuple[Tensor, Tensor]
 
 
 def join(first: Partial, second: Partial) -> Partial:
-    """Attention over two disjoint sets of keys, from the attention over each; in float32.
-
-    The weight of the second set in the joint softmax is `exp(b) / (exp(a) + exp(b))` with the
-    logarithms `a` and `b` of the two normalisers.
-    """
+    """Attention over two disjoint sets of keys, from the attention over each; in float32."""
     (out, norm), (other, other_norm) = first, second
     weight = torch.sigmoid(other_norm - norm).unsqueeze(-1)
     joined = torch.lerp(out.to(norm.dtype), other.to(norm.dtype), weight)
@@ -269,11 +263,7 @@ class Moved(RopeHook):
         self.now: Pass | None = None
 
     def __call__(self, module: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """The arguments with other positions; those of the forward pass are noted.
-
-        Raises:
-            RopeConfigError: the model runs with an attention function that knows no maps.
-        """
+        """The arguments with other positions; those of the forward pass are noted."""
         given = given_to(args, kwargs)
         if given.get("layer_type") != self.hook.kind:
             return args, kwargs
@@ -301,7 +291,7 @@ class Moved(RopeHook):
         if cos_sin is None:
             return states
         wide = states.to(cos_sin[0].dtype)
-        rotate = getattr(sys.modules[self.source], ROTATE)
+        rotate = sys.modules[self.source].apply_rotary_pos_emb
         result: Tensor = rotate(wide, wide[:, :0], *cos_sin)[0]
         return result.to(states.dtype)
 
@@ -354,10 +344,8 @@ def position_map_attention(
     """Attention function in transformers' interface, for inference: `[rows, n, heads, head_dim]`.
 
     `query` is `[rows, heads, n, head_dim]`, `key` and `value` `[rows, kv_heads, m, head_dim]`, the
-    last `n` of them new; `attention_mask` `[rows, m]` is True where there is no padding.
-
-    Raises:
-        RopeConfigError: the model or its cache needs what parts of a softmax cannot express.
+    last `n` of them new; `attention_mask` `[rows, m]` is True where there is no padding. A
+    RopeConfigError says that model or cache need what parts of a softmax cannot express.
     """
     if torch.is_grad_enabled() and query.requires_grad:
         raise RopeConfigError("position map: no gradients; allowed: under torch.no_grad()")
@@ -371,7 +359,7 @@ def position_map_attention(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if moved is None:  # a layer with a rotation of its own, where distances alone count
         at = torch.arange(m - query.shape[2], m, device="cpu")[None]
-        now, parts, first = Pass(at), _PLAIN, (0,) * rows
+        now, parts, first = Pass(at), (Part(),), (0,) * rows
     else:
         assert moved.now is not None
         now, parts = moved.now, moved.method.parts()

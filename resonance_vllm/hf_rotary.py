@@ -42,9 +42,6 @@ def rotation_of(
 
     The config is of the language model; `length` is that of the sequence in tokens, for methods
     that follow it. How many features turn says transformers' own function for the family.
-
-    Raises:
-        RopeConfigError: the settings are wrong.
     """
     rope = by_layer(config)[layer_type]
     spec = replace(ModelPositions.of_config(config), rope_parameters=rope).shipped()
@@ -115,11 +112,8 @@ def turning(
 ) -> tuple["Turning | None", Turns]:
     """The hook that a module needs to turn as its config says, and what it answers then.
 
-    Without a hook it turns by its own frequencies, float32 products of position and frequency.
-
-    Raises:
-        RopeConfigError: it turns by something else than `asked` for; not asked for, settings may be
-            of the model's own.
+    Without a hook it turns by its own frequencies, float32 products of position and frequency. A
+    RopeConfigError says that it turns by something else than `asked` for.
     """
     built, start = built_anew(type(module), module.config), "" if kind is None else f"{kind}_"
     stated = float(getattr(built, f"{start}attention_scaling", 1.0))

@@ -31,8 +31,7 @@ def read_config(path: str, revision: str | None = None) -> Any:
         content, _ = transformers.PreTrainedConfig.get_config_dict(name, revision=revision)
         kind = content.get("model_type")
         if kind not in transformers.CONFIG_MAPPING:
-            version = transformers.__version__
-            logger.warning("%s: transformers %s does not know model type %r", path, version, kind)
+            logger.warning("%s: transformers does not know model type %r", path, kind)
             return dict(content)
         # it warns of types and keys that it does not know, which may be ours
         logging.getLogger("transformers.modeling_rope_utils").setLevel(logging.ERROR)

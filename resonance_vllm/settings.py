@@ -59,12 +59,9 @@ def read(
         raise error("\n".join(_lines(wrong, content, where))) from None
 
 
-Place = tuple[int | str, ...]
-
-
 def _lines(wrong: ValidationError, content: object, where: str) -> Iterator[str]:
     """What is wrong, a line for each field; of a union, the member that got farthest."""
-    found: dict[Place, list[ErrorDetails]] = {}
+    found: dict[tuple[int | str, ...], list[ErrorDetails]] = {}
     for problem in wrong.errors(include_url=False):
         found.setdefault(_place(problem, content), []).append(problem)
     for place, problems in found.items():
@@ -79,7 +76,7 @@ def _lines(wrong: ValidationError, content: object, where: str) -> Iterator[str]
             yield ": ".join([start] * bool(start) + [_said(problems[0])])
 
 
-def _place(problem: ErrorDetails, content: object) -> Place:
+def _place(problem: ErrorDetails, content: object) -> tuple[int | str, ...]:
     """Keys that lead to a problem; pydantic puts the names of a union's members between them."""
     kept: list[int | str] = []
     for part in problem["loc"]:

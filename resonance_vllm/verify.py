@@ -67,10 +67,9 @@ def differences(held: Turns, asked: Turns, *, close: float = CLOSE) -> list[str]
 
 
 def other_numbers(model: Any, other: Any) -> list[tuple[Any, str, float, str]]:
-    """Numbers that the modules of two models hold and that differ, rotary ones aside.
+    """Numbers that the modules of two models hold and that differ, as DeepSeek's softmax scale.
 
-    Model code scales its softmax by such (DeepSeek). Module, attribute, value in the other model,
-    and all of it in words.
+    Module, attribute, value in the other model, and all of it in words; rotary modules aside.
     """
     found, others = [], dict(other.named_modules())
     for name, module in model.named_modules():

@@ -9,6 +9,7 @@ import os
 import tempfile
 from collections.abc import Mapping
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -40,10 +41,7 @@ def vllm_report(
     """The rotations that vLLM builds for a checkpoint, without reading its weights.
 
     `overrides` are vLLM's `hf_overrides`, `max_model_len` is in tokens. vLLM sets up a process
-    group of this process alone, for its life.
-
-    Raises:
-        RopeConfigError: the model has no RoPE; vLLM's own error where it refuses the model.
+    group of this process alone, for its life. Where it refuses the model, the error is its own.
     """
     # standard output is for what commands answer; vLLM reads this when it is imported
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
@@ -121,28 +119,20 @@ def built_apart(engine: Any, where: Apart, weights: str = "meta") -> nn.Module:
     from vllm.model_executor.model_loader import utils
     from vllm.utils.torch_utils import set_default_torch_dtype
 
-    beside, kept = copy.copy(engine), dict(_ROPE_DICT)
+    beside = copy.copy(engine)
     beside.compilation_config = copy.copy(engine.compilation_config)
     beside.compilation_config.static_forward_context = {}
     beside.compilation_config.static_all_moe_layers = []
-    _ROPE_DICT.clear()  # it has modules whose tables were exchanged
-    token = apart_now.set(where)
-    try:
-        with set_default_torch_dtype(engine.model_config.dtype), torch.device(weights):
-            model: nn.Module = utils.initialize_model(vllm_config=beside)
+    in_dtype, token = set_default_torch_dtype(engine.model_config.dtype), apart_now.set(where)
+    try:  # the dictionary has modules whose tables were exchanged
+        with patch.dict(_ROPE_DICT, clear=True), in_dtype, torch.device(weights):
+            return utils.initialize_model(vllm_config=beside)
     finally:
         apart_now.reset(token)
-        _ROPE_DICT.clear()
-        _ROPE_DICT.update(kept)
-    return model
 
 
 def exchange(model: nn.Module, engine: Any, rope: Mapping[str, Any] | None) -> list[RotaryReport]:
-    """Let a running model of vLLM's config turn by other settings, its tables replaced in place.
-
-    Raises:
-        RopeConfigError: the settings are wrong, or only a new engine can have them.
-    """
+    """Let a running model of vLLM's config turn by other settings, its tables replaced in place."""
     wanted = _with_settings(engine, rope)
     text, served = wanted.model_config.hf_text_config, int(wanted.model_config.max_model_len)
     tables = [table_of(module)[1] for _, _, module in rotary_modules(model, text)]

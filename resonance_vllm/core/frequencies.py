@@ -56,11 +56,8 @@ def rotation(spec: RopeSpec, base: Tensor) -> Rotation:
     """What a module turns by whose base method has the frequencies `base`.
 
     Without Resonance that is `base` itself. With it each wavelength is the nearest integer
-    (Algorithm 1 of arXiv 2403.00071); a feature that stands still goes on doing so.
-
-    Raises:
-        TypeError: `base` is not float64; at long wavelengths float32 rounds to a neighbouring
-            integer.
+    (Algorithm 1 of arXiv 2403.00071); a feature that stands still goes on doing so. A `base` that
+    is not float64 is a TypeError: float32 rounds long wavelengths to a neighbouring integer.
     """
     if base.dtype != torch.float64:
         raise TypeError(f"inv_freq: {base.dtype} given; rounding needs float64")
@@ -75,9 +72,7 @@ def rotation(spec: RopeSpec, base: Tensor) -> Rotation:
 def formula(spec: RopeSpec, dim: int, seq_len: int | None = None) -> Rotation:
     """The rotation in closed form, for no particular model.
 
-    Raises:
-        RopeConfigError: `dim` is odd or does not fit, `seq_len` is no length, or the method lacks a
-            setting.
+    A RopeConfigError says that `dim` or `seq_len` does not fit, or the method lacks a setting.
     """
     if dim % 2 or dim < 2:
         raise RopeConfigError(not_allowed("dim", dim, "an even number from 2 on"))

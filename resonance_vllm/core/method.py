@@ -119,8 +119,7 @@ class Method(Settings):
     def for_vllm(self, parameters: dict[str, Any]) -> dict[str, Any]:
         """`rope_parameters` (complete, ours) with the keys that vLLM knows.
 
-        Raises:
-            RopeConfigError: vLLM cannot run the method, or its own type would leave out a key.
+        A RopeConfigError says that vLLM cannot run the method.
         """
         return parameters
 

@@ -20,7 +20,7 @@ from families_models import (
     output,
     shipped_of,
 )
-from families_record import RIGHT, folders, read, settle
+from families_record import RIGHT, folders, said, settle
 from transformers import PreTrainedConfig
 
 from resonance_vllm import hf
@@ -43,8 +43,7 @@ def refusal(folder):
     return None
 
 
-NOTES = read("transformers")
-RUNS = [f for f in folders() if (NOTES.get(f.name) or refusal(f) or RIGHT) == RIGHT]
+RUNS = [f for f in folders() if (said("transformers", f) or refusal(f) or RIGHT) == RIGHT]
 every_family_that_runs = pytest.mark.parametrize("family", RUNS, ids=lambda folder: folder.name)
 
 

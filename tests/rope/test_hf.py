@@ -7,16 +7,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrainedConfig
+from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, LlamaConfig
 from turned import cos_sin
 
 from resonance_vllm import hf
 from resonance_vllm.config import ModelPositions, with_rope
 from resonance_vllm.core import frequencies
 from resonance_vllm.core.maps import MappedMethod
-from resonance_vllm.core.spec import OWN_TYPES, ROPE_TYPES, RopeSpec, RopeType
+from resonance_vllm.core.spec import ROPE_TYPES, RopeSpec, RopeType
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.hf_rotary import rope_function
 
 L, LENGTH = "original_max_position_embeddings", 16
 THETA = {"rope_theta": 100.0}
@@ -222,14 +221,6 @@ def test_models_without_a_rope_to_change_are_refused(family, extra, words):
     model = hf.on_meta(AutoConfig.for_model(family, **extra))
     with pytest.raises(RopeConfigError, match=words):
         hf.apply_rope(model, complete("linear"))
-
-
-def test_types_are_registered_and_without_us_fail_loudly():
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-    for name in OWN_TYPES:
-        assert ROPE_INIT_FUNCTIONS[name] is rope_function
-        assert hasattr(PreTrainedConfig, f"_validate_{name}_rope_parameters")
 
 
 def test_only_layers_without_a_window_are_changed(tiny):
