@@ -4,8 +4,8 @@ Stock transformers and stock vLLM run that type without us: each divides the pla
 one factor a feature. The angle is then their float32 product, so the exact phase is lost.
 """
 
+import contextlib
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -45,12 +45,12 @@ def export_checkpoint(checkpoint: Path, request: RopeRequest, out: Path) -> int:
         write_text(out / "config.json", content)
         _compare(checkpoint, rope, str(out), asked)
         for source in checkpoint.iterdir():
-            if source.is_file() and source.name != "config.json":
-                weights = source.suffix in (".safetensors", ".bin", ".pt")
-                try:
-                    (os.link if weights else shutil.copy2)(source.resolve(), out / source.name)
-                except OSError:  # across file systems
-                    shutil.copy2(source, out / source.name)
+            target = out / source.name
+            if source.suffix in (".safetensors", ".bin", ".pt"):
+                with contextlib.suppress(OSError):  # across file systems
+                    target.hardlink_to(source.resolve())
+            if source.is_file() and not target.exists():
+                shutil.copy2(source, target)
     except BaseException:
         shutil.rmtree(out)
         raise
