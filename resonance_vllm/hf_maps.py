@@ -365,7 +365,7 @@ def position_map_attention(
         now, parts = moved.now, moved.method.parts()
         first = tuple((now.at[:, -1].expand(rows) - (m - 1)).tolist())
         if sliding_window is None and first != tuple(-pad for pad in pads):
-            raise RopeConfigError("position map: it needs sequences that start at position 0")
+            raise RopeConfigError("position map: it needs a growing cache from position 0 on")
     keys = Keys(key, value, first, pads)
     out = attend(now, query, keys, parts, moved, scale=scale, window=sliding_window)
     return out.to(query.dtype).transpose(1, 2).contiguous(), None

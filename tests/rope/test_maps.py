@@ -233,7 +233,7 @@ def test_training_and_foreign_caches_are_refused():
         model(tokens)
     with torch.no_grad(), pytest.raises(RopeConfigError, match="it needs a growing cache"):
         model.generate(tokens, max_new_tokens=3, cache_implementation="static")
-    with torch.no_grad(), pytest.raises(RopeConfigError, match="start at position 0"):
+    with torch.no_grad(), pytest.raises(RopeConfigError, match="a growing cache from position 0"):
         model(tokens, position_ids=torch.arange(5, 25)[None])
 
 
