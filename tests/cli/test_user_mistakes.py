@@ -17,7 +17,6 @@ export model --rope yarn:factor=2 --out new
 score --task gsm one.jsonl
 table {results}/posgen
 page {results}/posgen --out new
-data verify sample
 posgen table {results}/posgen_train
 sweep --help
 """
@@ -30,8 +29,6 @@ score --task gsm empty.jsonl
 score --task gsm text.txt
 table empty                                             # no cell.json and no results
 page {results}/posgen --out full                        # give a new folder
-data verify absent                                      # does not exist
-data verify empty                                       # has no coursera.jsonl
 posgen evaluate empty --encoding yarn                   # posgen train
 posgen table empty                                      # posgen train
 nope                                                    # No such command 'nope'
@@ -62,7 +59,6 @@ sweep text.txt                                          # must be a mapping
 sweep quickstart --dry-run --set method.yarn.factor=2   # did you mean 'methods'
 sweep quickstart --executor nope                        # 'nope' is not one of
 sweep quickstart --dry-run --set models.SmolLM2-135M.path=./absent   # there is no folder
-data fetch                                              # --out
 model nope                                              # 'nope' is not
 posgen train                                            # --out
 posgen train --jobs 0 --out new                         # --jobs
