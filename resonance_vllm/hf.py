@@ -126,8 +126,9 @@ def apply_rope(
             setattr(config, key, copy.deepcopy(value))
     try:
         settings = _to_apply(spec, inner.config)
-        for config, _ in loaded if settings else ():
-            with_rope(config, settings.to_dict())
+        if settings is not None:
+            for config, _ in loaded:
+                with_rope(config, settings.to_dict())
         _build_rotary_modules_again(inner)
         if not as_built:
             with torch.device("meta"):

@@ -357,12 +357,13 @@ def position_map_attention(
         pads = tuple((attention_mask.long().cumsum(-1) == 0).sum(-1).tolist())
     moved: Moved | None = getattr(module, ATTRIBUTE, None)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    parts = (Part(),) if moved is None else moved.method.parts()
     if moved is None:  # a layer with a rotation of its own, where distances alone count
         at = torch.arange(m - query.shape[2], m, device="cpu")[None]
-        now, parts, first = Pass(at), (Part(),), (0,) * rows
+        now, first = Pass(at), (0,) * rows
     else:
         assert moved.now is not None
-        now, parts = moved.now, moved.method.parts()
+        now = moved.now
         first = tuple((now.at[:, -1].expand(rows) - (m - 1)).tolist())
         if sliding_window is None and first != tuple(-pad for pad in pads):
             raise RopeConfigError("position map: it needs a growing cache from position 0 on")
