@@ -5,9 +5,10 @@ A mistake is tested here once; tests of a part have those that need more than a 
 
 import json
 import shlex
+from contextlib import chdir
 
 import pytest
-from golden_access import RESULTS, inside, run
+from golden_access import RESULTS, run
 
 FINE = """
 rope --method default --head-dim 8 --original 16 --factor 2
@@ -35,8 +36,8 @@ swep quickstart                                         # Did you mean 'sweep'
 rope                                                    # --method
 rope --method nope                                      # 'nope' is not one of
 rope --method ntk --factor 0.5                          # factor: Input should be gr
-check empty                                             # holds no config.json
-export empty --rope yarn:factor=2 --out new             # holds no config.json
+check empty                                             # cannot be read
+export empty --rope yarn:factor=2 --out new             # cannot be read
 check ./absent/model                                    # there is no folder
 check model --nope                                      # No such option
 check model --rope nope:factor=2                        # unknown type 'nope'
@@ -106,7 +107,7 @@ def ended(tmp_path):
     before = set(tmp_path.iterdir())
 
     def end(line):
-        with inside(tmp_path):
+        with chdir(tmp_path):
             done = run(*shlex.split(line.format(results=RESULTS)))
         assert "Traceback" not in done.err
         if done.code:
