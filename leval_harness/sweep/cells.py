@@ -263,4 +263,4 @@ def _model_args(
     args["dtype"] = model.dtype
     if files.path == model.path and (commit := files.identity.get("commit")):
         args["revision"] = commit  # a branch may have moved when the cell runs
-    return rope, overrides.effective_rope_precision(library, precision), args
+    return rope, "model" if library == "vllm" else precision, args

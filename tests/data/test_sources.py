@@ -5,9 +5,7 @@ import logging
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from leval_harness.cli import documents as cli
 from leval_tasks import data
 from leval_tasks.closed.catalog import ENTRIES, task_named
 from leval_tasks.errors import DataError
@@ -35,7 +33,7 @@ def test_order_of_sources(tmp_path, monkeypatch):
 
 
 def test_folders_that_cannot_be_used(tmp_path):
-    with pytest.raises(DataError, match=r"data_dir '/nowhere' does not exist.*data fetch"):
+    with pytest.raises(DataError, match=r"data_dir '/nowhere' does not exist.*git clone"):
         data.resolve_source("/nowhere")
     (tmp_path / "f").write_text("")
     with pytest.raises(DataError, match="is no folder"):
@@ -110,19 +108,3 @@ def test_the_sample_is_marked():
     file = data.load(data.resolve_source("sample"), TOEFL)
     assert file.described()["sample"]
     assert list(file.described()["files"].values()) == [file.sha256]
-
-
-def data_command(*arguments: object) -> tuple[int, dict[str, dict[str, object]], str]:
-    done = CliRunner().invoke(cli.data, [*map(str, arguments), "--json"])
-    return done.exit_code, {row["file"]: row for row in json.loads(done.stdout)}, done.stderr
-
-
-def test_verify_takes_a_folder(tmp_path):
-    write(tmp_path, "tpo.jsonl", ROW)
-    write(tmp_path, "codeU.jsonl", ROW)
-    code, rows, _ = data_command("verify", tmp_path)
-    assert (code, {name: row["ok"] for name, row in rows.items()}) == (
-        1,
-        {"tpo.jsonl": False, "codeU.jsonl": True},
-    )
-    assert rows["tpo.jsonl"]["state"] == "FAILED: not the published file"
