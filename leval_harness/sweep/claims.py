@@ -22,6 +22,16 @@ from resonance_vllm.files import read_object, sync_folder, write_json
 STALE_SECONDS = 180.0
 
 
+def process_here(pid: object) -> dict[str, Any]:
+    """A process of this machine, as claims have it: containers have process ids of their own."""
+    space = Path("/proc/self/ns/pid")
+    return {
+        "host": platform.node(),
+        "space": os.readlink(space) if space.is_symlink() else "",
+        "pid": pid,
+    }
+
+
 class CellState(NamedTuple):
     """What is known of a cell: its results are there, it has failed, or somebody computes it.
 
@@ -120,7 +130,7 @@ class Folder:
             return None
         number = int(turns[-1].suffix[1:]) + 1 if turns else 1
         path = self.work / "claims" / f"{cell}.{number}"
-        about |= {"host": platform.node(), "pid": os.getpid()}
+        about |= process_here(os.getpid())
         try:
             with path.open("x", encoding="utf-8") as handle:
                 json.dump(about, handle)
@@ -143,7 +153,8 @@ class Folder:
         except FileNotFoundError:
             return None  # released in this moment
         about = read_object(claim) or {}  # nothing is there yet while it is written
-        gone = about.get("host") == platform.node() and not psutil.pid_exists(about["pid"])
+        here = bool(about) and process_here(about.get("pid")).items() <= about.items()
+        gone = here and not psutil.pid_exists(about["pid"])
         old = self.now() - seen > STALE_SECONDS
         return None if gone or old else {**about, "seen": seen}
 

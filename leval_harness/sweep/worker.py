@@ -28,7 +28,7 @@ from leval_harness.backends.vllm_start import engine_reason
 from leval_harness.cell_record import CellRecord
 from leval_harness.layout import CELL, LOG
 from leval_harness.sweep import SweepError
-from leval_harness.sweep.claims import Folder
+from leval_harness.sweep.claims import Folder, process_here
 from resonance_vllm.errors import UserError, printable
 from resonance_vllm.files import read_object, write_json
 
@@ -112,7 +112,7 @@ class Worker:
         for record in self.request.records:
             for path in self.place.turns(record["cell_id"]):
                 claim = read_object(path) or {}
-                if (claim.get("host"), claim.get("pid")) == (platform.node(), self.process.pid):
+                if process_here(self.process.pid).items() <= claim.items():
                     return str(record["cell_id"])
         return ""
 

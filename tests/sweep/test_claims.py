@@ -90,8 +90,11 @@ def test_the_claim_of_a_dead_process_of_this_machine_is_taken_over_at_once(folde
     assert again.name == "cell.2"
 
 
-def test_a_claim_from_elsewhere_is_taken_over_once_it_stops_beating(folder: Folder) -> None:
-    claim = claimed_by(folder, host="elsewhere", pid=1)
+@pytest.mark.parametrize("other", [{"host": "elsewhere"}, {"space": "of another container"}])
+def test_a_claim_from_elsewhere_is_taken_over_once_it_stops_beating(
+    folder: Folder, other: dict[str, str]
+) -> None:
+    claim = claimed_by(folder, pid=2**22 + 1, **other)  # no process has this id
     for age, free in ((0, False), (STALE_SECONDS - 30, False), (STALE_SECONDS + 30, True)):
         os.utime(claim, (time.time() - age, time.time() - age))
         assert folder.state("cell").is_open == free
