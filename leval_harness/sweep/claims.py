@@ -27,7 +27,7 @@ def process_here(pid: object) -> dict[str, Any]:
     space = Path("/proc/self/ns/pid")
     return {
         "host": platform.node(),
-        "space": os.readlink(space) if space.is_symlink() else "",
+        "space": str(space.readlink()) if space.is_symlink() else "",
         "pid": pid,
     }
 
