@@ -57,12 +57,8 @@ class LoadedModel:
         """
         try:
             if self.exchanges:
-                backends.set_rope(
-                    self.lm,
-                    cell.method.rope_parameters,
-                    precision=cell.method.rope_precision,
-                    context_length=length_of(cell),
-                )
+                method = cell.method
+                self.lm.set_rope(method.rope_parameters, method.rope_precision, length_of(cell))
             elif self.arguments != cell.model_args:
                 raise backends.CannotExchange("the model is loaded for another cell")
         except backends.CannotExchange as error:

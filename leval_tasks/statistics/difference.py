@@ -21,7 +21,7 @@ import numpy as np
 from leval_tasks.statistics.effective_context import Floats, block_sums, interval
 
 LEVEL = 0.05
-"""Level of the intervals, over all bins and lengths together."""
+"""Level of the intervals, over all bins together."""
 
 MARGIN = 0.01
 """Nats a token: a smaller difference is none."""
@@ -84,19 +84,16 @@ def doubling_edges(start: int, end: int) -> list[int]:
     return edges
 
 
-def difference_bins(
-    differences: Floats, start: int, margin: float = MARGIN, lengths: int = 1
-) -> tuple[Bin, ...]:
-    """The bins of texts of one length, from `start` on; none where all losses are equal.
+def difference_bins(differences: Floats, start: int, margin: float = MARGIN) -> tuple[Bin, ...]:
+    """The bins of texts, from `start` on; none where all losses are equal.
 
     Args:
         differences: `[G, T]`, loss of B minus loss of A.
         start: position up to which all losses are equal, see `equal_up_to`.
         margin: nats a token.
-        lengths: how many lengths of texts are compared; the level is divided by their number.
     """
     edges = doubling_edges(start, differences.shape[1])
-    level = LEVEL / lengths / max(1, len(edges) - 1)
+    level = LEVEL / max(1, len(edges) - 1)
     found = []
     for begin, end in itertools.pairwise(edges):
         parts = [block_sums(text[begin:end]) for text in differences]
