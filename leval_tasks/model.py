@@ -1,8 +1,5 @@
 """The model that answers, as far as a task can know it: tokenizer and length limit.
 
-lm-eval gives a task the run's settings but not the model. While the evaluator has the task build
-requests, the model is in the evaluator's own frame, where `running_model` finds it.
-
 lm-eval cuts longer sequences with no more than a warning, so a length above the backend's limit is
 refused here. The limit comes from the running model; where none runs (prompts are only shown), or
 it states none, from the run's settings (a task's metadata) and the checkpoint's own files.
@@ -25,7 +22,10 @@ CLIENTS = ("lm_eval.models.openai", "lm_eval.models.api")
 
 
 def running_model() -> Any | None:
-    """The model of the lm-eval evaluation that is building requests, or None outside of one."""
+    """The model of the lm-eval evaluation that is building requests, or None outside of one.
+
+    lm-eval gives a task the run's settings but not the model, which is in the evaluator's frame.
+    """
     frame = sys._getframe()
     while (caller := frame.f_back) is not None:
         frame = caller
@@ -57,15 +57,19 @@ def tokenizer_name(settings: Mapping[str, Any]) -> str:
     Raises:
         TaskError: the settings name none.
     """
-    for key in ("tokenizer", "pretrained", "model"):
-        value = settings.get(key)
-        if isinstance(value, str) and value:
-            return value
+    for name in _named(settings, "tokenizer", "pretrained", "model"):
+        return name
     raise TaskError(
         "tokenizer: none is known to the task, which counts the tokens of documents; name one "
         "with tokenizer=NAME_OR_PATH in --model_args, or "
         '--metadata \'{"tokenizer": "NAME_OR_PATH"}\''
     )
+
+
+def _named(settings: Mapping[str, Any], *keys: str) -> list[str]:
+    """The names and paths that the settings give, in the order of the keys."""
+    values = (settings.get(key) for key in keys)
+    return [value for value in values if isinstance(value, str) and value]
 
 
 @functools.lru_cache(maxsize=8)
@@ -113,12 +117,9 @@ class LengthLimit:
         return self.tokens
 
     def check(self, length: int, name: str, extra: int = 0) -> None:
-        """Refuse a length that the backend would cut.
+        """Refuse a length that the backend would cut, of which `name` is the setting.
 
-        Args:
-            length: tokens.
-            name: the setting that it comes from.
-            extra: positions that are needed in addition.
+        `extra` positions are needed in addition.
 
         Raises:
             ContextLengthError: names the settings that would allow it.
@@ -138,9 +139,7 @@ class LengthLimit:
 
 
 def resolve_context(settings: Mapping[str, Any]) -> int:
-    """The context length of a run, prompt and answer together, in tokens.
-
-    It is `context_length`, else the backend's limit.
+    """Tokens of prompt and answer together: `context_length`, else the backend's limit.
 
     Raises:
         SettingError: a length is not a positive whole number.
@@ -183,12 +182,10 @@ def shipped_length(settings: Mapping[str, Any]) -> int | None:
 
     It is of the first checkpoint that the settings name and that states a length.
     """
-    for key in ("pretrained", "tokenizer", "model"):
-        name = settings.get(key)
-        if isinstance(name, str) and name:
-            found = _positions(name, str(settings.get("revision") or "main"))
-            if found is not None and found.max_position_embeddings is not None:
-                return length_limit(found)
+    for name in _named(settings, "pretrained", "tokenizer", "model"):
+        found = _positions(name, str(settings.get("revision") or "main"))
+        if found is not None and found.max_position_embeddings is not None:
+            return length_limit(found)
     return None
 
 

@@ -8,8 +8,7 @@ import click
 
 from leval_harness.cli.output import EXISTING_FILE, FOLDER, json_option
 from leval_tasks import data as files
-from leval_tasks.closed.catalog import ENTRIES, task_named
-from leval_tasks.closed.definition import PREFIX, SCORES, ClosedTask
+from leval_tasks.closed.catalog import ENTRIES, PREFIX, SCORES, ClosedTask, task_named
 from leval_tasks.errors import DataError, HubUnreachableError
 from leval_tasks.metadata import ClosedSettings
 
@@ -50,7 +49,7 @@ def fetch(out: Path, as_json: bool) -> None:
     for task in ENTRIES:
         row = _check(hub, task)
         if row["ok"]:
-            target = out / task.file.name
+            target = out / task.file
             partial = target.with_suffix(".part")
             partial.write_bytes(files.hub_file(task).read_bytes())
             row["path"] = str(partial.replace(target))
@@ -65,9 +64,9 @@ def _check(source: files.Source, task: ClosedTask) -> dict[str, Any]:
     except HubUnreachableError:
         raise
     except DataError as error:
-        return {"file": task.file.name, "ok": False, "state": f"FAILED: {error}"}
+        return {"file": task.file, "ok": False, "state": f"FAILED: {error}"}
     published = file.verified or source.kind == "sample"
-    ok = published or not task.file.sha256
+    ok = published or not task.sha256
     unknown = "not known" if ok else "FAILED: not the published file"
     row = {"file": file.name, "ok": ok, "state": "as published" if published else unknown}
     return {**row, "documents": len(file.records), "sha256": file.sha256}
@@ -107,10 +106,10 @@ def score(
     from leval_tasks.closed.predictions import read, refuse_other_task
 
     chosen, found = task_named(task, "--task"), read(predictions)
-    refuse_other_task(chosen, [gold for _, gold in found.pairs], "--task")
+    refuse_other_task(chosen, [gold for _, gold in found.pairs.values()], "--task")
     rows = [
         chosen.score_responses([response], gold, at, end_of_thinking, opened=thinking_opened)
-        for at, (response, gold) in zip(found.places, found.pairs, strict=True)
+        for at, (response, gold) in found.pairs.items()
     ]
     figures = chosen.aggregate(rows)
     shown = (*SCORES, "unparsed", *chosen.rule.parts)

@@ -6,7 +6,7 @@ from functools import cache
 from statistics import fmean
 from typing import Any
 
-from leval_tasks.closed.definition import marks_in
+from leval_tasks.closed.catalog import marks_in
 from leval_tasks.closed.thinking import THINKING, opens_thinking, thinking_unfinished
 
 log = logging.getLogger("leval_harness.sweep.worker")

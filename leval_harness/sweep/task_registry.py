@@ -16,8 +16,7 @@ import yaml
 
 from leval_harness.checkpoint_files import digest
 from leval_harness.sweep import ConfigError
-from leval_tasks.closed.catalog import TASKS
-from leval_tasks.closed.definition import VERSION
+from leval_tasks.closed.catalog import TASKS, VERSION
 from leval_tasks.metadata import (
     ClosedSettings,
     ContextSettings,
@@ -78,7 +77,7 @@ def own_tasks() -> dict[str, OwnTask]:
             family=path.relative_to(ROOT).parts[0],
             version=metadata.get("version") or (str(VERSION) if closed else "none"),
             members=tuple(content["task"]) if "group" in content else (name,),
-            file=closed.file.name if closed else f"{corpus}.jsonl" if corpus else None,
+            file=closed.file if closed else f"{corpus}.jsonl" if corpus else None,
         )
     return known
 

@@ -14,8 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from leval_harness.training.posgen_settings import PosGenRun, Recipe, rope_parameters
 from leval_harness.training.t5 import PosGenT5Config, PosGenT5ForCausalLM
 from leval_tasks.metadata import PosGenSettings
-from leval_tasks.posgen.sequences import splits
-from leval_tasks.posgen.vocabulary import PREFIX, special_id, vocabulary_size
+from leval_tasks.posgen.sequences import PREFIX, special_id, splits, vocabulary_size
 from resonance_vllm.config import ModelPositions, hf_overrides
 from resonance_vllm.hf import apply_rope, register
 

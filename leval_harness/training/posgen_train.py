@@ -25,7 +25,7 @@ from leval_harness.training.posgen_evaluate import (
 from leval_harness.training.posgen_models import batches, build_model, split_tokens
 from leval_harness.training.posgen_settings import PosGenRun, Recipe, rope_parameters
 from leval_tasks.posgen.encodings import ENCODINGS
-from leval_tasks.posgen.vocabulary import build_tokenizer
+from leval_tasks.posgen.sequences import build_tokenizer
 from resonance_vllm.files import write_json
 from resonance_vllm.hf import apply_rope
 

@@ -14,13 +14,9 @@ from leval_tasks.errors import ContextLengthError
 
 @dataclass(frozen=True)
 class Cut:
-    """What is kept of a document.
+    """What is kept of a document: its text, in two `pieces` around a cut in the middle.
 
-    Attributes:
-        pieces: the text, one piece or the two around a cut in the middle.
-        head: kept tokens at the beginning; all tokens where nothing is cut.
-        tail: kept tokens at the end.
-        truncated: whether anything is left out.
+    `head` and `tail` are the kept tokens at its beginning (all where nothing is cut) and its end.
     """
 
     pieces: tuple[str, ...]
@@ -61,20 +57,12 @@ def count_tokens(tokenizer: Any, texts: Sequence[str]) -> list[int]:
 
 
 def fit(
-    document: TokenizedDocument,
-    prompts: Sequence[Prompt],
-    room: int,
-    side: str,
+    document: TokenizedDocument, prompts: Sequence[Prompt], room: int, side: str
 ) -> tuple[Cut | None, list[int]]:
-    """Cut a document so that every prompt about it fits.
+    """Cut a document so that every prompt about it, which begin alike, has at most `room` tokens.
 
-    The longest question finds the cut, and all of them are counted once it is there.
-
-    Args:
-        document: the tokenised document.
-        prompts: the prompts of its questions, which begin alike.
-        room: tokens that a prompt may have: context length minus generated tokens.
-        side: where the document is cut: `middle`, `right`, `left`; or `skip`.
+    The longest question finds the cut, and all of them are counted once it is there. `side` is
+    where the document is cut: `middle`, `right`, `left`; or `skip`.
 
     Returns:
         The cut, None where `skip` leaves the document out; and the length of each prompt in tokens.

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from jinja2.exceptions import TemplateError
 
-from leval_tasks.closed.definition import ClosedTask
+from leval_tasks.closed.catalog import ClosedTask
 from leval_tasks.closed.thinking import opens_thinking
 from resonance_vllm.errors import SettingError
 
@@ -35,8 +35,8 @@ CONTENT = {
 }
 """What a user asks in each form of `ClosedTask`."""
 
-SECOND = "{question}Please directly answer without any additional output or explanation. "
-"""SFiction's question about the real world, which stands alone."""
+SECOND = "Please directly answer without any additional output or explanation. "
+"""Follows SFiction's question about the real world, which stands alone."""
 
 FRAMES = {
     "llama2": (
@@ -54,34 +54,23 @@ ChatTemplate = Callable[[Sequence[Message]], Any]
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt around a document.
+    """A prompt: the text before a document and after it.
 
-    Attributes:
-        before: text before the document.
-        after: text after the document.
-        messages: for chat servers, (role, content) of the messages with `MARK` in place of the
-            document; `before` and `after` are then what the server is expected to render, used for
-            counting only.
-        system_role: `system`, or `user` where the template has no system role; None without a
-            chat template.
-        answer_prefix: where `Answer:` stands: `assistant`, `user`, or `none`.
-        has_document: False for a second prompt, which stands alone.
+    For chat servers `messages` has the messages with `MARK` in place of the document; the text is
+    then what the server is expected to render, used for counting only.
     """
 
     before: str
     after: str
-    messages: tuple[tuple[str, str], ...] = ()
-    system_role: str | None = None
-    answer_prefix: str = "none"
-    has_document: bool = True
+    messages: tuple[Message, ...] = ()
 
     def text(self, document: str) -> str:
         """The prompt with a document in it."""
-        return self.before + (document if self.has_document else "") + self.after
+        return self.before + document + self.after
 
     def fill(self, document: str) -> list[Message]:
         """The messages with a document in them."""
-        return [{"role": r, "content": c.replace(MARK, document)} for r, c in self.messages]
+        return [m | {"content": m["content"].replace(MARK, document)} for m in self.messages]
 
 
 @dataclass(frozen=True)
@@ -93,23 +82,20 @@ class QuestionPrompts:
 
     def arguments(self, template: ChatTemplate | None) -> list[Any]:
         """The backend's input for each prompt; messages go through a chat server's template."""
-        kept = "".join(self.pieces)
+        kept = ("".join(self.pieces), "")  # a second prompt stands alone
         return [
-            template(prompt.fill(kept)) if prompt.messages and template else prompt.text(kept)
-            for prompt in self.prompts
+            template(prompt.fill(text)) if prompt.messages and template else prompt.text(text)
+            for prompt, text in zip(self.prompts, kept, strict=False)
         ]
 
 
 class PromptWriter:
     """Writes the prompts of questions in one frame; a chat template is probed once.
 
-    Args:
-        frame: name of the frame.
-        tokenizer: renders messages in place of a chat server's template, for counting.
-        template: lm-eval's chat template, for the frame `chat_template`.
-        answer_prefix: `assistant` or `user`. On a chat server, and where the template already opens
-            the model's thinking, `Answer:` goes to the end of the user's message in any case.
-        system_instruction: goes before the system prompt.
+    The tokenizer renders messages in place of a chat server's template, for counting. On a chat
+    server, and where the template already opens the model's thinking, `Answer:` goes to the end of
+    the user's message whatever `answer_prefix` says. A `system_instruction` goes before the system
+    prompt.
     """
 
     def __init__(
@@ -137,21 +123,15 @@ class PromptWriter:
             SettingError: the chat template refuses the messages.
         """
         system, content = self.system + task.system_prompt, CONTENT[task.form]
-        before, after = content.before, content.after.replace("{question}", question)
-        second = ""
-        if task.second_question:
-            second = SECOND.replace("{question}", task.second_question(question))
+        after = content.after.replace("{question}", question)
+        second = task.second_question(question) + SECOND if task.second_question else ""
         if self.template is None:
             head, tails = FRAMES[self.frame]
-            before, after = head.replace("{system}", system) + before, after + tails[task.form]
-            prefix = "user" if after.endswith(ANSWER) else "none"
-            made = [Prompt(before, after, answer_prefix=prefix)]
-            if second:
-                text = f"{second}\n{ANSWER}"
-                made.append(Prompt(text, "", answer_prefix="user", has_document=False))
-            return made
-        prefix = self.answer_prefix if task.form == "question" else "none"
-        made = [self._rendered(system, before + MARK + after, prefix)]
+            before = head.replace("{system}", system) + content.before
+            made = [Prompt(before, after + tails[task.form])]
+            return [*made, Prompt(f"{second}\n{ANSWER}", "")] if second else made
+        prefix = self.answer_prefix if task.form == "question" else ""
+        made = [self._rendered(system, content.before + MARK + after, prefix)]
         return [*made, self._rendered("", second, prefix)] if second else made
 
     def _rendered(self, system: str, user: str, prefix: str) -> Prompt:
@@ -170,10 +150,8 @@ class PromptWriter:
                 f"frame: the model's chat template refuses ({error}); allowed: plain or llama2, "
                 "without --apply_chat_template"
             ) from error
-        before, mark, after = (text + ANSWER * (prefix == "assistant")).partition(MARK)
-        sent = tuple((m["role"], m["content"]) for m in messages) if self.server else ()
-        role = "system" if self.system_role else "user"
-        return Prompt(before, after, sent, role, prefix, has_document=bool(mark))
+        before, _, after = (text + ANSWER * (prefix == "assistant")).partition(MARK)
+        return Prompt(before, after, tuple(messages) if self.server else ())
 
     def _text(self, messages: Sequence[Message]) -> str:
         """Rendered messages; for a chat server the tokenizer's rendering."""

@@ -17,15 +17,7 @@ LETTERS = "ABCD"
 PARTIAL_CREDIT = 0.25
 FACT_MARK = "[fact:"
 FINAL_OUTPUT = "the final output"
-LEFT_OUT = (
-    "will be",
-    "of the code",
-    "is",
-    "would be",
-    "the value of",
-    "the result of",
-    "printed",
-)
+LEFT_OUT = ("will be", "of the code", "is", "would be", "the value of", "the result of", "printed")
 DROP_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
@@ -65,8 +57,7 @@ class Rule(ABC):
 
     Attributes:
         between: what stands between the answers to two prompts in a prediction file; else empty.
-        parts: names of further metrics, fractions of which more is better. The task's score weighs
-            every part the same.
+        parts: names of further metrics, fractions of which more is better.
         guess_score: expected official score of a guess, a fraction; None where undefined, or where
             it depends on the references.
     """
@@ -130,15 +121,6 @@ def _squeeze(text: str) -> str:
 def mean(values: Sequence[float]) -> float:
     """Arithmetic mean of at least one value, the same on every Python: 3.12 changed `sum`."""
     return math.fsum(values) / len(values)
-
-
-def mean_of_parts(values: Sequence[float], parts: Sequence[Sequence[str]]) -> float:
-    """Mean of scores of questions in which each of their `parts`, if any, weighs the same."""
-    by_part: dict[str, list[float]] = {}
-    for value, names in zip(values, parts, strict=True):
-        for name in names or ("",):
-            by_part.setdefault(name, []).append(value)
-    return mean([mean(each) for each in by_part.values()])
 
 
 class Letters(Rule):
@@ -288,8 +270,7 @@ def _stored(text: str) -> tuple[str, str]:
 class TopicName(Rule):
     """The topic's name anywhere in the response; a guess has no chance level.
 
-    The three questions about a conversation ask for its first, second and third topic in turn;
-    the three positions weigh the same.
+    The three questions about a conversation ask for its first, second and third topic in turn.
     """
 
     parts = ("first", "second", "third")

@@ -88,14 +88,10 @@ def clustered_stderr(items: Iterable[tuple[Hashable, float]]) -> float:
 
 
 def ratios(sums: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """`ratio_of_sums` of many numbers.
-
-    Args:
-        sums: a row for each number and document, with the columns `num` and `den`.
-        keys: the columns that name a number.
+    """`ratio_of_sums` of many numbers: `num` and `den` of a row for each number and document.
 
     Returns:
-        a row for each number, `keys` as its index: `ratio`, `error` (NaN where no spread is seen),
+        a row for each number, its `keys` as index: `ratio`, `error` (NaN where no spread is seen),
         `df` and `clusters` (documents).
     """
     groups = sums.groupby(list(keys), sort=False, dropna=False)
@@ -139,14 +135,10 @@ def _random_signs(documents: int) -> Floats:
 
 
 def sign_flip_p(differences: npt.ArrayLike) -> Floats:
-    """Two-sided p of the sign-flip test.
+    """Two-sided p `[...]` of the sign-flip test of `[..., G]` sums of method - baseline.
 
-    Args:
-        differences: `[..., G]`, for each document the sum of (method - baseline).
-
-    Returns:
-        `[...]`; below 20 documents the exact share of sign patterns whose sum is at least as far
-        from 0 as the observed one, else `(1 + hits)/(1 + 9,999)`, which is never 0.
+    Below 20 documents the exact share of sign patterns whose sum is at least as far from 0 as the
+    observed one, else `(1 + hits)/(1 + 9,999)`, which is never 0.
     """
     d = np.asarray(differences, dtype=np.float64)
     documents = d.shape[-1]

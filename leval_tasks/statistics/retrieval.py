@@ -29,10 +29,8 @@ THRESHOLD = 0.856
 class RetrievalLength:
     """A length with an interval, of the lengths that were asked.
 
-    Attributes:
-        low: the largest length that is shown; None where nothing is, beyond the shortest asked.
-        high: the largest length that is not refused.
-        refused: the shortest length that is refused, the one after `high`; None where none is.
+    `low` is the largest length that is shown, None where nothing is, beyond the shortest asked;
+    `high` the largest that is not refused, and `refused` the one after it.
     """
 
     low: int | None
