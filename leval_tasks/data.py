@@ -97,11 +97,7 @@ class DataFile:
 
 
 def resolve_source(data_dir: str | None) -> Source:
-    """Choose the one source of a run.
-
-    Raises:
-        DataError: the folder does not exist.
-    """
+    """The one source of a run; a folder that does not exist is a `DataError`."""
     given = data_dir or os.environ.get(ENVIRONMENT_VARIABLE)
     if not given:
         return Source("hub", HUB_REPOSITORY)
@@ -149,8 +145,7 @@ def hub_file(task: ClosedTask) -> Path:
     """A task's file from the hub, or as the hub client cached it where the hub is out of reach.
 
     Raises:
-        HubUnreachableError: it cannot be fetched and was not fetched before.
-        DataError: the hub's data set does not have the file.
+        DataError: the hub does not have it, or is unreachable and it was not fetched before.
     """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, RemoteEntryNotFoundError
@@ -170,10 +165,7 @@ def hub_file(task: ClosedTask) -> Path:
 
 
 def why_hub_is_unreachable() -> str:
-    """Why one short request to the hub fails; empty where it answers.
-
-    The hub's client tries five times, for 20 to 90 seconds, before it says so.
-    """
+    """Why one short request to the hub fails; its client says so after 20 to 90 seconds."""
     from huggingface_hub import constants, get_session
 
     try:

@@ -85,8 +85,7 @@ def asked_without_template(model: str) -> str:
     """The warning about an instruct model that is asked without its chat template."""
     return (
         f"{model} has a chat template and is asked without it; give --apply_chat_template (in a "
-        "sweep, of the model: apply_chat_template: true), or frame: llama2 or plain in the "
-        "metadata to keep it so"
+        "sweep, of the model: apply_chat_template: true), or frame: llama2 or plain to keep it so"
     )
 
 
@@ -104,10 +103,7 @@ class TextSettings(TaskSettings):
 
 
 class PerplexitySettings(TextSettings):
-    """Settings of a perplexity task; see `leval_tasks.perplexity.task.make_windows`.
-
-    Documents are cut to `max_tokens`.
-    """
+    """Settings of a perplexity task, see `make_windows`; documents are cut to `max_tokens`."""
 
     mode: Mode = "sliding"
     stride: Count = 256
@@ -174,13 +170,8 @@ class PosGenSettings(TaskSettings):
 
 
 Family = TypeVar("Family", bound=TaskSettings)
-FAMILIES = (
-    ContextSettings,
-    ClosedSettings,
-    PerplexitySettings,
-    EffectiveContextSettings,
-    PosGenSettings,
-)
+FAMILIES = (ContextSettings, ClosedSettings, PerplexitySettings, EffectiveContextSettings,
+            PosGenSettings)  # fmt: skip
 _KEYS = {name for family in FAMILIES for name in field_names(family)}
 _LONG_KEYS = sorted(name for name in _KEYS if len(name) > 4)  # short words are near to others
 NEAR = 0.85

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leval_tasks.errors import ContextLengthError, TaskError
+from leval_tasks.errors import ContextLengthError
 from leval_tasks.metadata import BackendSettings, ContextSettings, read_metadata
 from resonance_vllm.config import ModelPositions, length_limit
-from resonance_vllm.errors import RopeConfigError
+from resonance_vllm.errors import RopeConfigError, SettingError
 
 SERVER_DEFAULT = 2048  # lm-eval's own max_length for completion servers
 CLIENTS = ("lm_eval.models.openai", "lm_eval.models.api")
@@ -40,7 +40,7 @@ def find_tokenizer(settings: Mapping[str, Any]) -> Any:
     """The tokenizer that the settings name, else the running model's, else the checkpoint's.
 
     Raises:
-        TaskError: none is known.
+        SettingError: none is known.
     """
     if settings.get("pretrained") and not settings.get("tokenizer"):
         tokenizer = getattr(running_model(), "tokenizer", None)
@@ -55,14 +55,13 @@ def tokenizer_name(settings: Mapping[str, Any]) -> str:
     """Name or path of the tokenizer: `tokenizer`, else `pretrained`, else `model`.
 
     Raises:
-        TaskError: the settings name none.
+        SettingError: the settings name none.
     """
     for name in _named(settings, "tokenizer", "pretrained", "model"):
         return name
-    raise TaskError(
-        "tokenizer: none is known to the task, which counts the tokens of documents; name one "
-        "with tokenizer=NAME_OR_PATH in --model_args, or "
-        '--metadata \'{"tokenizer": "NAME_OR_PATH"}\''
+    raise SettingError(
+        "tokenizer: none is known to the task, which counts the tokens of documents; name one with "
+        'tokenizer=NAME_OR_PATH in --model_args, or --metadata \'{"tokenizer": "NAME_OR_PATH"}\''
     )
 
 
@@ -88,7 +87,6 @@ class LengthLimit:
     Attributes:
         backend: class name of lm-eval's model, `api`, or `unknown`.
         tokens: of prompt and answer together; None where it is not known.
-        setting: the model argument that raises it.
         kept_back: positions of the limit that lm-eval gives to no prompt (completion servers: 1).
         after_window: positions that a scored text needs in addition (vLLM generates a token).
         assumed: the limit is lm-eval's default for servers, not the server's own.
@@ -96,7 +94,6 @@ class LengthLimit:
 
     backend: str
     tokens: int | None
-    setting: str = "max_length"
     kept_back: int = 0
     after_window: int = 0
     assumed: bool = False
@@ -130,11 +127,10 @@ class LengthLimit:
         kept = f" ({extra} of {self.tokens} is kept for the answer)" if extra else ""
         raise ContextLengthError(
             f"{name}: {length} is above the {most} tokens that this run's model ({self.backend}) "
-            f"reads without a cut{kept}; "
-            f"give {self.setting}={length + extra} in --model_args. Past the trained length a "
-            f"model also needs RoPE scaling, such as rope_type=yarn with "
-            f"factor={-(-length // most):.1f} (`leval-harness rope` lists the methods); or take "
-            f"context_length={most} or less"
+            f"reads without a cut{kept}; give max_length={length + extra} in --model_args "
+            "(max_model_len for vllm). Past the trained length a model also needs RoPE scaling, "
+            f"such as rope_type=yarn with factor={-(-length // most):.1f} (`leval-harness rope` "
+            f"lists the methods); or take context_length={most} or less"
         )
 
 
@@ -173,7 +169,7 @@ def find_limit(settings: Mapping[str, Any]) -> LengthLimit:
     if not isinstance(stated, int):
         return LengthLimit("unknown", given.length or shipped_length(settings))
     if "vllm" in module:
-        return LengthLimit(backend, stated, "max_model_len", after_window=1)
+        return LengthLimit(backend, stated, after_window=1)
     return LengthLimit(backend, stated)
 
 

@@ -259,12 +259,10 @@ GROUP = "leval_closed"
 
 
 def task_named(name: str, field: str = "task") -> ClosedTask:
-    """A task by its name in lm-eval or its key, as the user wrote it in a field.
-
-    The prefix `leval_` of prediction files is accepted too.
+    """A task by its name in lm-eval or its key, also with the prefix `leval_` of prediction files.
 
     Raises:
-        SettingError: an unknown name, with the nearest one.
+        SettingError: an unknown name, with the nearest one; `field` is where the user wrote it.
     """
     tasks = {task.key: task for task in ENTRIES}
     if (key := name.removeprefix("leval_")) in tasks:

@@ -17,8 +17,14 @@ from lm_eval.utils import warning_once
 
 from leval_tasks import data
 from leval_tasks.closed.catalog import MARKS, VERSION, Row, task_named
-from leval_tasks.closed.fitting import TokenizedDocument, fit
-from leval_tasks.closed.prompts import ChatTemplate, PromptWriter, QuestionPrompts, frame_name
+from leval_tasks.closed.prompts import (
+    ChatTemplate,
+    PromptWriter,
+    QuestionPrompts,
+    TokenizedDocument,
+    fit,
+    frame_name,
+)
 from leval_tasks.closed.rules import mean
 from leval_tasks.closed.thinking import opens_thinking, remove_thinking
 from leval_tasks.errors import ContextLengthError
@@ -28,7 +34,6 @@ from leval_tasks.metrics import NOT_AVAILABLE, directions, stderr_of_mean
 from leval_tasks.model import find_tokenizer, resolve_context, tokenizer_name
 
 logger = logging.getLogger(__name__)
-GENERATION = {"until": [], "do_sample": False, "temperature": 0.0}
 TOKENS = 512
 """Tokens of an answer, where lm-eval's generation arguments say nothing."""
 
@@ -37,7 +42,7 @@ class LEvalClosedTask(PlainTask):
     """One of L-Eval's closed-ended tasks, which `task` of lm-eval's configuration names.
 
     Raises:
-        TaskError: a setting, the data or the tokenizer is not usable.
+        UserError: a setting, the data or the tokenizer is not usable.
     """
 
     VERSION = VERSION
@@ -55,12 +60,12 @@ class LEvalClosedTask(PlainTask):
         self._docs = self._read_docs()
         self._prompts: dict[tuple[str, int], QuestionPrompts] = {}
         self._opened = False
-        kwargs = {**GENERATION, **(config.get("generation_kwargs") or {})}
+        greedy = {"until": [], "do_sample": False, "temperature": 0.0}
         lm_config = TaskConfig(
             task=self.closed.name,
             task_alias=self.closed.title,
             output_type="generate_until",
-            generation_kwargs={**kwargs, "until": list(kwargs["until"])},
+            generation_kwargs={**greedy, **(config.get("generation_kwargs") or {})},
             num_fewshot=0,
             metadata={
                 **self.run,
@@ -117,8 +122,8 @@ class LEvalClosedTask(PlainTask):
         `template` is lm-eval's chat template; a `system_instruction` precedes the system prompt.
 
         Raises:
-            TaskError: no tokenizer or context length is known, or the prompts do not fit.
-            SettingError: the frame does not go with the template.
+            SettingError: no tokenizer is known, or the frame does not go with the template.
+            ContextLengthError: no context length is known, or the prompts do not fit.
         """
         tokenizer, length = find_tokenizer(self.run), resolve_context(self.run)
         settings = self.settings
@@ -137,8 +142,7 @@ class LEvalClosedTask(PlainTask):
         if not self._docs:
             raise ContextLengthError(
                 f"{self.closed.name}: every document is longer than the context of {length} tokens "
-                "and truncation is 'skip'. Give a larger context_length, or truncation: middle, "
-                "right or left."
+                "and skipped. Give a larger context_length, or truncation: middle, right or left."
             )
         first = next(iter(self._prompts.values()))
         mark, asked = settings.end_of_thinking, first.arguments(template)

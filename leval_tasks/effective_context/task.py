@@ -6,15 +6,15 @@ minus full, clipped. The first of the `filtered_resps` of a sample holds the sum
 tokens that the rule takes.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from lm_eval.api.filter import FilterEnsemble
 
 from leval_tasks.lm_task import Described, QuestionFilter
-from leval_tasks.metadata import EffectiveContextSettings, TextSettings, scored_from
+from leval_tasks.metadata import EffectiveContextSettings, scored_from
 from leval_tasks.metrics import with_stderr
 from leval_tasks.model import LengthLimit, find_limit, running_model, shipped_length
 from leval_tasks.perplexity.task import PerplexityTask, Window, make_windows
@@ -26,9 +26,6 @@ FULL, WINDOWS = "full", "windows"
 
 Losses = Mapping[str, Logprobs]
 """Read -> nats of each scored token, float32 `[tokens]`."""
-
-COLUMNS = ("start", "tokens", "full", "windows", "gain")
-"""What a block holds: its first position, BOS counted, and sums over its tokens."""
 
 METRICS = {"loss": FULL, "windows_loss": WINDOWS, "gain": "all"}
 """Metric -> the read that it is of; a gain needs both."""
@@ -45,19 +42,14 @@ class EffectiveContextTask(PerplexityTask):
         self.token_losses: dict[str, Losses] = {}
         """Document -> read -> nats of each token, once results were processed."""
 
-    def _complete(self) -> TextSettings:
+    @cached_property
+    def settings(self) -> Any:
+        """The settings of this run, complete."""
         shipped, limit = shipped_length(self._metadata), find_limit(self._metadata)
         self._config.metadata["shipped_length"] = shipped
         settings = complete_settings(self._given, limit, shipped)
         self._moving = moving_window(settings.window or 0, limit)
         return settings
-
-    def test_docs(self) -> list[dict[str, Any]]:
-        """What is logged of each text: its name, its size, and the digest of its tokens."""
-        texts = [repr(each.tokens).encode() for each in self._documents.values()]
-        digests = [hashlib.sha256(text).hexdigest()[:16] for text in texts]
-        pairs = zip(super().test_docs(), digests, strict=True)
-        return [doc | {"tokens_sha256": digest} for doc, digest in pairs]
 
     def build_all_requests(self, **kwargs: Any) -> None:
         """As lm-eval, for a model that reports the log-probability of each token."""
@@ -170,9 +162,9 @@ def windows_of(n: int, start: int, window: int, reads: str, bos: bool) -> list[t
 
 
 def block_rows(losses: Losses, start: int) -> list[list[float | None]]:
-    """Sums over blocks of tokens, a row of `COLUMNS` each; None where a read is missing.
+    """Of each block of tokens from position `start` on, BOS counted: its start, tokens, and sums.
 
-    `start` is the position of the first token of the losses, BOS counted.
+    The sums are of the losses in full, in windows, and of the gain; None where a read is missing.
     """
     reads = [losses.get(FULL), losses.get(WINDOWS), gains(losses)]
     found = [None if each is None else block_sums(np.asarray(each, np.float64)) for each in reads]

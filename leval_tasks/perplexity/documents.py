@@ -90,11 +90,7 @@ def read_corpus(corpus: str, data_dir: str | None) -> tuple[list[Text], dict[str
 
 
 def corpus_file(name: str, source: Source) -> Path:
-    """A file of texts, one JSON object with `text` a line, of a folder or its subfolder `corpora`.
-
-    Raises:
-        DataError: there is none.
-    """
+    """A file of texts in a folder or its subfolder `corpora`; a `DataError` where there is none."""
     folders = [source.folder, source.folder / "corpora"] if source.folder else []
     path = next((each / name for each in folders if (each / name).is_file()), None)
     if path is None:

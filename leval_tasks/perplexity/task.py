@@ -115,25 +115,17 @@ class PerplexityTask(PlainTask):
         self._given: Any = read_metadata(self.settings_type, self._metadata)
 
     def test_docs(self) -> list[dict[str, Any]]:
-        """What is logged of each document: its name and size, never its text."""
+        """What is logged of each document: name, size and digest of its tokens, never its text."""
         return [
             {
                 "document_id": name,
                 "cluster": name,
                 "source": self._config.metadata["data"]["source"],
                 "document_tokens": len(document.tokens),
+                "tokens_sha256": _digest(document.tokens),
             }
             for name, document in self._documents.items()
         ]
-
-    @property
-    def settings(self) -> Any:
-        """The settings of this run, complete."""
-        return self._reading[0]
-
-    @property
-    def _documents(self) -> dict[str, TokenizedText]:
-        return self._reading[1]
 
     @cached_property
     def _bos(self) -> list[int]:
@@ -141,14 +133,14 @@ class PerplexityTask(PlainTask):
         bos = find_tokenizer(self._metadata).bos_token_id
         return [] if bos is None else [bos]
 
-    def _complete(self) -> TextSettings:
-        limit = find_limit(self._metadata)
-        return complete_settings(self._given, limit, bos=bool(self._bos))
+    @cached_property
+    def settings(self) -> Any:
+        """The settings of this run, complete."""
+        return complete_settings(self._given, find_limit(self._metadata), bos=bool(self._bos))
 
     @cached_property
-    def _reading(self) -> tuple[Any, dict[str, TokenizedText]]:
-        encode = documents.encoder(find_tokenizer(self._metadata))
-        settings: Any = self._complete()
+    def _documents(self) -> dict[str, TokenizedText]:
+        encode, settings = documents.encoder(find_tokenizer(self._metadata)), self.settings
         if not self._bos:
             logger.warning(
                 "windows begin without BOS: the first token of each document is not scored"
@@ -163,7 +155,7 @@ class PerplexityTask(PlainTask):
             texts, data = documents.read_corpus(corpus, settings.data_dir)
             drawn = documents.draw(texts, encode, settings, full, longest)
         self._config.metadata.update(data=data, settings=settings.recorded(), documents=len(drawn))
-        return settings, {each.document_id: each for each in drawn}
+        return {each.document_id: each for each in drawn}
 
     def build_all_requests(self, **kwargs: Any) -> None:
         """As lm-eval, of plain text: no chat template, and never from its request cache."""
@@ -261,10 +253,13 @@ class WindowRequest(Instance):
     """
 
     def __init__(self, window: Window, context: list[int], scored: list[int], **kwargs: Any):
-        digest = hashlib.sha256(repr((context, scored)).encode()).hexdigest()[:16]
         label = (
-            f"{kwargs['doc']['document_id']} @{window.context_length}: tokens "
-            f"{window.start}-{window.end}, scored from {window.score_start}, sha256 {digest}"
+            f"{kwargs['doc']['document_id']} @{window.context_length}: tokens {window.start}-"
+            f"{window.end}, scored from {window.score_start}, sha256 {_digest((context, scored))}"
         )
         super().__init__(request_type=REQUEST, arguments=(label,), **kwargs)
         self.window, self.token_parts = window, (None, context, scored)
+
+
+def _digest(tokens: Sequence[Any]) -> str:
+    return hashlib.sha256(repr(tokens).encode()).hexdigest()[:16]

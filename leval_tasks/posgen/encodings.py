@@ -36,7 +36,7 @@ ENCODINGS: Mapping[str, Encoding] = {
 """Name -> encoding; the paper's four first, in its order."""
 
 PUBLISHED: tuple[Name, ...] = ("rope", "resonance", "yarn", "resonance_yarn")
-"""Those of the paper's Table 1, in its order."""
+"""Those of the paper's Table 1."""
 
 
 class Pair(NamedTuple):
@@ -54,11 +54,7 @@ OF_CODE = {
 
 
 def parse_tests(texts: Iterable[str]) -> Mapping[str, list[str]]:
-    """Trained encoding -> those to test it under, of `TESTED` (all models) or `TRAINED:TESTED`.
-
-    Raises:
-        SettingError: no such encoding.
-    """
+    """Trained encoding -> those to test it under, of `TESTED` (all models) or `TRAINED:TESTED`."""
     tests: dict[str, list[str]] = {name: [] for name in ENCODINGS}
     for text in texts:
         names = [one_of("encoding", name.strip(), ENCODINGS) for name in text.split(":", 1)]

@@ -5,14 +5,12 @@ sub-task is ambiguous, the reading that reproduces its Figure 2. In a checkpoint
 token with the id n.
 """
 
-from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from leval_tasks.errors import TaskError
 from leval_tasks.metadata import PosGenSettings
 from resonance_vllm.errors import SettingError, not_allowed
 
@@ -31,8 +29,7 @@ def position_ranges(settings: PosGenSettings) -> dict[str, tuple[int, int]]:
     return {**past, "id_accuracy": (settings.seed_tokens, train)}
 
 
-@dataclass(frozen=True)
-class Splits:
+class Splits(NamedTuple):
     """Sequences `[n, length]` of the three splits."""
 
     train: Tokens
@@ -97,9 +94,6 @@ def splits(settings: PosGenSettings) -> Splits:
 
     With `seed_policy: cycled` validation and test are the first sequences of the training set at
     full length, as in the authors' code.
-
-    Raises:
-        SettingError: the settings cannot be met.
     """
     s, width = settings, settings.seed_tokens
     n = s.train + s.validation + s.test
@@ -126,13 +120,13 @@ def modulus_of(tokenizer: Any) -> int:
     """How many numbers a tokenizer knows: those of which the text is the token with that id.
 
     Raises:
-        TaskError: it does not know 0 and 1.
+        SettingError: it does not know 0 and 1.
     """
     known, modulus = tokenizer.get_vocab(), 0
     while known.get(str(modulus)) == modulus:
         modulus += 1
     if modulus < 2:
-        raise TaskError(
+        raise SettingError(
             f"tokenizer: {getattr(tokenizer, 'name_or_path', tokenizer)!r} has no number "
             "vocabulary; use a checkpoint of `leval-harness posgen train`"
         )

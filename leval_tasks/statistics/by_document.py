@@ -75,10 +75,9 @@ def known_error(totals: npt.ArrayLike, sizes: npt.ArrayLike) -> float:
 
 
 def clustered_stderr(items: Iterable[tuple[Hashable, float]]) -> float:
-    """Standard error of a mean score over questions that share documents.
+    """Standard error of a mean score of (document, score) pairs; NaN as in `known_error`.
 
-    `items` are (document, score) pairs; with one question a document it is the usual `s / sqrt(n)`.
-    NaN for fewer than two documents, and where all of them are equal.
+    With one question a document it is the usual `s / sqrt(n)`.
     """
     scores: dict[Hashable, list[float]] = {}
     for document, score in items:
@@ -112,9 +111,8 @@ def clopper_pearson(successes: npt.ArrayLike, n: npt.ArrayLike) -> tuple[Floats,
 def logit_interval(mean: npt.ArrayLike, half: npt.ArrayLike) -> tuple[Floats, Floats]:
     """`mean ± half` on the logit scale: within 0..1, and asymmetric where the mean is.
 
-    A mean near 0 or 1 of a few documents is skewed: at 85% of 7 documents whose questions are
-    correlated at 0.2 the symmetric interval covers 88%, this one 95%
-    (`reports/statistics/simulation.py`).
+    At 85% of 7 documents whose questions are correlated at 0.2 the symmetric interval covers 88%,
+    this one 95% (`reports/statistics/simulation.py`).
     """
     mean = np.asarray(mean, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
