@@ -82,7 +82,7 @@ class Rule(ABC):
         return Judgement(score, score if answer.parsed else 0.0, answer.parsed, answer.answer)
 
     def part_scores(self, judged: Judgement, number: int) -> Mapping[str, float | None]:
-        """Score of each of `parts`, None if absent, for question `number` (from 0) of a document."""
+        """Score of each of `parts`, or None, for question `number` (from 0) of a document."""
         return judged.parts
 
 
