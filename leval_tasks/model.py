@@ -57,8 +57,8 @@ def tokenizer_name(settings: Mapping[str, Any]) -> str:
     Raises:
         SettingError: the settings name none.
     """
-    for name in _named(settings, "tokenizer", "pretrained", "model"):
-        return name
+    if names := _named(settings, "tokenizer", "pretrained", "model"):
+        return names[0]
     raise SettingError(
         "tokenizer: none is known to the task, which counts the tokens of documents; name one with "
         'tokenizer=NAME_OR_PATH in --model_args, or --metadata \'{"tokenizer": "NAME_OR_PATH"}\''

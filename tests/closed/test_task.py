@@ -182,7 +182,7 @@ def test_skip_leaves_documents_out_of_the_denominator(evaluate, tmp_path):
         for text in ("word " * 100, "word " * 3000, "word " * 200)
     ]
     (tmp_path / "tpo.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    settings = {"data_dir": str(tmp_path), "own_data": True, "truncation": "skip"}
+    settings = {"data_dir": str(tmp_path), "truncation": "skip"}
     results = evaluate(["leval_closed_toefl"], Reader(gold), context_length=1000, **settings)
     samples = results["samples"]["leval_closed_toefl"]
     assert [s["doc"]["document_id"] for s in samples] == ["0", "0", "2", "2"]

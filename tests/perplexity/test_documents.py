@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from leval_tasks.errors import ContextLengthError, DataError
+from leval_tasks.errors import DataError
 from leval_tasks.metadata import PerplexitySettings, read_metadata
 from leval_tasks.model import LengthLimit
 from leval_tasks.perplexity.documents import (
