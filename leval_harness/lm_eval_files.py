@@ -233,10 +233,11 @@ def _about(task: str, known: dict[str, Any], file: Plain) -> dict[str, Any]:
     if not isinstance(partial, bool):
         partial = known.get("num_docs") is not None and FAMILY_OF.get(task) == "closed"
     partial |= bool(stated.get("skipped_documents"))
+    limit = known.get("limit")
     if asked is None or original is None:
-        partial |= bool(known.get("limit"))
+        partial |= bool(limit)
     else:  # a limit as large as the task left nothing out
-        partial |= asked < original
+        partial |= min(asked, limit or original) < original
     settings = object_of(stated.get("settings")) if ours else {}
     softmax = _text(stated.get("softmax"))
     own = {

@@ -292,7 +292,7 @@ def row_cells(table: str, block: str, row: dict[str, str]) -> Iterator[Row]:
     for column, cell in row.items():
         if cell.strip("*") in ("", "–"):
             continue
-        italic = name.startswith("*") or block.endswith("(published)")
+        italic = name in ("n/documents", "chance") or block.endswith("(published)")
         found = CELL.fullmatch(cell.strip("*") if italic else cell)
         parts = found.groupdict("") if found else {"printed": cell, "best": "", "mark": ""}
         yield {

@@ -98,10 +98,10 @@ def test_every_token_has_the_loss_of_a_plain_loop(backend, run, plain):
     for sample in results["samples"]["effective_context_govreport"]:
         reads = plain[sample["doc"]["document_id"]]
         gains = np.clip(reads["windows"] - reads["full"], -1, 1)
-        start, tokens, *sums = np.array(sample["filtered_resps"][0], float).T
+        start, sizes, *sums = np.array(sample["filtered_resps"][0], float).T
         edges = start.astype(int) - 24
         assert edges.tolist() == [0, 64, 128, 192][: edges.size]  # the last one takes what remains
-        assert tokens.sum() == gains.size
+        assert sizes.sum() == gains.size
         for found, values in zip(sums, (reads["full"], reads["windows"], gains), strict=True):
             assert found == pytest.approx(np.add.reduceat(values, edges), abs=1e-2)
         gained, tokens = gained + gains.sum(), tokens + gains.size
