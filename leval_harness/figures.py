@@ -14,6 +14,7 @@ from leval_harness import effective
 from leval_harness.drawing import (
     DASHED,
     DOTTED,
+    MARKERS,
     ON_LEVEL,
     SMALL,
     Looks,
@@ -107,9 +108,14 @@ def effective_figure(rows: pd.DataFrame, looks: Looks) -> "Figure":
     grid[0].set_title("Effective context length")
     if len(pairs):
         names = pairs["label"] + " against " + pairs["baseline"]
-        pair_looks = {
-            name: {**looks[label], "label": literal(name)}
-            for name, label in dict(zip(names, pairs["label"], strict=True)).items()
+        others = list(dict.fromkeys(pairs["baseline"]))
+        pair_looks = {  # the colour is the method's, the marker that of the other
+            name: {
+                **looks[label],
+                "label": literal(name),
+                "marker": MARKERS[others.index(other) % 7],
+            }
+            for name, label, other in zip(names, pairs["label"], pairs["baseline"], strict=True)
         }
         _intervals(grid[1], pairs.assign(label=names), pair_looks)
         grid[1].set_ylabel("Loss minus the other's,\nnats a token (up is better)")

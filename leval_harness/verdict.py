@@ -18,6 +18,7 @@ from leval_harness.names import counted, length_label, task_label
 from leval_harness.retrieval import retrievals
 from leval_tasks.metrics import FAMILY_OF
 from leval_tasks.statistics.by_document import LEVEL
+from leval_tasks.statistics.effective_context import ERRS, ERRS_WITH_ONE
 from leval_tasks.statistics.retrieval import LEVEL as RETRIEVED_LEVEL
 from leval_tasks.statistics.retrieval import THRESHOLD
 
@@ -279,8 +280,8 @@ def _yardstick(rows: pd.DataFrame) -> Sentence:
         )
     return "yardstick", (
         f"compared with {model}, {count} text{'s' * (texts[-1] > 1)}; losing less than "
-        f"{first['margin']:g} nats a token counts as none; wrong in at most 2.5% of samples either "
-        "way."
+        f"{first['margin']:g} nats a token counts as none; wrong in at most "
+        f"{ERRS if texts[0] > 1 else ERRS_WITH_ONE} of samples either way."
     )
 
 

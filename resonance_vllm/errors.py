@@ -1,7 +1,4 @@
-"""Error messages: the field as the user wrote it, its value, and what is allowed.
-
-truncation: 'mid' is not allowed; allowed: middle, right, left, skip; did you mean 'middle'?
-"""
+"""Error messages: the field as the user wrote it, its value, what is allowed, what is near."""
 
 import difflib
 from collections.abc import Iterable
@@ -67,11 +64,7 @@ def not_allowed(field: str, value: object, allowed: str) -> str:
 def one_of(
     field: str, value: object, allowed: Iterable[str], error: type[ValueError] = SettingError
 ) -> str:
-    """Return the value of a field if it is one of the allowed names.
-
-    Raises:
-        ValueError: as `error`; names the field, the value, what is allowed and near matches.
-    """
+    """The value of a field if it is one of the allowed names; else `error` with near ones."""
     names = list(allowed)
     if isinstance(value, str) and value in names:
         return value

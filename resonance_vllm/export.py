@@ -1,35 +1,31 @@
 """Portable checkpoints: a fixed method written as per-dimension `longrope`.
 
 Stock transformers and stock vLLM run that type without us: each divides the plain frequencies by
-one factor a feature. The angle is then their float32 product, so the exact phase is lost. Families
-read the type from config.json, or keep one of their own; none of that is written down, so a model
-is built by the new config and compared.
+one factor a feature. The angle is then their float32 product, so the exact phase is lost.
 """
 
 import contextlib
 import json
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from resonance_vllm.config import ModelPositions, length_limit, with_rope
+from resonance_vllm.config import ModelPositions, length_limit, model_keys, with_rope
 from resonance_vllm.core.maps import MappedMethod
 from resonance_vllm.core.method import plain_frequencies
 from resonance_vllm.core.spec import LENGTH, RopeRequest, RopeSpec
 from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.files import parse_json, write_text
 from resonance_vllm.hub import read_config
-from resonance_vllm.positions import model_keys
 from resonance_vllm.verify import RotaryReport, differences, other_numbers
 
 
 def export_checkpoint(checkpoint: Path, request: RopeRequest, out: Path) -> int:
-    """Write a checkpoint with a portable rope config.
+    """Write a checkpoint with a portable rope config into a new folder.
 
-    Weights are hard-linked into the new folder `out`, or copied across file systems; of the other
-    files only config.json is rewritten. Stock transformers builds the model by it first, without
-    weights, and has to turn as requested. What vLLM builds, `check` tells.
+    Weights are hard-linked, or copied across file systems; of the other files only config.json is
+    rewritten. Stock transformers builds the model by it, without weights, and is compared. What
+    vLLM builds, `check` tells.
 
     Returns:
         Longest sequence in tokens, to be given to vLLM as `--max-model-len`.
@@ -37,22 +33,27 @@ def export_checkpoint(checkpoint: Path, request: RopeRequest, out: Path) -> int:
     Raises:
         RopeConfigError: no fixed list of factors has the method's frequencies, or the model's stock
             code would not turn by the config.
-        OSError: the checkpoint has no config.json.
     """
     if out.exists():
         raise RopeConfigError(f"out: {out} is there already; give a new folder")
     model = ModelPositions.of_checkpoint(str(checkpoint))
     rope = model.complete(request)
     asked = _asked_rotation(checkpoint, rope)
-    content = json.dumps(_config(checkpoint, rope, model, asked), indent=2) + "\n"
-    with tempfile.TemporaryDirectory() as scratch:
-        (Path(scratch) / "config.json").write_text(content, encoding="utf-8")
-        _compare(checkpoint, rope, scratch, asked)
     out.mkdir(parents=True)
-    for source in checkpoint.iterdir():
-        if source.is_file() and source.name != "config.json":
-            _place(source.resolve(), out / source.name)
-    write_text(out / "config.json", content)
+    try:
+        content = json.dumps(_config(checkpoint, rope, model, asked), indent=2) + "\n"
+        write_text(out / "config.json", content)
+        _compare(checkpoint, rope, str(out), asked)
+        for source in checkpoint.iterdir():
+            target = out / source.name
+            if source.suffix in (".safetensors", ".bin", ".pt"):
+                with contextlib.suppress(OSError):  # across file systems
+                    target.hardlink_to(source.resolve())
+            if source.is_file() and not target.exists():
+                shutil.copy2(source, target)
+    except BaseException:
+        shutil.rmtree(out)
+        raise
     return length_limit(model, rope)
 
 
@@ -64,14 +65,14 @@ def _asked_rotation(checkpoint: Path, rope: RopeSpec) -> RotaryReport:
         raise rope.method.refusal("a portable checkpoint holds frequencies alone")
     if rope.method.follows_length or rope.method.switch_length is not None:
         raise RopeConfigError(
-            f"rope_type: {rope.rope_type!r} cannot be exported: its frequencies change with the "
-            "length of the sequence; allowed: ntk_aware with the factor of one length"
+            f"rope_type: frequencies of {rope.rope_type!r} change with the length of the sequence; "
+            "allowed: ntk_aware with the factor of one length"
         )
     one, *others = report_of_checkpoint(str(checkpoint), rope)
     if any(each.layer_type is not None or each.inv_freq != one.inv_freq for each in (one, *others)):
-        raise RopeConfigError(f"{one.module}: is one of several rotations; a portable config has 1")
+        raise RopeConfigError(f"{one.name}: is one of several rotations; a portable config has 1")
     if not all(one.inv_freq):
-        raise RopeConfigError(f"{one.module}: some features stand still, which no divisor says")
+        raise RopeConfigError(f"{one.name}: some features stand still, which no divisor says")
     return one
 
 
@@ -80,8 +81,7 @@ def _config(
 ) -> dict[str, Any]:
     """The content of config.json with `longrope` where its language model keeps its settings.
 
-    `short_factor` = `long_factor` = `b^(-2j/d) / inv_freq_j`, and the attention factor stands under
-    the keys of both libraries. Keys that are the model's own stay.
+    `short_factor` = `long_factor` = `b^(-2j/d) / inv_freq_j`. Keys that are the model's own stay.
     """
     file = checkpoint / "config.json"
     config: dict[str, Any] = parse_json(file.read_text(encoding="utf-8-sig"), str(file))
@@ -124,18 +124,6 @@ def _compare(checkpoint: Path, rope: RopeSpec, exported: str, asked: RotaryRepor
     except Exception as error:
         raise RopeConfigError(f"rope_type: an exported config builds no model: {error}") from error
     for each in held:
-        wrong += [f"{each.module}: {clause}" for clause in differences(each.turns, asked.turns)]
+        wrong += [f"{each.name}: {clause}" for clause in differences(each.turns, asked.turns)]
     if wrong:
-        raise RopeConfigError(
-            f"rope_type: not what an exported config runs: {wrong[0]}; allowed: families whose "
-            "code takes frequencies and attention factor from longrope"
-        )
-
-
-def _place(source: Path, target: Path) -> None:
-    """Link weights, where the file system can; copy other files."""
-    if source.suffix in (".safetensors", ".bin", ".pt"):
-        with contextlib.suppress(OSError):
-            target.hardlink_to(source)
-            return
-    shutil.copy2(source, target)
+        raise RopeConfigError(f"rope_type: not what an exported config runs: {wrong[0]}")

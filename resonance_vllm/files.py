@@ -18,8 +18,7 @@ def user_path(text: str | os.PathLike[str]) -> Path:
 def write_text(path: Path, content: str) -> None:
     """Write a file so that a reader sees the old one or the whole new one, also after a power cut.
 
-    Raises:
-        OSError: the disk is full or the folder cannot be written; no temporary file stays behind.
+    An OSError names the file; no temporary one stays behind.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -77,11 +76,7 @@ def json_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def parse_json(text: str | bytes, where: str, error: type[ValueError] = SettingError) -> Any:
-    """The value that a JSON document stands for; `where` is the file or option it comes from.
-
-    Raises:
-        ValueError: as `error`: it is no JSON.
-    """
+    """The value of a JSON document; else an `error` that names file or option, as `where` does."""
     try:
         return json.loads(text)
     except ValueError as wrong:

@@ -1,10 +1,8 @@
 """RoPE in transformers: our types in its registry, and one function that gives them to a model.
 
-`register()` puts our types where transformers looks for its own, so that they work in config.json.
-`apply_rope(model, spec)` gives a loaded model other settings, as often as one likes. It puts a hook
-behind each rotary module that needs what a function of the registry cannot give (the exact phase,
-frequencies of each row's own length, float32 cos and sin), and compares what every module answers
-with what was asked. `load` is the one loader of the product.
+`apply_rope` puts a hook behind each rotary module that needs what a function of the registry cannot
+give (the exact phase, frequencies of each row's own length, float32 cos and sin), and compares what
+every module answers with what was asked. `load` is the one loader of the product.
 """
 
 import copy
@@ -23,7 +21,16 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from resonance_vllm import hf_maps
-from resonance_vllm.config import COMPARED, ROPE_PRECISIONS, ModelPositions, with_rope
+from resonance_vllm.config import (
+    COMPARED,
+    ROPE_PRECISIONS,
+    ModelPositions,
+    by_layer,
+    of_present_layers,
+    text_config,
+    windowed,
+    with_rope,
+)
 from resonance_vllm.core.maps import MappedMethod
 from resonance_vllm.core.spec import OWN_TYPES, RopeSpec
 from resonance_vllm.errors import RopeConfigError, one_of
@@ -38,7 +45,6 @@ from resonance_vllm.hf_rotary import (
     turning,
 )
 from resonance_vllm.hub import read_config
-from resonance_vllm.positions import by_layer, of_present_layers, text_config, windowed
 from resonance_vllm.verify import RotaryReport, other_numbers
 
 logger = logging.getLogger(__name__)
@@ -72,7 +78,7 @@ def load(
         precision: as for `apply_rope`.
         limit: longest sequence in tokens, written into the config beside the settings.
         auto_class: of transformers.
-        arguments: of its `from_pretrained`; `config` is changed.
+        arguments: of its `from_pretrained`; a `config` among them is changed.
 
     Raises:
         RopeConfigError: the model does not turn as asked.
@@ -139,13 +145,9 @@ def apply_rope(
 def report_of_checkpoint(
     path: str, rope: RopeSpec | None = None, limit: int | None = None
 ) -> list[RotaryReport]:
-    """The rotations that transformers builds for a checkpoint, one entry a module and layer type.
+    """The rotations that transformers builds for a checkpoint, without reading its weights.
 
-    Weights and tokenizer are not read.
-
-    Raises:
-        RopeConfigError: transformers does not know the model, it has no RoPE, or a module does not
-            turn as asked.
+    A RopeConfigError says that it does not know the model, or how a module does not turn as asked.
     """
     register()
     config = read_config(path)
@@ -164,10 +166,7 @@ def report_of_checkpoint(
 
 
 def on_meta(config: Any) -> Any:
-    """The model of a config with its weights on the meta device.
-
-    Of the text model, where parts for images or audio need a package that is not installed.
-    """
+    """The model of a config on the meta device; its text model where others need a package."""
     text = config.get_text_config(decoder=True)
     with torch.device("meta"):
         try:
@@ -196,11 +195,8 @@ def _model_class(config: Any) -> Any:
 
 
 def layer_types(module: nn.Module) -> list[str | None]:
-    """The rotations of a module; None is the name of a single one, [] of no rotary module.
-
-    Falcon's code makes a rotary module beside ALiBi too, and does not use it.
-    """
-    config = getattr(module, "config", None)
+    """The rotations of a module; None is the name of a single one, [] of no rotary module."""
+    config = getattr(module, "config", None)  # Falcon has a module beside ALiBi, without using it
     other = getattr(config, "position_embedding_type", None) in ("nope", "absolute")
     if other or getattr(config, "alibi", False):
         return []
@@ -221,7 +217,7 @@ def rotary_modules(model: Any) -> list[tuple[str, Any]]:
 def _to_apply(rope: RopeSpec | Mapping[str, Any] | None, shipped: Any) -> RopeSpec | None:
     """Settings to write into a config; None where it has them already."""
     spec = RopeSpec.from_dict(rope) if isinstance(rope, Mapping) else rope
-    return None if spec is None or ModelPositions.of_config(shipped).ships(spec) else spec
+    return None if spec == ModelPositions.of_config(shipped).known else spec
 
 
 def _kept(model: Any) -> list[tuple[Any, dict[str, Any]]]:
@@ -261,6 +257,7 @@ def _applied(model: Any, spec: RopeSpec | None, precision: str) -> list[RotaryRe
         for kind, rope in ropes.items()
         if not windowed(kind) and (every or rope.get("rope_type") in OWN_TYPES)
     }
+    what = type(model).__name__
     reports: list[RotaryReport] = []
     hooks: list[tuple[Any, Turning | None]] = []
     for name, module in rotary_modules(model):
@@ -270,48 +267,30 @@ def _applied(model: Any, spec: RopeSpec | None, precision: str) -> list[RotaryRe
                 reached[kind] = True
             hook, held = turning(name, module, kind, asked=asked)
             hooks.append((module, hook))
-            inv_freq, scale = tuple(held.inv_freq.tolist()), held.attention_factor
-            exact = hook is not None and hook.exact
-            reports.append(RotaryReport(name, kind, inv_freq, scale, exact))
+            reports.append(RotaryReport.of(name, kind, held))
     if not all(reached.values()):
-        raise RopeConfigError(
-            f"rope_parameters: would be ignored: {type(model).__name__} of model_type "
-            f"{getattr(model.config, 'model_type', None)!r} has no rotary module that reads them"
-        )
+        raise RopeConfigError(f"rope_parameters: {what} has no rotary module that reads them")
     if reached and getattr(model.config, "is_encoder_decoder", False):
-        raise RopeConfigError(
-            f"rope_type: the settings would reach the decoder of {type(model).__name__}, not the "
-            "encoder that reads its text; allowed: models without such an encoder"
-        )
+        raise RopeConfigError(f"rope_type: not for the encoder of {what}, which reads its text")
     for module, hook in hooks:
         if hook is not None:
             hook.to(next(iter(module._buffers.values())).device)
             module.register_forward_hook(hook, with_kwargs=True)
             if isinstance(hook.method, MappedMethod):
                 hf_maps.install(model, module, hook)
-    _set_precision(model, precision)
+    in_float32 = precision == "float32" and bool(hooks) and _rotations_give_back(model)
+    for _, module in rotary_modules(model) if in_float32 else ():
+        module.register_forward_pre_hook(InFloat32(), with_kwargs=True)
+    if precision == "float32" and not in_float32:
+        logger.warning("rope_precision: %s rotates in its own precision, not in float32", what)
+    model.rope_precision_used = "float32" if in_float32 else "model"
     return reports
 
 
-def _set_precision(model: Any, precision: str) -> None:
-    rotary = rotary_modules(model)
-    in_float32 = precision == "float32" and bool(rotary) and _rotations_give_back(model)
-    for _, module in rotary if in_float32 else ():
-        module.register_forward_pre_hook(InFloat32(), with_kwargs=True)
-    if precision == "float32" and not in_float32:
-        logger.warning(
-            "rope_precision: %s rotates in its own precision, not in float32: its code has no "
-            "rotation that takes cos and sin",
-            type(model).__name__,
-        )
-    model.rope_precision_used = "float32" if in_float32 else "model"
-
-
 def _rotations_give_back(model: nn.Module) -> bool:
-    """Let a family's rotations, given float32 cos and sin, answer in the dtype of q and k.
+    """Let a family's rotations answer in the dtype of q and k; whether there are any.
 
-    The functions are replaced in their modules by ones that do the same where dtypes agree. Returns
-    whether there are any.
+    The functions are replaced in their modules by ones that do the same where dtypes agree.
     """
     found = False
     for name in {type(module).__module__ for module in model.modules()}:

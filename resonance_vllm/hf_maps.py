@@ -3,10 +3,9 @@
 Model code rotates queries and keys to where the map keeps keys, and caches them. The attention
 function turns them on, by the family's own rotation, for the parts that stand elsewhere.
 
-Queries are divided into blocks. For a block, each part of the keys is a slice of the cache of which
-all queries see the middle and some see the ends: only the ends need a mask. The plan of slices and
-masks is the same for all layers of a forward pass. The parts of one softmax are joined as in online
-softmax (Milakov and Gimelshein 2018): each comes with the logarithm of its normaliser.
+For a block of queries, each part of the keys is a slice of the cache of which all queries see the
+middle and some see the ends: only the ends need a mask. The parts of one softmax are joined as in
+online softmax (Milakov and Gimelshein 2018).
 """
 
 import sys
@@ -14,7 +13,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,37 +24,30 @@ from transformers.masking_utils import AttentionMaskInterface, flash_attention_m
 from resonance_vllm.core import phase
 from resonance_vllm.core.maps import MappedMethod, Part, Positions
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.hf_rotary import RopeHook, Turning
+from resonance_vllm.hf_rotary import RopeHook, Turning, given_to
 
 NAME = "resonance_position_map"
 ATTRIBUTE = "position_map"
 """Attribute of attention modules: the `Moved` of the layer."""
-ROTATE = "apply_rotary_pos_emb"
 
 SUPPORTED = (
     "ernie4_5", "gemma", "gemma3_text", "glm", "glm4", "granite", "llama", "mistral", "mixtral",
     "olmo2", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss", "starcoder2",
 )  # fmt: skip
 """Model types of the text model whose answers equal the definition (tests/rope/test_maps.py)."""
-_PLAIN: tuple[Part, ...] = (Part(),)
 _BEFORE = "_attention_before_map"
 """Attribute of a model: the attention function that it had before a map."""
 _QUERIES = 512  # of a block
 _UNMASKED = 128  # keys from which on the middle of a slice gets a call without a mask
 _SCORES_AT_ONCE = 1 << 26
 
-Made = TypeVar("Made")
 CosSin = tuple[Tensor, Tensor]
 Partial = tuple[Tensor, Tensor]
 """Output `[batch, heads, n, dim]`, and `log(sum(exp(scores)))` `[batch, heads, n]`, float32."""
 
 
 def join(first: Partial, second: Partial) -> Partial:
-    """Attention over two disjoint sets of keys, from the attention over each; in float32.
-
-    The weight of the second set in the joint softmax is `exp(b) / (exp(a) + exp(b))` with the
-    logarithms `a` and `b` of the two normalisers.
-    """
+    """Attention over two disjoint sets of keys, from the attention over each; in float32."""
     (out, norm), (other, other_norm) = first, second
     weight = torch.sigmoid(other_norm - norm).unsqueeze(-1)
     joined = torch.lerp(out.to(norm.dtype), other.to(norm.dtype), weight)
@@ -151,18 +143,16 @@ class Pass:
         self.at = last - (n - 1) + torch.arange(n, device="cpu")
         self._made: dict[Hashable, Any] = {}
 
-    def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
+    def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """What the first layer with this key made."""
         if key not in self._made:
             self._made[key] = make()
-        made: Made = self._made[key]
-        return made
+        return self._made[key]
 
 
 class Slice(NamedTuple):
     """Keys `[start, end)` for the queries `[first, last)` of a block; a mask where some differ."""
 
-    block: int
     first: int
     last: int
     start: int
@@ -178,18 +168,18 @@ def attend(
     moved: "Moved | None",
     *,
     scale: float,
-    lowest: Positions | None,
+    window: int | None,
 ) -> Tensor:
     """Attention of queries `[rows, heads, n, head_dim]` over all parts of the keys, float32.
 
-    Queries are rotated as the cached keys are; `moved` turns both on, where a part needs it. The
-    first key that a query in a window sees is at `lowest`; None is 0.
+    Queries are rotated as the cached keys are; `moved` turns both on, where a part needs it. With a
+    `window` a query sees so many keys.
     """
     at = now.at.clamp(min=0).expand(query.shape[0], -1)
     blocks: dict[int, list[Partial]] = {}
     for number, part in enumerate(parts):
-        case = (number, keys.case, lowest is None)
-        plan = now.once(case, partial(_plan, at, keys, part, lowest))
+        case = (number, keys.case, window)
+        plan = now.once(case, partial(_plan, at, keys, part, window))
         if not plan:
             continue
         low, high = min(each.start for each in plan), max(each.end for each in plan)
@@ -203,22 +193,21 @@ def attend(
             seen = key[:, :, each.start - low : each.end - low]
             values = keys.value[:, :, each.start : each.end]
             done = _grouped(own, seen, values, scale, each.mask)
-            blocks.setdefault(each.block, []).append(done)
-    return torch.cat([reduce(join, blocks[number])[0] for number in sorted(blocks)], 2)
+            blocks.setdefault(each.first, []).append(done)
+    return torch.cat([reduce(join, blocks[first])[0] for first in sorted(blocks)], 2)
 
 
-def _plan(at: Tensor, keys: Keys, part: Part, lowest: Positions | None) -> list[Slice]:
+def _plan(at: Tensor, keys: Keys, part: Part, window: int | None) -> list[Slice]:
     """The slices of the keys that queries at `[rows, n]` see of a part."""
     m = keys.key.shape[2]
     first, pads = (torch.tensor(each)[:, None] for each in (keys.first, keys.pads))
-    low = torch.zeros_like(at) if part.first is None else part.first(at)
-    high = at + 1 if part.end is None else torch.minimum(part.end(at), at + 1)
-    if lowest is not None:
-        low = torch.maximum(low, lowest(at))
+    low, high = part.first(at), torch.minimum(part.end(at), at + 1)
+    if window is not None:
+        low = torch.maximum(low, at - window + 1)
     low = torch.maximum((low - first).clamp(0, m), pads)
     high = torch.maximum((high - first).clamp(0, m), low)
     slices = []
-    for number, begin in enumerate(range(0, low.shape[1], _QUERIES)):
+    for begin in range(0, low.shape[1], _QUERIES):
         lows, highs = (each[:, begin : begin + _QUERIES] for each in (low, high))
         seeing = lows < highs
         if not seeing.any():
@@ -233,7 +222,7 @@ def _plan(at: Tensor, keys: Keys, part: Part, lowest: Positions | None) -> list[
                 mask = None
                 if not (inner <= left and right <= outer):
                     mask = _mask(lows, highs, left, right, keys.key)
-                slices.append(Slice(number, begin, begin + lows.shape[1], left, right, mask))
+                slices.append(Slice(begin, begin + lows.shape[1], left, right, mask))
     return slices
 
 
@@ -274,57 +263,37 @@ class Moved(RopeHook):
         self.now: Pass | None = None
 
     def __call__(self, module: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """The arguments with other positions; those of the forward pass are noted.
-
-        Raises:
-            RopeConfigError: the model runs with an attention function that knows no maps.
-        """
-        given = dict(zip(("x", "position_ids", "layer_type"), args, strict=False)) | kwargs
+        """The arguments with other positions; those of the forward pass are noted."""
+        given = given_to(args, kwargs)
         if given.get("layer_type") != self.hook.kind:
             return args, kwargs
         used = self.config._attn_implementation
         if used != NAME:
-            raise RopeConfigError(
-                f"attn_implementation: {used!r} would meet keys at their own positions; rope_type "
-                f"{self.method.name!r} needs {NAME!r}"
-            )
+            name = self.method.name
+            raise RopeConfigError(f"attn_implementation: {used!r} given; {name!r} needs {NAME!r}")
         self.now = Pass(given["position_ids"])
         return (), given | {"position_ids": self.method.kept_at(given["position_ids"])}
 
-    @property
-    def passing(self) -> Pass:
-        """The current forward pass."""
-        if self.now is None:
-            raise RopeConfigError("position map: attention ran before the rotary module")
-        return self.now
-
-    def first(self, length: int, rows: int) -> tuple[int, ...]:
-        """Position of each row's first key, where `length` keys end with those of the queries."""
-        last = self.passing.at[:, -1].expand(rows)
-        return tuple((last - (length - 1)).tolist())
-
-    def turned(
-        self, states: Tensor, at: Tensor, wanted: Positions | None, case: Hashable
-    ) -> Tensor:
+    def turned(self, states: Tensor, at: Tensor, wanted: Positions, case: Hashable) -> Tensor:
         """States of positions `at`, turned on to where a part wants them by the family's code."""
 
         def make() -> CosSin | None:
-            by = (at if wanted is None else wanted(at)) - self.method.kept_at(at)
-            return self._cos_sin(by, states) if by.any() else None
+            """In the family's layout, without the attention factor."""
+            by = wanted(at) - self.method.kept_at(at)
+            if not by.any():
+                return None
+            angles = phase.angles(by, self.hook.rotation.to("cpu"))[..., self.hook.places.to("cpu")]
+            wide = torch.promote_types(states.dtype, torch.float32)
+            return angles.cos().to(states.device, wide), angles.sin().to(states.device, wide)
 
-        cos_sin = self.passing.once((case, states.device), make)
+        assert self.now is not None
+        cos_sin = self.now.once((case, states.device), make)
         if cos_sin is None:
             return states
         wide = states.to(cos_sin[0].dtype)
-        rotate = getattr(sys.modules[self.source], ROTATE)
+        rotate = sys.modules[self.source].apply_rotary_pos_emb
         result: Tensor = rotate(wide, wide[:, :0], *cos_sin)[0]
         return result.to(states.dtype)
-
-    def _cos_sin(self, by: Tensor, like: Tensor) -> CosSin:
-        """For distances `[rows, n]`, in the family's layout, without the attention factor."""
-        angles = phase.angles(by, self.hook.rotation.to("cpu"))[..., self.hook.places.to("cpu")]
-        wide = torch.promote_types(like.dtype, torch.float32)
-        return angles.cos().to(like.device, wide), angles.sin().to(like.device, wide)
 
 
 def install(model: Any, rotary: Any, hook: Turning) -> None:
@@ -332,9 +301,8 @@ def install(model: Any, rotary: Any, hook: Turning) -> None:
     config = rotary.config
     if config.model_type not in SUPPORTED or not hasattr(model, "set_attn_implementation"):
         raise RopeConfigError(
-            f"rope_type: {hook.method.name!r} moves the positions of keys, which was not "
-            f"compared with its definition on model_type {config.model_type!r}; allowed: "
-            f"{', '.join(SUPPORTED)}"
+            f"rope_type: {hook.method.name!r} was not compared with its definition on model_type "
+            f"{config.model_type!r}; allowed: {', '.join(SUPPORTED)}"
         )
     kinds: Any = getattr(config, "layer_types", None)
     layers = [
@@ -376,10 +344,8 @@ def position_map_attention(
     """Attention function in transformers' interface, for inference: `[rows, n, heads, head_dim]`.
 
     `query` is `[rows, heads, n, head_dim]`, `key` and `value` `[rows, kv_heads, m, head_dim]`, the
-    last `n` of them new; `attention_mask` `[rows, m]` is True where there is no padding.
-
-    Raises:
-        RopeConfigError: the model or its cache needs what parts of a softmax cannot express.
+    last `n` of them new; `attention_mask` `[rows, m]` is True where there is no padding. A
+    RopeConfigError says that model or cache need what parts of a softmax cannot express.
     """
     if torch.is_grad_enabled() and query.requires_grad:
         raise RopeConfigError("position map: no gradients; allowed: under torch.no_grad()")
@@ -387,24 +353,20 @@ def position_map_attention(
     pads = (0,) * rows
     if attention_mask is not None:
         if attention_mask.shape != (rows, m):
-            raise RopeConfigError(
-                f"position map: a mask {list(attention_mask.shape)} for {m} keys of {rows} rows; "
-                "allowed: a growing cache, and a mask of padding"
-            )
+            raise RopeConfigError("position map: it needs a growing cache and a mask of padding")
         pads = tuple((attention_mask.long().cumsum(-1) == 0).sum(-1).tolist())
     moved: Moved | None = getattr(module, ATTRIBUTE, None)
-    lowest = None if sliding_window is None else lambda at: at - sliding_window + 1
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    parts = (Part(),) if moved is None else moved.method.parts()
     if moved is None:  # a layer with a rotation of its own, where distances alone count
         at = torch.arange(m - query.shape[2], m, device="cpu")[None]
-        now, parts, first = Pass(at), _PLAIN, (0,) * rows
+        now, first = Pass(at), (0,) * rows
     else:
-        now, parts, first = moved.passing, moved.method.parts(), moved.first(m, rows)
+        assert moved.now is not None
+        now = moved.now
+        first = tuple((now.at[:, -1].expand(rows) - (m - 1)).tolist())
         if sliding_window is None and first != tuple(-pad for pad in pads):
-            raise RopeConfigError(
-                f"position map: {m} keys, the first at {list(first)}, with padding {list(pads)}; "
-                "allowed: a growing cache of sequences that start at position 0"
-            )
+            raise RopeConfigError("position map: it needs a growing cache from position 0 on")
     keys = Keys(key, value, first, pads)
-    out = attend(now, query, keys, parts, moved, scale=scale, lowest=lowest)
+    out = attend(now, query, keys, parts, moved, scale=scale, window=sliding_window)
     return out.to(query.dtype).transpose(1, 2).contiguous(), None

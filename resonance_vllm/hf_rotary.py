@@ -1,8 +1,7 @@
 """Rotary modules of transformers: what one is asked to turn by, what it answers, and our hook.
 
 Families put features in halves or in pairs, once, as complex numbers, and take them from several
-axes of positions. No config states that: a module's own `forward` is asked once, with frequencies
-that show which feature stands where.
+axes of positions. No config states that, so a module's own `forward` is asked.
 """
 
 import contextlib
@@ -15,13 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.modeling_utils import local_torch_dtype
 
+from resonance_vllm.config import ModelPositions, Settings, by_layer, unscaled_type
 from resonance_vllm.core import frequencies, phase
 from resonance_vllm.core.frequencies import Rotation
 from resonance_vllm.core.method import Method
 from resonance_vllm.core.spec import LENGTH, RopeSpec
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.positions import ModelPositions, Settings, by_layer, unscaled_type
 from resonance_vllm.verify import Turns, differences, refusal
 
 WRITTEN = ("rope_parameters", "max_position_embeddings", LENGTH, "head_dim")
@@ -31,7 +31,6 @@ CODE_ERRORS = (
 )  # fmt: skip
 _MOST_AXES = 4
 """Of positions; transformers has three for images and films."""
-_FOLLOWED = "families whose model code follows rope_parameters"
 
 # What is asked.
 
@@ -39,17 +38,10 @@ _FOLLOWED = "families whose model code follows rope_parameters"
 def rotation_of(
     config: Any, layer_type: str | None, length: int | None = None
 ) -> tuple[RopeSpec, Rotation, float]:
-    """What a rotary module of a config is asked to turn by: settings, rotation, attention factor.
+    """What a rotary module is asked to turn by: settings, rotation, attention factor.
 
-    How many features turn says transformers' own function for the family.
-
-    Args:
-        config: of the language model.
-        layer_type: key of its settings by layer type; None where there is one for all layers.
-        length: of the sequence in tokens, for methods that follow it.
-
-    Raises:
-        RopeConfigError: the settings are wrong.
+    The config is of the language model; `length` is that of the sequence in tokens, for methods
+    that follow it. How many features turn says transformers' own function for the family.
     """
     rope = by_layer(config)[layer_type]
     spec = replace(ModelPositions.of_config(config), rope_parameters=rope).shipped()
@@ -66,7 +58,7 @@ def rotation_of(
     shown = _with_settings(config, layer_type, stock)
     if spec.method.follows_length and spec.method.trained_length is not None:
         shown.max_position_embeddings = spec.method.trained_length
-    with torch.device("cpu"), _float32():
+    with torch.device("cpu"), local_torch_dtype(torch.float32):  # a model is built in its own
         found, scale = ROPE_INIT_FUNCTIONS[name](
             shown, "cpu", seq_len=length, layer_type=layer_type
         )
@@ -95,17 +87,6 @@ def rope_function(
     return rotation.inv_freq.to(target, torch.float32), scale
 
 
-@contextlib.contextmanager
-def _float32() -> Iterator[None]:
-    """The default dtype while a model is built is the model's; frequencies are float32."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
 # What a module answers.
 
 
@@ -122,15 +103,8 @@ def code_of(what: type) -> Iterator[None]:
 
 def built_anew(cls: Any, config: Any) -> Any:
     """A rotary module of a class made anew, on the CPU and in float32."""
-    with code_of(cls), torch.device("cpu"), _float32(), torch.no_grad():
+    with code_of(cls), torch.device("cpu"), local_torch_dtype(torch.float32), torch.no_grad():
         return cls(config)
-
-
-def held_turns(module: Any, kind: str | None) -> Turns:
-    """What a module keeps as its frequencies, and the attention factor that it states."""
-    start = "" if kind is None else f"{kind}_"
-    held = getattr(module, f"{start}inv_freq").detach().cpu()
-    return Turns(held, float(getattr(module, f"{start}attention_scaling", 1.0)))
 
 
 def turning(
@@ -138,22 +112,20 @@ def turning(
 ) -> tuple["Turning | None", Turns]:
     """The hook that a module needs to turn as its config says, and what it answers then.
 
-    Without a hook it turns by its own frequencies, float32 products of position and frequency.
-
-    Raises:
-        RopeConfigError: it turns by something else than `asked` for; not asked for, settings may be
-            of the model's own.
+    Without a hook it turns by its own frequencies, float32 products of position and frequency. A
+    RopeConfigError says that it turns by something else than `asked` for.
     """
-    built = built_anew(type(module), module.config)
-    held = held_turns(built, kind)
+    built, start = built_anew(type(module), module.config), "" if kind is None else f"{kind}_"
+    stated = float(getattr(built, f"{start}attention_scaling", 1.0))
+    held = Turns(getattr(built, f"{start}inv_freq").detach(), stated)
     try:
         spec, rotation, scale = rotation_of(module.config, kind)
-        wanted = Turns(rotation.inv_freq, scale)
+        wanted = Turns(rotation.inv_freq, scale, rotation.exact)
         with code_of(type(built)):
             _, amplitudes = ask(built, kind, torch.ones(1, 1, dtype=torch.int64))
         held = Turns(held.inv_freq, float(amplitudes.max()))
         if wrong := differences(held, wanted):
-            raise refusal(spec, f"{name} ({type(module).__name__})", wrong, held, _FOLLOWED)
+            raise refusal(spec, f"{name} ({type(module).__name__})", wrong)
         hook = _hook(built, kind, spec, rotation, scale)
     except (KeyError, RopeConfigError):
         if asked:
@@ -191,11 +163,7 @@ def ask(module: Any, kind: str | None, positions: Tensor) -> tuple[Tensor, Tenso
 
 
 def places_of(module: Any, kind: str | None, count: int) -> tuple[Tensor, Tensor]:
-    """The feature at each place of a family's answer, and the axis of each of `count` features.
-
-    Raises:
-        RopeConfigError: the answer is not one angle a token and feature.
-    """
+    """The feature at each place of a family's answer, and the axis of each of `count` features."""
     known, probe = torch.arange(1, count + 1) * (3.0 / (count + 1)), copy.copy(module)
     start = "" if kind is None else f"{kind}_"
     held = {f"{start}{name}": known for name in ("inv_freq", "original_inv_freq")}
@@ -217,9 +185,8 @@ def places_of(module: Any, kind: str | None, count: int) -> tuple[Tensor, Tensor
         if alike and set(near.indices.tolist()) == set(range(count)):
             return near.indices, axes
     raise RopeConfigError(
-        f"rope_type: {type(module).__name__} does not turn by the frequencies that it keeps, or by "
-        "something else than one angle a token and feature; allowed: families whose rotary module "
-        "returns cos and sin of position * inv_freq"
+        f"rope_type: {type(module).__name__} returns something else than cos and sin of the "
+        "position times the frequencies that it keeps"
     )
 
 
@@ -232,24 +199,23 @@ class RopeHook:
 
 def remove_hooks(module: nn.Module) -> None:
     """Take every hook of ours from a module."""
-    for hooks, given in (
-        (module._forward_hooks, module._forward_hooks_with_kwargs),
-        (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs),
-    ):
-        for number, hook in list(hooks.items()):
-            if isinstance(hook, RopeHook):
-                del hooks[number]
-                given.pop(number, None)
+    for hooks in (module._forward_hooks, module._forward_pre_hooks):
+        for number in [number for number, hook in hooks.items() if isinstance(hook, RopeHook)]:
+            del hooks[number]
+
+
+def given_to(args: Any, kwargs: Any) -> dict[str, Any]:
+    """The arguments of a rotary module's `forward` by name."""
+    return dict(zip(("x", "position_ids", "layer_type"), args, strict=False)) | kwargs
 
 
 @dataclass(eq=False)
 class Turning(RopeHook):
     """Behind a rotary module's `forward`: the family's answer, with angles of ours.
 
-    A row of positions gets the frequencies of its own length, whatever the other rows hold and
-    whatever was read before: those of `rotation` up to `switch` tokens, then those of `beyond`, or
-    of `at_length`, which is `rotation_of` a length. `places` has the feature at each place of cos,
-    `axes` the axis of each feature.
+    A row of positions gets the frequencies of its own length: those of `rotation` up to `switch`
+    tokens, then those of `beyond`, or of `at_length`, which is `rotation_of` a length. `places` has
+    the feature at each place of cos, `axes` the axis of each feature.
     """
 
     kind: str | None
@@ -268,7 +234,7 @@ class Turning(RopeHook):
 
     def __call__(self, module: Any, args: Any, kwargs: Any, found: Any) -> Any:
         """In place of what the module answered for positions `[rows, n]` or `[axes, rows, n]`."""
-        given = dict(zip(("x", "position_ids", "layer_type"), args, strict=False)) | kwargs
+        given = given_to(args, kwargs)
         if given.get("layer_type") != self.kind:
             return found
         positions = given["position_ids"]
@@ -315,6 +281,5 @@ class InFloat32(RopeHook):
 
     def __call__(self, module: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The arguments with a float32 `x`, of which only device and dtype count."""
-        if args:
-            return (args[0].new_empty(0, dtype=torch.float32), *args[1:]), kwargs
-        return args, kwargs | {"x": kwargs["x"].new_empty(0, dtype=torch.float32)}
+        given = given_to(args, kwargs)
+        return (), given | {"x": given["x"].new_empty(0, dtype=torch.float32)}

@@ -11,15 +11,11 @@ from resonance_vllm.files import user_path
 
 logger = logging.getLogger(__name__)
 
-_ONE_OF_EACH = ("config.json", "adapter_config.json", "tokenizer_config.json")
-"""Files of which a checkpoint, an adapter or a tokenizer has one."""
-
 
 def read_config(path: str, revision: str | None = None) -> Any:
     """The config of a checkpoint folder or hub model, as transformers' class for it reads it.
 
-    A dictionary, the content of config.json, where transformers does not know the model type; that
-    is logged.
+    Where transformers does not know the model type, it is the content of config.json.
 
     Raises:
         SettingError: there is no such folder.
@@ -29,17 +25,13 @@ def read_config(path: str, revision: str | None = None) -> Any:
     refuse_missing_folder(path, "model")
     import transformers
 
-    folder = user_path(path)
-    local = folder.is_dir()
-    name = str(folder) if local else path
-    if local and not (folder / "config.json").is_file():
-        raise RopeConfigError(f"model: {folder} holds no config.json; give a checkpoint")
+    local = user_path(path).is_dir()
+    name = str(user_path(path)) if local else path
     try:
         content, _ = transformers.PreTrainedConfig.get_config_dict(name, revision=revision)
         kind = content.get("model_type")
         if kind not in transformers.CONFIG_MAPPING:
-            version = transformers.__version__
-            logger.warning("%s: transformers %s does not know model type %r", path, version, kind)
+            logger.warning("%s: transformers does not know model type %r", path, kind)
             return dict(content)
         # it warns of types and keys that it does not know, which may be ours
         logging.getLogger("transformers.modeling_rope_utils").setLevel(logging.ERROR)
@@ -48,19 +40,12 @@ def read_config(path: str, revision: str | None = None) -> Any:
         reason = reason_of(error)
         if local:
             raise RopeConfigError(f"config.json of {path}: cannot be read: {reason}") from error
-        raise OSError(
-            f"model: there is no folder {shown(path)}, and the hub gives no such model: {reason}"
-        ) from error
+        raise OSError(f"model: no folder {shown(path)}, and none on the hub: {reason}") from error
 
 
 @contextmanager
 def loading(path: str) -> Iterator[None]:
-    """Errors of transformers on a folder that is no model, which are of many kinds, as one.
-
-    Raises:
-        SettingError: there is no such folder.
-        UserError: names the folder and gives transformers' reason.
-    """
+    """Errors of transformers on a folder that is no model, of many kinds, as a `UserError`."""
     refuse_missing_folder(path, "model")
     try:
         yield
@@ -71,11 +56,7 @@ def loading(path: str) -> Iterator[None]:
 
 
 def refuse_missing_folder(name: str | Path, field: str) -> None:
-    """Refuse a name that can only be a folder's, such as `./model`, where there is none.
-
-    Raises:
-        SettingError: names the `field`.
-    """
+    """A name that can only be a folder's, such as `./model`, where there is none: SettingError."""
     name = str(name)
     is_path = name.startswith((".", "/", "~")) or name.count("/") > 1
     if is_path and not user_path(name).exists():
@@ -85,15 +66,12 @@ def refuse_missing_folder(name: str | Path, field: str) -> None:
 def hub_commit(repo: str, revision: str | None) -> tuple[str, Path | None]:
     """The commit that a hub name means, and the folder of its snapshot if it is on this machine.
 
-    Asks the hub, so that a moved branch is noticed; without a connection the snapshot on this
-    machine is taken.
-
-    Raises:
-        OSError: the hub's own error, where the cache does not have it either.
+    Without a connection the snapshot on this machine counts; without one either, it is an OSError.
     """
     from huggingface_hub import HfApi, try_to_load_from_cache
 
-    found = (try_to_load_from_cache(repo, name, revision=revision) for name in _ONE_OF_EACH)
+    names = ("config.json", "adapter_config.json", "tokenizer_config.json")
+    found = (try_to_load_from_cache(repo, name, revision=revision) for name in names)
     snapshot = next((Path(each).parent for each in found if isinstance(each, str)), None)
     try:
         commit = str(HfApi().model_info(repo, revision=revision).sha)

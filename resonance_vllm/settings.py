@@ -1,6 +1,6 @@
 """Typed models of settings; pydantic's messages, a line for each field that is wrong."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -14,10 +14,8 @@ Model = TypeVar("Model", bound=BaseModel)
 class Settings(BaseModel):
     """Base of everything that users write for us: frozen, strictly typed, no unknown keys.
 
-    Strict means that text is no number and 1 no truth value; an integer stands for a float, and
-    where a tuple is meant a list may be written (`Field(strict=False)` on such a field). A
-    validator of one field raises a `ValueError` without its name; one of the model a `UserError`
-    that begins with the name of a field.
+    A tuple that may be written as a list has `Field(strict=False)`. A validator of one field raises
+    a `ValueError` without its name; one of the model a `UserError` that begins with a field's name.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
@@ -39,11 +37,7 @@ class Settings(BaseModel):
         Raises:
             SettingError: there is no such field, or the value is not allowed.
         """
-        fields = type(self).model_fields
-        written = {
-            fields[name].alias or name: getattr(self, name) for name in self.model_fields_set
-        }
-        return read(type(self), {**written, **changes})
+        return read(type(self), {**self.model_dump(exclude_unset=True, by_alias=True), **changes})
 
 
 def field_names(model: type[BaseModel]) -> list[str]:
@@ -65,12 +59,9 @@ def read(
         raise error("\n".join(_lines(wrong, content, where))) from None
 
 
-Place = tuple[int | str, ...]
-
-
 def _lines(wrong: ValidationError, content: object, where: str) -> Iterator[str]:
     """What is wrong, a line for each field; of a union, the member that got farthest."""
-    found: dict[Place, list[ErrorDetails]] = {}
+    found: dict[tuple[int | str, ...], list[ErrorDetails]] = {}
     for problem in wrong.errors(include_url=False):
         found.setdefault(_place(problem, content), []).append(problem)
     for place, problems in found.items():
@@ -82,10 +73,10 @@ def _lines(wrong: ValidationError, content: object, where: str) -> Iterator[str]
         if ours:  # each line begins with a field of this place
             yield from (f"{start}.{line}" if start else line for line in str(ours[0]).split("\n"))
         else:
-            yield ": ".join([start] * bool(start) + [_said(problems)])
+            yield ": ".join([start] * bool(start) + [_said(problems[0])])
 
 
-def _place(problem: ErrorDetails, content: object) -> Place:
+def _place(problem: ErrorDetails, content: object) -> tuple[int | str, ...]:
     """Keys that lead to a problem; pydantic puts the names of a union's members between them."""
     kept: list[int | str] = []
     for part in problem["loc"]:
@@ -93,18 +84,15 @@ def _place(problem: ErrorDetails, content: object) -> Place:
         if inside or (isinstance(content, list | tuple) and isinstance(part, int)):
             content = content[part]  # type: ignore[index]
             kept.append(part)
-    # absent keys: one that is missing, and one whose default does not fit another key
-    absent = problem["type"] == "missing" or (problem["type"] == "order" and not kept)
-    return (*kept, *problem["loc"][-1:]) if absent else tuple(kept)
+    return (*kept, *problem["loc"][-1:]) if problem["type"] == "missing" else tuple(kept)
 
 
-def _said(problems: Sequence[ErrorDetails]) -> str:
-    """The messages of pydantic with the given value, or the words of a validator of ours."""
-    first = problems[0]
-    if first["type"] == "missing":
+def _said(problem: ErrorDetails) -> str:
+    """The message of pydantic with the given value, or the words of a validator of ours."""
+    if problem["type"] == "missing":
         return "missing"
-    kinds = {each["type"] for each in problems}
-    said = [str(e["ctx"]["error"]) if e["type"] == "value_error" else e["msg"] for e in problems]
-    value = first["input"]
-    quoted = kinds != {"value_error"} and not isinstance(value, Mapping | list | tuple)
-    return " or ".join(dict.fromkeys(said)) + (f" ({shown(value)} given)" if quoted else "")
+    if problem["type"] == "value_error":
+        return str(problem["ctx"]["error"])
+    value = problem["input"]
+    given = "" if isinstance(value, Mapping | list | tuple) else f" ({shown(value)} given)"
+    return problem["msg"] + given

@@ -1,8 +1,4 @@
-"""The one comparison of what a rotary module turns by with what was asked, for both libraries.
-
-The same rules count for stock types and for ours: frequencies, number of features, attention
-factor. Torch is imported where it is needed.
-"""
+"""The one comparison of what a rotary module turns by with what was asked, for both libraries."""
 
 import math
 from dataclasses import dataclass
@@ -21,12 +17,7 @@ class Turns(NamedTuple):
 
     inv_freq: Tensor
     attention_factor: float
-
-    def __str__(self) -> str:
-        """For a message."""
-        found, scale = self
-        span = f"{found.max():.4g} to {found.min():.4g}"
-        return f"{len(found)} frequencies from {span} radians a token, attention factor {scale:.4g}"
+    exact_phase: bool = False
 
 
 @dataclass(frozen=True)
@@ -34,33 +25,35 @@ class RotaryReport:
     """The rotation of one module, of one layer type where it has several.
 
     Attributes:
-        module: its name in the model, `model.rotary_emb`.
+        name: of the module in the model, `model.rotary_emb`.
         layer_type: as transformers names it; None where the module has one rotation.
         inv_freq: radians a token as the module holds them, one a feature; 0 where one stands still.
         attention_factor: what cos and sin are multiplied by.
         exact_phase: whether the angle is taken from `position mod period`.
     """
 
-    module: str
+    name: str
     layer_type: str | None
     inv_freq: tuple[float, ...]
     attention_factor: float
     exact_phase: bool = False
 
+    @classmethod
+    def of(cls, name: str, layer_type: str | None, turns: Turns) -> "RotaryReport":
+        """The report of what a module turns by."""
+        return cls(name, layer_type, tuple(turns.inv_freq.tolist()), *turns[1:])
+
     @property
     def turns(self) -> Turns:
-        """Frequencies, float64, and attention factor."""
+        """The same with frequencies as float64."""
         import torch
 
-        return Turns(torch.tensor(self.inv_freq, dtype=torch.float64), self.attention_factor)
+        inv_freq = torch.tensor(self.inv_freq, dtype=torch.float64)
+        return Turns(inv_freq, self.attention_factor, self.exact_phase)
 
 
 def differences(held: Turns, asked: Turns, *, close: float = CLOSE) -> list[str]:
-    """How a rotation differs from the one that was asked for, within a relative tolerance.
-
-    Returns:
-        Clauses of a sentence; none where they are the same.
-    """
+    """Clauses about how frequencies and attention factor differ, within a relative tolerance."""
     wrong = []
     found, expected = (each.inv_freq.detach().cpu().double() for each in (held, asked))
     if len(found) != len(expected):
@@ -74,10 +67,9 @@ def differences(held: Turns, asked: Turns, *, close: float = CLOSE) -> list[str]
 
 
 def other_numbers(model: Any, other: Any) -> list[tuple[Any, str, float, str]]:
-    """Numbers that the modules of two models hold and that differ, rotary ones aside.
+    """Numbers that the modules of two models hold and that differ, as DeepSeek's softmax scale.
 
-    Model code scales its softmax by such (DeepSeek). Module, attribute, value in the other model,
-    and all of it in words.
+    Module, attribute, value in the other model, and all of it in words; rotary modules aside.
     """
     found, others = [], dict(other.named_modules())
     for name, module in model.named_modules():
@@ -88,11 +80,7 @@ def other_numbers(model: Any, other: Any) -> list[tuple[Any, str, float, str]]:
     return found
 
 
-def refusal(
-    spec: RopeSpec, where: str, wrong: list[str], held: object, allowed: str
-) -> RopeConfigError:
-    """The error for a module (`where`) that does not turn as requested, with what can be done."""
-    return RopeConfigError(
-        f"rope_type: {spec.rope_type!r} is not what {where} turns by: {'; '.join(wrong)}; it holds "
-        f"{held}; allowed: {allowed}"
-    )
+def refusal(spec: RopeSpec, where: str, wrong: list[str]) -> RopeConfigError:
+    """The error for a module (`where`) that does not turn as requested."""
+    clauses = "; ".join(wrong)
+    return RopeConfigError(f"rope_type: {spec.rope_type!r} is not what {where} turns by: {clauses}")

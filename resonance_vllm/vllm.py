@@ -1,11 +1,10 @@
 """vLLM general plugin: our rope types in every process of the engine, and their exchange.
 
-vLLM has no extension point for rope types. It calls `register` in each of its processes before a
-model file is imported; there `get_rope` and `initialize_model` are wrapped. Model files copy RoPE
-dictionaries, pick keys from them and decide by the names of types (DeepSeek's softmax scale). So
-while a model is built its config shows a type of vLLM's own, and the base in it is a `TaggedBase`,
-a float that knows our settings: whatever dictionary a model file makes for `get_rope`, it has the
-base. Afterwards every rotary module is compared with what was asked.
+vLLM calls `register` in each of its processes before a model file is imported; there `get_rope` and
+`initialize_model` are wrapped. Model files copy RoPE dictionaries, pick keys from them and decide
+by the names of types (DeepSeek's softmax scale). So while a model is built its config shows a type
+of vLLM's own, and the base in it is a `TaggedBase`, a float that knows our settings: whatever
+dictionary a model file makes for `get_rope`, it has the base. Then every module is compared.
 """
 
 import contextlib
@@ -15,6 +14,7 @@ import functools
 import importlib
 import inspect
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
@@ -23,26 +23,25 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from resonance_vllm.config import COMPARED, ModelPositions, length_limit
-from resonance_vllm.core.frequencies import base_frequencies, formula, rotation
-from resonance_vllm.core.phase import cos_sin_table
-from resonance_vllm.core.spec import LENGTH, OWN_TYPES, RESONANCE, RopeSpec, RopeType
-from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.positions import (
+from resonance_vllm.config import (
+    COMPARED,
+    ModelPositions,
     by_layer,
+    length_limit,
     model_keys,
     of_present_layers,
     unscaled_type,
     windowed,
 )
+from resonance_vllm.core.frequencies import base_frequencies, formula, rotation
+from resonance_vllm.core.phase import cos_sin_table
+from resonance_vllm.core.spec import LENGTH, OWN_TYPES, RESONANCE, RopeSpec, RopeType
+from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.verify import CLOSE, Turns, differences, refusal
-from resonance_vllm.vllm_held import Given, held_turns, rotary_modules, table_of
 
 # Named after the package, below vLLM's own logger: that one has a handler in every process.
 logger = logging.getLogger("vllm.resonance_vllm")
 
-_ROPE = "vllm.model_executor.layers.rotary_embedding"
-_LOADER = "vllm.model_executor.model_loader.utils"
 _YARN = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor", "truncate")
 # With these a scaled type that a model file names itself is plain RoPE.
 _NEUTRAL = {"factor": 1.0, "beta_fast": 32.0, "beta_slow": 1.0}
@@ -51,14 +50,13 @@ _OF_VLLM = ("type", "rope_dim", "short_mscale", "long_mscale")
 _SHARE = "partial_rotary_factor"
 _AXES = "mrope_section"
 """Key of models whose positions have several axes."""
-_CHECK = "the --hf-overrides that `leval-harness check MODEL --rope ...` prints"
 
 Wrapped = Callable[..., Any]
 
 
 @functools.cache
 def register() -> None:
-    """Make our rope types known to vLLM in this process; calling it again changes nothing.
+    """Make our rope types known to vLLM in this process.
 
     A vLLM without the functions that are wrapped refuses our types as unknown, and these alone.
     """
@@ -67,8 +65,9 @@ def register() -> None:
     try:
         core = importlib.import_module("vllm.v1.engine.core").EngineCore
         core.collective_rpc = _wrap_collective_rpc(core.collective_rpc)
-        _put(_ROPE, "get_rope", _wrap_get_rope)
-        _put(_LOADER, "initialize_model", _wrap_initialize_model)
+        _put("vllm.model_executor.layers.rotary_embedding", "get_rope", _wrap_get_rope)
+        loader = "vllm.model_executor.model_loader.utils"
+        _put(loader, "initialize_model", _wrap_initialize_model)
     except (ImportError, AttributeError) as error:
         logger.warning("this vLLM is unknown to resonance_vllm and runs without it: %s", error)
         return
@@ -104,9 +103,6 @@ def asked_of(rope: Mapping[str, Any], shipped: Mapping[str, Any], length: int) -
     """The settings in a dictionary, with the frequencies of a served length in tokens.
 
     What is the model's own in the shipped dictionary stays, for vLLM replaces the whole.
-
-    Raises:
-        RopeConfigError: a key is unknown or missing, a value is not allowed, or vLLM cannot run it.
     """
     own = {"rope_type", *RopeType.read(rope.get("rope_type")).method.key_names()}
     spec = RopeSpec.from_dict(
@@ -128,7 +124,8 @@ def asked_by(model: Any) -> dict[str | None, Asked]:
     if model.hf_config is not text and any(map(is_ours, by_layer(model.hf_config).values())):
         raise RopeConfigError(
             f"rope_parameters: they stand at the top of a config of model_type "
-            f"{model.hf_config.model_type!r}, which nests its language model; allowed: {_CHECK}"
+            f"{model.hf_config.model_type!r}, which nests its language model; allowed: the "
+            "--hf-overrides that `leval-harness check MODEL --rope ...` prints"
         )
     if any(map(is_ours, ropes.values())):
         ropes = {kind: rope for kind, rope in ropes.items() if is_ours(rope)}
@@ -227,10 +224,9 @@ def resonance_yarn() -> Any:
 
         def _compute_cos_sin_cache(self) -> torch.Tensor:
             """The table, float32 `[rows, rotary_dim]`: cos of every feature, then sin."""
-            made = formula(self.spec, self.rotary_dim)
-            self.resonance = Given(self.spec, made, self.spec.method.scale())
-            device = torch.get_default_device()
-            return cos_sin_table(made, self.resonance.scale, self.rows, device=device)
+            made, scale = formula(self.spec, self.rotary_dim), self.spec.method.scale()
+            self.resonance = Turns(made.inv_freq, scale, made.exact)
+            return cos_sin_table(made, scale, self.rows, device=torch.get_default_device())
 
     return ResonanceYaRNScalingRotaryEmbedding
 
@@ -286,7 +282,6 @@ def _own_rope(original: Wrapped, given: dict[str, Any]) -> Any:
             _ROPE_DICT[key] = _yarn(given, base, rows)
         else:
             _ROPE_DICT[key] = _changed(original(**given), base, rows)
-        logger.info("rope_type %s: %d positions in the table", base.spec.rope_type, rows)
     return _ROPE_DICT[key]
 
 
@@ -309,11 +304,47 @@ def _changed(module: Any, base: TaggedBase, rows: int) -> Any:
     setattr(module, name, table)
     if getattr(module, f"{name}_bf16", None) is not None:
         setattr(module, f"{name}_bf16", table.to(torch.bfloat16))
-    module.base, module.resonance = float(module.base), Given(base.spec, made, scale)
+    module.base, module.resonance = float(module.base), Turns(made.inv_freq, scale, made.exact)
     return module
 
 
 # What was built.
+
+
+def table_of(module: Any) -> tuple[str, torch.Tensor]:
+    """The buffer of a module that holds cos and sin by position, and its name."""
+    for name, buffer in module.named_buffers(recurse=False):
+        if name.endswith("cos_sin_cache") and buffer.ndim == 2 and buffer.is_floating_point():
+            return name, buffer
+    raise RopeConfigError(
+        f"rope_type: vLLM's {type(module).__name__} has no table of cos and sin by position"
+    )
+
+
+def held_turns(module: Any) -> Turns:
+    """What a module turns by, read from the second row of its table; frequencies are float64."""
+    _, table = table_of(module)
+    first = 0
+    if getattr(module, "use_long_rope", False):  # that of long sequences is behind the other one
+        first = min(int(module.original_max_position_embeddings), len(table) // 2)
+    cos, sin = table[first : first + 2].double().cpu().chunk(2, dim=-1)
+    return Turns(torch.atan2(sin[1], cos[1]), float(cos[0].max()))
+
+
+def rotary_modules(model: nn.Module, config: Any) -> Iterator[tuple[str, str | None, Any]]:
+    """Name, layer type and module of every rotary module of a model's text part, by each name.
+
+    The layer type is as transformers names it; None where the config has none.
+    """
+    whole: Any = model
+    text = whole.get_language_model() if hasattr(whole, "get_language_model") else model
+    prefix = next((name for name, module in model.named_modules() if module is text), "")
+    kinds = getattr(config, "layer_types", None) or []
+    for name, module in text.named_modules(prefix=prefix, remove_duplicate=False):
+        if "RotaryEmbedding" in type(module).__name__:
+            index = re.search(r"\.(\d+)\.", name)
+            known = index is not None and int(index[1]) < len(kinds)
+            yield name, str(kinds[int(index[1])]) if known and index else None, module
 
 
 def _wrap_initialize_model(original: Wrapped) -> Wrapped:
@@ -356,7 +387,7 @@ def _verify(model: nn.Module, config: Any, asked: Mapping[str | None, Asked]) ->
     reached = False
     for name, kind, module in rotary_modules(model, config):
         wanted = asked.get(kind, asked.get(None))
-        given: Given | None = getattr(module, "resonance", None)
+        given: Turns | None = getattr(module, "resonance", None)
         if given is None and (wanted is None or windowed(kind)):
             continue  # keeps a rotation of its own
         reached, held = True, held_turns(module)
@@ -366,16 +397,12 @@ def _verify(model: nn.Module, config: Any, asked: Mapping[str | None, Asked]) ->
         elif given is None:
             wrong = _stock_differs(module, held, wanted, unscaled_type(config, kind), close)
         else:
-            wrong = differences(held, Turns(given.rotation.inv_freq, given.scale), close=close)
+            wrong = differences(held, given, close=close)
         if wrong:
             where = f"{name} ({type(module).__name__}) in vLLM"
-            allowed = "transformers (hf-long), or models whose code in vLLM reads rope_parameters"
-            raise refusal(next(iter(asked.values())).spec, where, wrong, held, allowed)
+            raise refusal(next(iter(asked.values())).spec, where, wrong)
     if not reached:
-        raise RopeConfigError(
-            f"rope_type: it reached no module: {type(model).__name__} has no rotary position "
-            "embeddings in vLLM"
-        )
+        raise RopeConfigError(f"rope_type: {type(model).__name__} has no rotary module in vLLM")
 
 
 def _stock_differs(module: Any, held: Turns, asked: Asked, plain: str, close: float) -> list[str]:
@@ -416,11 +443,13 @@ class RopeWorker:
         Raises:
             RopeConfigError: the settings are wrong, or only a new engine can have them.
         """
-        from resonance_vllm.check import plugin_problem
         from resonance_vllm.vllm_exchange import exchange
 
         if not register.cache_info().currsize:
-            raise RopeConfigError(f"set_rope: vLLM did not load the plugin: {plugin_problem()}")
+            raise RopeConfigError(
+                "set_rope: vLLM did not load the plugin resonance_rope; name it in VLLM_PLUGINS or "
+                "install leval-harness again"
+            )
         reports = exchange(self.get_model(), self.vllm_config, rope)
         return [dataclasses.asdict(each) for each in reports]
 

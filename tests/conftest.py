@@ -149,17 +149,11 @@ def _answers(url: str) -> bool:
 def without_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where vLLM is not installed: a process of it for each question takes half a minute."""
     import resonance_vllm.check
-    from resonance_vllm.errors import RopeConfigError
 
     seen = resonance_vllm.check.installed
     monkeypatch.setattr(
         resonance_vllm.check, "installed", lambda library: library != "vllm" and seen(library)
     )
-
-    def not_asked(*_: object, **__: object) -> None:
-        raise RopeConfigError("vLLM is not asked in this test")
-
-    monkeypatch.setattr("resonance_vllm.check.vllm_report", not_asked)
 
 
 @pytest.fixture(scope="session")

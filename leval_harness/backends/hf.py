@@ -13,10 +13,10 @@ from transformers.quantizers import AutoQuantizationConfig
 
 from leval_harness.backends.registry import CannotExchange
 from resonance_vllm import hf
+from resonance_vllm.config import by_layer
 from resonance_vllm.core.spec import LENGTH
 from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.hub import loading
-from resonance_vllm.positions import by_layer
 
 _OF_LOADING = {"dtype", "quantization_config"}
 """Arguments of `from_pretrained` that a config has as well."""

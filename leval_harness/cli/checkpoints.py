@@ -56,10 +56,6 @@ def check(
         click.echo(f"Shipped\n  {_shipped(positions)}")
         for library, title in TITLES.items():
             click.echo("\n".join([title, *_lines(facts[library])]))
-        if len(set(libraries)) == len(TITLES):
-            click.echo("Disagreements")
-            for line in facts["disagreements"] or ["none"]:
-                click.echo(f"  {line}")
     refused = facts["transformers"].get("refused")
     if rope is not None and refused:
         raise SettingError(f"rope_type: transformers refuses {rope.rope_type!r}: {refused}")

@@ -20,16 +20,13 @@ GROUPS = {
     "Results": {
         "table": ("results", "Tables of what came out: Markdown, LaTeX, HTML, CSV, JSON."),
         "page": ("results", "A leaderboard page with figures that opens from disk."),
-        "score": ("documents", "Score answers in L-Eval's published format."),
+        "score": ("score", "Score answers in L-Eval's published format."),
     },
-    "RoPE methods": {
+    "RoPE methods and models": {
         "rope": ("rope", "What a method does to every feature: frequencies and gaps."),
         "check": ("checkpoints", "What a model will really run with, before it runs."),
         "export": ("checkpoints", "A checkpoint that stock transformers and vLLM run as it is."),
-    },
-    "Models and data": {
         "model": ("checkpoints", "Prepare a small real model to begin with."),
-        "data": ("documents", "Fetch or verify the documents of the tasks."),
     },
     "Train": {
         "posgen": ("training", "Train small models short and test them long."),

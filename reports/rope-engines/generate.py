@@ -1,6 +1,6 @@
-"""Write `rope_vectors.json`: `PYTHONPATH=tests/shared python reports/rope-engines/generate.py`.
+"""Write `rope_vectors.json`: `python reports/rope-engines/generate.py`.
 
-The numbers are those of the closed forms of the tests, which share no line with the product.
+The numbers are those of `closed_forms.py`, which shares no line with the product.
 """
 
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cases import ALPHA, SOURCES, Case, cases
-from vectors.closed_forms import angle, attention_factor, rotation
+from closed_forms import angle, attention_factor, rotation
 
 FILE = Path(__file__).with_name("rope_vectors.json")
 VERSION = 1

@@ -14,20 +14,13 @@ from resonance_vllm.core.method import MOST_TOKENS, Method
 from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.errors import RopeConfigError, not_allowed
 
-MOST_DIMENSIONS = 1024
-"""Of a head; the largest published ones have 512. The gaps of a million would need terabytes."""
-
 
 @dataclass(frozen=True)
 class Rotation:
-    """What every feature of a module turns by.
+    """What every feature of a module turns by: radians a token, float64 `[features]`.
 
-    A feature with a period turns by the exact phase `2 pi (position mod period) / period`, one
-    without (0) by `position * inv_freq`.
-
-    Attributes:
-        inv_freq: radians a token, float64 `[features]`.
-        periods: tokens, int64 `[features]`; 0 without an exact phase.
+    A feature with a period (tokens, int64 `[features]`) turns by the exact phase
+    `2 pi (position mod period) / period`, one without (0) by `position * inv_freq`.
     """
 
     inv_freq: Tensor
@@ -50,16 +43,10 @@ class Rotation:
 
 
 def base_frequencies(method: Method, plain: Tensor, seq_len: int | None = None) -> Tensor:
-    """Frequencies of a method on a module, by its formula.
+    """Frequencies of a method on a module by its formula, float64 `[features]` on the CPU.
 
-    Args:
-        method: without Resonance.
-        plain: what the module's library computes for it, `[features]`, which says how many features
-            there are and which stand still: those have 0.
-        seq_len: current length in tokens, for methods that follow it.
-
-    Returns:
-        Radians a token, float64 `[features]` on the CPU.
+    `plain` is what the module's library computes for it, `[features]`: it says how many there are,
+    and which stand still, by 0.
     """
     turns = plain.detach().to("cpu") > 0
     return method.frequencies(2 * len(turns), seq_len) * turns
@@ -69,11 +56,8 @@ def rotation(spec: RopeSpec, base: Tensor) -> Rotation:
     """What a module turns by whose base method has the frequencies `base`.
 
     Without Resonance that is `base` itself. With it each wavelength is the nearest integer
-    (Algorithm 1 of arXiv 2403.00071); a feature that stands still goes on doing so.
-
-    Raises:
-        TypeError: `base` is not float64; at long wavelengths float32 rounds to a neighbouring
-            integer.
+    (Algorithm 1 of arXiv 2403.00071); a feature that stands still goes on doing so. A `base` that
+    is not float64 is a TypeError: float32 rounds long wavelengths to a neighbouring integer.
     """
     if base.dtype != torch.float64:
         raise TypeError(f"inv_freq: {base.dtype} given; rounding needs float64")
@@ -88,14 +72,10 @@ def rotation(spec: RopeSpec, base: Tensor) -> Rotation:
 def formula(spec: RopeSpec, dim: int, seq_len: int | None = None) -> Rotation:
     """The rotation in closed form, for no particular model.
 
-    Raises:
-        RopeConfigError: `dim` is odd or does not fit, `seq_len` is no length, or the method lacks a
-            setting.
+    A RopeConfigError says that `dim` or `seq_len` does not fit, or the method lacks a setting.
     """
-    if dim % 2 or not 2 <= dim <= MOST_DIMENSIONS:
-        raise RopeConfigError(
-            f"dim: {dim} is not allowed; allowed: an even number from 2 to {MOST_DIMENSIONS}"
-        )
+    if dim % 2 or dim < 2:
+        raise RopeConfigError(not_allowed("dim", dim, "an even number from 2 on"))
     if seq_len is not None and seq_len < 1:
         raise RopeConfigError(not_allowed("seq_len", seq_len, "at least 1"))
     return rotation(spec, spec.method.frequencies(dim, seq_len))

@@ -1,8 +1,7 @@
 """Methods that change the position at which a query meets a key, not only the frequencies.
 
-With plain RoPE a query at position `i` meets a key at `j` at the distance `i - j`. A position map
-divides the keys before a query into parts and gives each part positions of its own, so that no
-distance is longer than those of training. Attention over all parts is one softmax.
+A position map divides the keys before a query into parts and gives each part positions of its own,
+so that no distance is longer than those of training. Attention over all parts is one softmax.
 """
 
 from collections.abc import Callable
@@ -27,14 +26,13 @@ class Part(NamedTuple):
     """The keys at positions `first(i) <= j < end(i)`, which a query at `i` meets in one way.
 
     The distance is `query(i) - key(j)`. Functions are of integers `[...]`; `first` and `end` do not
-    decrease from one query to the next. None stands for the position itself as `query` and `key`,
-    for 0 as `first`, for `i + 1` as `end`.
+    decrease from one query to the next.
     """
 
-    query: Positions | None = None
-    key: Positions | None = None
-    first: Positions | None = None
-    end: Positions | None = None
+    query: Positions = lambda at: at
+    key: Positions = lambda at: at
+    first: Positions = lambda at: at * 0
+    end: Positions = lambda at: at + 1
 
 
 class MappedMethod(ScaledMethod):
@@ -51,8 +49,7 @@ class MappedMethod(ScaledMethod):
     def refusal(self, why: str) -> RopeConfigError:
         """The error of a place where positions cannot be moved, with a sentence about it."""
         return RopeConfigError(
-            f"rope_type: {self.name!r} moves the positions of keys: {why}; allowed: the backends "
-            "hf and hf-long, or a method that changes frequencies alone"
+            f"rope_type: {self.name!r}: {why}; allowed: the backends hf and hf-long"
         )
 
     def for_vllm(self, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -88,20 +85,14 @@ class SelfExtend(MappedMethod):
         """`G` in tokens."""
         return self.group_size or self._smallest_group()
 
-    @property
-    def _longest(self) -> int:
-        return self.length_limit(self.original_max_position_embeddings)
-
     def _distance(self, group: int) -> int:
         """The longest distance with groups of a size."""
-        return (self._longest - 1) // group + self.window - self.window // group
+        longest = self.length_limit(self.original_max_position_embeddings) - 1
+        return longest // group + self.window - self.window // group
 
     def _smallest_group(self) -> int:
-        # With fewer tokens the distance is too long; one group of all tokens leaves W.
-        near = self.original_max_position_embeddings - self.window
-        fewest = max(1, (self._longest - 1 - self.window) // near)
         original = self.original_max_position_embeddings
-        return next(group for group in count(fewest) if self._distance(group) < original)
+        return next(group for group in count(1) if self._distance(group) < original)
 
     @model_validator(mode="after")
     def _covers(self) -> Self:
@@ -112,8 +103,7 @@ class SelfExtend(MappedMethod):
         if longest >= original:
             raise RopeConfigError(
                 f"group_size: {self.group} leaves distances of up to {longest} tokens at factor "
-                f"{self.factor:g}; allowed: {self._smallest_group()}, which keeps them below "
-                f"{original}, and larger ones"
+                f"{self.factor:g}; allowed: from {self._smallest_group()} on"
             )
         return self
 
@@ -133,9 +123,7 @@ class SelfExtend(MappedMethod):
 
 
 class DualChunk(MappedMethod):
-    """Dual Chunk Attention (An et al. 2024, arXiv 2402.17463): positions within chunks.
-
-    Keys stand at their places within chunks of `C` tokens.
+    """Dual Chunk Attention (An et al. 2024, arXiv 2402.17463): keys stand within chunks of `C`.
 
     A query is at its own distance from the keys of its chunk, at `min(i mod C + C, L-1) - j mod C`
     from those of the chunk before, and at `L - 1 - j mod C` from all earlier ones.
@@ -155,8 +143,7 @@ class DualChunk(MappedMethod):
         original = self.original_max_position_embeddings
         if not original <= 2 * self.chunk < 2 * original:
             raise RopeConfigError(
-                f"chunk_size: {self.chunk} is not allowed; allowed: below {original} and at least "
-                "half of it"
+                f"chunk_size: {self.chunk} is not below {original} and at least half of it"
             )
         return self
 

@@ -7,8 +7,7 @@ token; its wavelength is `2*pi/frequency` tokens. Torch is imported where someth
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator, Field
 
 from resonance_vllm.settings import Settings
 
@@ -23,24 +22,10 @@ _WHOLE = BeforeValidator(lambda v: int(v) if isinstance(v, float) and v.is_integ
 # Up to here a float64 holds every integer.
 MOST_TOKENS = 2**53
 Tokens = Annotated[int, _WHOLE, Field(ge=1, le=MOST_TOKENS)]
-LONGEST_FACTOR = 1e6
-# A longer extension is a slip of the hand, and no length that a machine could hold.
-Extension = Annotated[float, Field(ge=1, le=LONGEST_FACTOR)]
+Extension = Annotated[float, Field(ge=1, le=1e6)]
 Positive = Annotated[float, Field(gt=0)]
 TrainedLength = Annotated[Tokens, Field(examples=[4096], description="Trained length L in tokens.")]
 Divisors = Annotated[tuple[Positive, ...], Field(strict=False, min_length=1)]
-
-
-def at_least(lower: str) -> AfterValidator:
-    """Lets a number pass that is not below another key, which the class names before it."""
-
-    def check(value: float, info: ValidationInfo) -> float:
-        low = info.data.get(lower, 0.0)
-        if value < low:
-            raise PydanticCustomError("order", "at least {key}={low}", {"key": lower, "low": low})
-        return value
-
-    return AfterValidator(check)
 
 
 class Method(Settings):
@@ -88,13 +73,8 @@ class Method(Settings):
 
     @property
     def extension(self) -> float | None:
-        """`s`, where the longest sequence has `L * s` tokens."""
+        """`s`; without it an explicit length may exceed the limit, as bare extrapolation."""
         return getattr(self, "factor", None)
-
-    @property
-    def extrapolates(self) -> bool:
-        """Whether an explicit length may exceed the limit, as bare extrapolation."""
-        return getattr(self, "factor", None) is None
 
     @property
     def runs_stock(self) -> bool:
@@ -139,8 +119,7 @@ class Method(Settings):
     def for_vllm(self, parameters: dict[str, Any]) -> dict[str, Any]:
         """`rope_parameters` (complete, ours) with the keys that vLLM knows.
 
-        Raises:
-            RopeConfigError: vLLM cannot run the method, or its own type would leave out a key.
+        A RopeConfigError says that vLLM cannot run the method.
         """
         return parameters
 

@@ -1,14 +1,13 @@
 """The RoPE methods that change frequencies alone, one class each.
 
-A class with a `name`, here or in a module `methods_*.py` beside this one, is a method of both
-libraries, of every command, of sweep configs and of the parametrised tests: all lists are made from
-`resonance_vllm.core.spec.METHODS`.
+A class with a `name`, here or in a module `methods_*.py` beside this one, is a method everywhere:
+all lists are made from `resonance_vllm.core.spec.METHODS`.
 """
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from resonance_vllm.core.method import (
     Divisors,
@@ -18,7 +17,6 @@ from resonance_vllm.core.method import (
     ScaledMethod,
     Tensor,
     TrainedLength,
-    at_least,
     plain_frequencies,
 )
 from resonance_vllm.errors import RopeConfigError
@@ -64,9 +62,7 @@ class NtkAware(ScaledMethod):
 
 
 def ntk_base(base: float, factor: float, dim: int) -> float:
-    """bloc97's base `b*s^(d/(d-2))`; a `dim` below 4 is a RopeConfigError."""
-    if dim < 4:
-        raise RopeConfigError(f"dim: {dim} is not allowed with NTK scaling; allowed: at least 4")
+    """bloc97's base `b*s^(d/(d-2))`, of a `dim` from 4 on."""
     return float(base * factor ** (dim / (dim - 2)))
 
 
@@ -112,13 +108,18 @@ class Yarn(ScaledMethod):
         "dimension", description="By dimension index, as in code, or the paper's gamma."
     )
     beta_slow: Positive = Field(1.0, description="Turns within L below which s applies in full.")
-    beta_fast: Annotated[float, at_least("beta_slow")] = Field(
-        32.0, validate_default=True, description="Turns within L above which s does not apply."
-    )
+    beta_fast: Positive = Field(32.0, description="Turns within L above which s does not apply.")
     truncate: bool = Field(True, description="Round the ramp's two dimensions outward.")
     attention_factor: Positive | None = Field(None, description="Scale of cos, sin. [0.1*ln(s)+1]")
     mscale: Positive | None = Field(None, description="Numerator of the attention factor.")
     mscale_all_dim: Positive | None = Field(None, description="Its denominator.")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        slow, fast = self.beta_slow, self.beta_fast
+        if fast < slow:
+            raise RopeConfigError(f"beta_fast: {fast} is below beta_slow={slow}")
+        return self
 
     @property
     def runs_stock(self) -> bool:
@@ -142,14 +143,14 @@ class Yarn(ScaledMethod):
 
     def _correction_range(self, dim: int) -> tuple[float, float]:
         """Dimension indices between which YaRN's code ramps."""
-        low, high = (self._dimension_with(turns, dim) for turns in (self.beta_fast, self.beta_slow))
+        original, base = self.original_max_position_embeddings, self.rope_theta
+        low, high = (
+            dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base))
+            for turns in (self.beta_fast, self.beta_slow)
+        )
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
         return max(low, 0), min(high, dim - 1)
-
-    def _dimension_with(self, turns: float, dim: int) -> float:
-        original = self.original_max_position_embeddings
-        return dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(self.rope_theta))
 
     def scale(self) -> float:
         if self.attention_factor is not None:
@@ -165,10 +166,7 @@ class Yarn(ScaledMethod):
         if parameters["rope_type"] != self.name:
             return parameters
         if not self.runs_stock:
-            raise RopeConfigError(
-                f"ramp: {self.ramp!r} would be ignored: vLLM runs rope_type 'yarn' itself; "
-                "allowed: resonance_yarn"
-            )
+            raise RopeConfigError("ramp: vLLM's yarn has none; allowed: resonance_yarn")
         # gpt-oss's code reads them unasked
         own = {key: getattr(self, key) for key in ("beta_fast", "beta_slow", "truncate")}
         return {**own, **parameters}
@@ -186,9 +184,16 @@ class Llama3(ScaledMethod):
 
     original_max_position_embeddings: TrainedLength
     low_freq_factor: Positive = Field(examples=[1.0], description="L over it: factor s in full.")
-    high_freq_factor: Annotated[float, at_least("low_freq_factor")] = Field(
+    high_freq_factor: Positive = Field(
         examples=[4.0], description="L over it: no interpolation; at least the low one."
     )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        low, high = self.low_freq_factor, self.high_freq_factor
+        if high < low:
+            raise RopeConfigError(f"high_freq_factor: {high} is below low_freq_factor={low}")
+        return self
 
     def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
         low, high = self.low_freq_factor, self.high_freq_factor
@@ -197,15 +202,10 @@ class Llama3(ScaledMethod):
         kept = ((turns - low) / (high - low)).clamp(0, 1)  # a step where the two are one
         return plain / self.factor * (1 - kept) + plain * kept
 
-    @property
-    def extension(self) -> float | None:
-        return None  # the factor shapes the frequencies and is no ratio of lengths
-
     def length_limit(self, positions: int) -> int:
         # Llama 3.1 has 8,192 * 8 and was trained to 131,072, as its config states.
-        if positions > self.original_max_position_embeddings:
-            return positions
-        return int(self.original_max_position_embeddings * self.factor)
+        longer = positions > self.original_max_position_embeddings
+        return positions if longer else super().length_limit(positions)
 
 
 class LongRope(Method):
@@ -247,8 +247,7 @@ class LongRope(Method):
         divisors = self._divisors(seq_len or 0)
         if len(divisors) != dim // 2:
             raise RopeConfigError(
-                f"short_factor, long_factor: {len(divisors)} numbers given; allowed: {dim // 2}, "
-                "one for each feature"
+                f"short_factor, long_factor: {len(divisors)} numbers given; allowed: {dim // 2}"
             )
         plain = plain_frequencies(self.rope_theta, dim)
         return plain / torch.tensor(divisors, dtype=torch.float64, device="cpu")

@@ -35,20 +35,11 @@ def cos_sin_table(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """The table that serving engines index by position.
+    """The table that serving engines index by position, `[rows, 2 * features]`: cos, then sin.
 
     With an exact phase all features turn in float64. A rotation without any takes the float32 angle
-    `position * inv_freq`, as transformers and vLLM do, so that the two agree to the bit.
-
-    Args:
-        rotation: of the module.
-        scale: attention factor, what cos and sin are multiplied by.
-        rows: positions from 0.
-        dtype: of the table.
-        device: of the table.
-
-    Returns:
-        `[rows, 2 * features]`: cos of every feature, then sin.
+    `position * inv_freq`, as transformers and vLLM do, so that the two agree to the bit. `scale` is
+    the attention factor.
     """
     rotation = rotation.to(device)
     half = len(rotation.periods)

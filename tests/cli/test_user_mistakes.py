@@ -5,9 +5,10 @@ A mistake is tested here once; tests of a part have those that need more than a 
 
 import json
 import shlex
+from contextlib import chdir
 
 import pytest
-from golden_access import RESULTS, inside, run
+from golden_access import RESULTS, run
 
 FINE = """
 rope --method default --head-dim 8 --original 16 --factor 2
@@ -16,7 +17,6 @@ export model --rope yarn:factor=2 --out new
 score --task gsm one.jsonl
 table {results}/posgen
 page {results}/posgen --out new
-data verify sample
 posgen table {results}/posgen_train
 sweep --help
 """
@@ -29,8 +29,6 @@ score --task gsm empty.jsonl
 score --task gsm text.txt
 table empty                                             # no cell.json and no results
 page {results}/posgen --out full                        # give a new folder
-data verify absent                                      # does not exist
-data verify empty                                       # has no coursera.jsonl
 posgen evaluate empty --encoding yarn                   # posgen train
 posgen table empty                                      # posgen train
 nope                                                    # No such command 'nope'
@@ -38,8 +36,8 @@ swep quickstart                                         # Did you mean 'sweep'
 rope                                                    # --method
 rope --method nope                                      # 'nope' is not one of
 rope --method ntk --factor 0.5                          # factor: Input should be gr
-check empty                                             # holds no config.json
-export empty --rope yarn:factor=2 --out new             # holds no config.json
+check empty                                             # cannot be read
+export empty --rope yarn:factor=2 --out new             # cannot be read
 check ./absent/model                                    # there is no folder
 check model --nope                                      # No such option
 check model --rope nope:factor=2                        # unknown type 'nope'
@@ -60,8 +58,10 @@ sweep bad.yaml                                          # is not valid YAML
 sweep text.txt                                          # must be a mapping
 sweep quickstart --dry-run --set method.yarn.factor=2   # did you mean 'methods'
 sweep quickstart --executor nope                        # 'nope' is not one of
+sweep quickstart --json                                 # --json goes with --dry-run
+sweep quickstart --jobs 0                               # 0 is not in the range
+sweep quickstart --dry-run --set seed=x                 # should be a valid integer ('x' given)
 sweep quickstart --dry-run --set models.SmolLM2-135M.path=./absent   # there is no folder
-data fetch                                              # --out
 model nope                                              # 'nope' is not
 posgen train                                            # --out
 posgen train --jobs 0 --out new                         # --jobs
@@ -110,7 +110,7 @@ def ended(tmp_path):
     before = set(tmp_path.iterdir())
 
     def end(line):
-        with inside(tmp_path):
+        with chdir(tmp_path):
             done = run(*shlex.split(line.format(results=RESULTS)))
         assert "Traceback" not in done.err
         if done.code:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from leval_harness.cli import documents as cli
+from leval_harness.cli.score import score as score_command
 from leval_tasks.closed import predictions
 from leval_tasks.closed.catalog import ENTRIES, ClosedTask, marks_in, task_named
 from leval_tasks.closed.task import LEvalClosedTask
@@ -44,7 +44,7 @@ def write(path: Path, *lines: object) -> Path:
 
 
 def scored(task: str, path: Path, *options: str) -> dict[str, Any]:
-    result = CliRunner().invoke(cli.score, ["--task", task, str(path), "--json", *options])
+    result = CliRunner().invoke(score_command, ["--task", task, str(path), "--json", *options])
     assert result.exit_code == 0, (result.output, result.exception)
     return json.loads(result.stdout)
 
@@ -152,7 +152,7 @@ def test_a_thinking_is_opened_within_the_last_hundred_characters_of_a_prompt():
 
 
 def refused(task: ClosedTask, path: Path) -> str:
-    result = CliRunner().invoke(cli.score, ["--task", task.key, str(path)])
+    result = CliRunner().invoke(score_command, ["--task", task.key, str(path)])
     assert isinstance(result.exception, SettingError), (task.key, path, result.output)
     return str(result.exception)
 

@@ -5,9 +5,7 @@ import logging
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from leval_harness.cli import documents as cli
 from leval_tasks import data
 from leval_tasks.closed.catalog import ENTRIES, task_named
 from leval_tasks.errors import DataError
@@ -35,7 +33,7 @@ def test_order_of_sources(tmp_path, monkeypatch):
 
 
 def test_folders_that_cannot_be_used(tmp_path):
-    with pytest.raises(DataError, match=r"data_dir '/nowhere' does not exist.*data fetch"):
+    with pytest.raises(DataError, match=r"data_dir '/nowhere' does not exist.*git clone"):
         data.resolve_source("/nowhere")
     (tmp_path / "f").write_text("")
     with pytest.raises(DataError, match="is no folder"):
@@ -110,15 +108,3 @@ def test_the_sample_is_marked():
     file = data.load(data.resolve_source("sample"), TOEFL)
     assert file.described()["sample"]
     assert list(file.described()["files"].values()) == [file.sha256]
-
-
-def test_verify_takes_a_folder(tmp_path):
-    write(tmp_path, "tpo.jsonl", ROW)
-    write(tmp_path, "codeU.jsonl", ROW)
-    done = CliRunner().invoke(cli.data, ["verify", str(tmp_path), "--json"])
-    states = {row["file"]: (row["ok"], row["state"]) for row in json.loads(done.stdout)}
-    assert done.exit_code == 1
-    assert states == {
-        "tpo.jsonl": (False, "FAILED: not the published file"),
-        "codeU.jsonl": (True, "not known"),
-    }

@@ -20,13 +20,12 @@ from families_models import (
     output,
     shipped_of,
 )
-from families_record import RIGHT, folders, read, settle
+from families_record import RIGHT, folders, said, settle
 from transformers import PreTrainedConfig
 
 from resonance_vllm import hf
-from resonance_vllm.config import ModelPositions
+from resonance_vllm.config import ModelPositions, by_layer
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.positions import by_layer
 
 pytestmark = pytest.mark.hf
 
@@ -44,8 +43,7 @@ def refusal(folder):
     return None
 
 
-NOTES = read("transformers")
-RUNS = [f for f in folders() if (NOTES.get(f.name) or refusal(f) or RIGHT) == RIGHT]
+RUNS = [f for f in folders() if (said("transformers", f) or refusal(f) or RIGHT) == RIGHT]
 every_family_that_runs = pytest.mark.parametrize("family", RUNS, ids=lambda folder: folder.name)
 
 

@@ -7,19 +7,16 @@ methods are frozen (tests/frozen); engines that run families are in `tests/vllm`
 import functools
 
 import pytest
-from families_record import RIGHT, folders, read, settle
+from families_record import RIGHT, folders, said, settle
 from vllm_modules import looked_at
 
-from resonance_vllm.config import ModelPositions, vllm_hf_overrides
+from resonance_vllm.config import ModelPositions, vllm_hf_overrides, windowed
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.positions import windowed
 from resonance_vllm.verify import RotaryReport, differences
 
 SERVED, HOUR = 1024, 3600
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(HOUR)]  # the first test builds for all
-RUNS = [
-    f for f in folders() if {read(one).get(f.name) for one in ("vllm", "transformers")} == {RIGHT}
-]
+RUNS = [f for f in folders() if said("vllm", f) == said("transformers", f) == RIGHT]
 
 
 def resonance(folder):

@@ -12,12 +12,13 @@ import math
 import re
 import tempfile
 from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
 from at_hand import DOCUMENTS
 from golden_access import HERE as GOLDEN
-from golden_access import REPOSITORY, RESULTS, SAMPLE, TASKS, TOKENIZER, fine, inside, run
+from golden_access import REPOSITORY, RESULTS, SAMPLE, TASKS, TOKENIZER, fine, run
 
 Row = dict[str, Any]
 Rows = dict[str, Row]
@@ -255,7 +256,7 @@ def current_table_cells() -> Rows:
     """
     rows: Rows = {}
     for name, folder in FOLDERS.items():
-        with inside(folder):
+        with chdir(folder):
             rows |= cells_of(name, fine("table", ".", "--format", "md"))
     rows |= cells_of(
         "golden posgen_train", fine("posgen", "table", RESULTS / "posgen_train", "--format", "md")
@@ -304,7 +305,7 @@ def row_cells(table: str, block: str, row: dict[str, str]) -> Iterator[Row]:
 
 def current_published() -> Rows:
     """The rows that the paper printed, as the product shows them beside its own."""
-    with inside(RESULTS):
+    with chdir(RESULTS):
         text = fine("table", "sweep", "--format", "md", "--published")
         text += fine("posgen", "table", "posgen_train", "--format", "md")
     found = cells_of("published", text).items()

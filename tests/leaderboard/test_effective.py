@@ -116,8 +116,13 @@ def test_sentences_are_those_of_the_rule():
         "past 8,192: no method is shown to have a lower loss on the whole text than the unscaled "
         "model has on the last 8,192 tokens.",
         "yardstick: compared with the unscaled model in windows of 8,192 tokens, 3 texts; losing "
-        "less than 0.05 nats a token counts as none; wrong in at most 2.5% of samples either way.",
+        "less than 0.05 nats a token counts as none; wrong in at most 3% of samples either way.",
     ]
+
+
+def test_one_text_errs_more_often_and_the_verdict_says_so():
+    assert "1 text;" in verdict_of(texts=1)[-1]
+    assert "wrong in at most 5% of samples" in verdict_of(texts=1)[-1]
 
 
 def taken(gains, **how):

@@ -46,6 +46,19 @@ def test_effective_context_draws_the_intervals_of_the_table(effective):
     assert set(drawn_points(below)) == {"yarn against rope"}
 
 
+def test_no_two_pairs_of_methods_look_the_same():
+    methods = {
+        "rope": "rope",
+        "yarn": "yarn",
+        "resonance_yarn": lambda blocks: 0.9 * blocks["yarn"],
+    }
+    rows = effective_rows(*frames(methods)).assign(command="c")
+    below = effective_figure(rows, method_looks(methods)).axes[1]
+    lines = {each.get_label(): each.lines[0] for each in below.containers}
+    assert len(lines) == 3
+    assert len({(line.get_color(), line.get_marker()) for line in lines.values()}) == 3
+
+
 def test_up_is_better_and_says_so_with_the_numbers_of_the_table(effective):
     for axes in effective_figure(effective, method_looks(["rope", "yarn"])).axes:
         assert axes.yaxis_inverted()  # a higher loss lies lower

@@ -12,7 +12,6 @@ from leval_harness.cli.main import main
 from resonance_vllm.check import report
 from resonance_vllm.config import ModelPositions
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.verify import RotaryReport
 
 LLAMA = {
     "model_type": "llama",
@@ -56,37 +55,10 @@ def test_what_people_read(tmp_path, check):
     assert "not installed: vllm is not installed" in out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (("--context-length", "0"), 2, "--context-length"),
-        (
-            ("--rope", "yarn:factor=4", "--context-length", "5000"),
-            2,
-            "limit of 1024 tokens; allowed: up to 1024, or",
-        ),
-        (("--rope", "nope"), 2, "rope_type: unknown type 'nope'"),
-    ],
-)
-def test_wrong_usage(arguments, code, words, tmp_path, check):
-    ended, _, err = check(saved(tmp_path), *arguments)
-    assert ended == code
-    assert words in err
-
-
-@pytest.mark.parametrize(
-    ("path", "code", "words"),
-    [
-        ("./nowhere", 2, "there is no folder './nowhere'"),
-        ("a/b/c", 2, "there is no folder 'a/b/c'"),
-        ("nowhere", 1, "there is no folder 'nowhere', and the hub gives no such model"),
-        ("nowhere/model", 1, "and the hub gives no such model"),
-    ],
-)
-def test_neither_a_folder_nor_a_name_of_the_hub(path, code, words, check):
-    ended, out, err = check(path)
-    assert (ended, out) == (code, "")
-    assert words in err
+def test_a_name_that_is_neither_a_folder_nor_of_the_hub(check):
+    ended, out, err = check("nowhere")
+    assert (ended, out) == (1, "")
+    assert "no folder 'nowhere', and none on the hub" in err
 
 
 @pytest.mark.parametrize("content", [None, "", "[]", "{", '"llama"', "{}"])
@@ -104,79 +76,46 @@ def test_a_length_that_is_none_is_named(tmp_path, check):
     assert "max_position_embeddings: the model's config has none" in err
 
 
-class Look:
-    """Stands for the two libraries: what each of them holds, or how it refuses."""
+def looked(folder, monkeypatch, rope=None, held=(), **more):
+    """The report on a model, where vLLM holds what is given, or raises it."""
 
-    def __init__(self, monkeypatch, tmp_path):
-        self.monkeypatch, self.path = monkeypatch, str(saved(tmp_path))
-        monkeypatch.setattr(resonance_vllm.check, "installed", lambda library: True)
+    def vllm_report(*_):
+        if isinstance(held, Exception):
+            raise held
+        return held
 
-    def __call__(self, hf, vllm, rope=None, **changes):
-        for name, answer in (("_hf_report", hf), ("_vllm_report", vllm)):
-            self.monkeypatch.setattr(resonance_vllm.check, name, lambda *args, a=answer: _answer(a))
-        model = ModelPositions.of({**LLAMA, **changes})
-        return report(self.path, model, None if rope is None else model.complete(rope))
-
-
-def _answer(answer):
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
-
-
-@pytest.fixture
-def look(monkeypatch, tmp_path):
-    return Look(monkeypatch, tmp_path)
-
-
-def held(layer_type=None, inv_freq=(1.0, 0.1), factor=1.0, *, exact=False, module="m"):
-    return RotaryReport(module, layer_type, tuple(inv_freq), factor, exact)
-
-
-SLIDING, FULL = held("sliding_attention"), held("full_attention", (0.5, 0.05))
+    monkeypatch.setattr(resonance_vllm.check, "installed", lambda library: True)
+    monkeypatch.setattr("resonance_vllm.vllm_exchange.vllm_report", vllm_report)
+    model = ModelPositions.of(LLAMA)
+    return report(str(saved(folder)), model, rope and model.complete(rope), **more)
 
 
 @pytest.mark.parametrize(
-    ("hf", "vllm", "words"),
+    ("error", "words"),
     [
-        ([held()], [held(module="a"), held(module="b")], []),
-        ([held()], [held(inv_freq=(1.0, 0.101))], ["rotation: on vLLM 1 of 2 frequencies differ"]),
-        ([held()], [held(factor=1.2)], ["rotation: on vLLM the attention factor is 1.2, not 1"]),
-        ([held(exact=True)], [held()], ["rotation: exact phase on transformers alone"]),
-        ([SLIDING, FULL], [FULL, SLIDING], []),
-        (
-            [SLIDING, FULL],
-            [SLIDING, held("full_attention", (0.5, 0.07))],
-            ["rotation of full_attention: on vLLM 1 of 2 frequencies differ"],
-        ),
-        ([held("full_attention")], [held()], []),
-        ([held()], [held(), held(inv_freq=(1.0, 0.2), module="b")], ["rotation: on vLLM"]),
-        ([held()], ValueError("why"), ["refused: transformers alone runs it"]),
-        (ValueError("why"), [held()], ["refused: vllm alone runs it"]),
-        (ValueError("why"), ValueError("why not"), []),
+        (ZeroDivisionError("by zero"), "ZeroDivisionError: by zero"),
+        (RopeConfigError("told so"), "told so"),
     ],
 )
-def test_disagreements_follow_from_what_the_modules_hold(look, hf, vllm, words):
-    lines = look(hf, vllm)["disagreements"]
-    assert len(lines) == len(words), lines
-    assert all(line.startswith(start) for line, start in zip(lines, words, strict=True))
+def test_whatever_a_library_raises_is_a_reason(tmp_path, monkeypatch, error, words):
+    facts = looked(tmp_path, monkeypatch, held=error)
+    assert facts["vllm"]["refused"] == words
+    assert facts["transformers"]["modules"][0]["inv_freq"][0] == 1.0
 
 
-def test_whatever_a_library_raises_is_a_reason(look):
-    facts = look(ZeroDivisionError("by zero"), RopeConfigError("told so"))
-    assert facts["transformers"] == {
-        "refused": "ZeroDivisionError: by zero", "limit": 256, "overrides": {}
-    }  # fmt: skip
-    assert facts["vllm"]["refused"] == "told so"
-
-
-def test_the_command_of_a_server_is_one_for_a_shell(look):
-    facts = look([held()], [held()], {"rope_type": "resonance_yarn", "factor": 2})
+def test_the_command_of_a_server_is_one_for_a_shell(tmp_path, monkeypatch):
+    facts = looked(tmp_path, monkeypatch, {"rope_type": "resonance_yarn", "factor": 2})
     command, _, path, flag, overrides, length, tokens = shlex.split(facts["vllm"]["serve"])
-    assert (command, path, flag) == ("vllm", look.path, "--hf-overrides")
+    assert (command, path, flag) == ("vllm", str(tmp_path), "--hf-overrides")
     assert json.loads(overrides) == facts["vllm"]["overrides"]
     assert json.loads(overrides)["rope_parameters"]["rope_type"] == "resonance_yarn"
     assert (length, tokens) == ("--max-model-len", "512")
+
+
+def test_one_library_alone(tmp_path, monkeypatch):
+    found = looked(tmp_path, monkeypatch, held=AssertionError(), libraries=("transformers",))
+    assert found["vllm"] == {"not_asked": "by --library"}
+    assert found["transformers"]["modules"]
 
 
 def test_a_length_above_the_limit_names_it(tmp_path, check):
@@ -186,25 +125,10 @@ def test_a_length_above_the_limit_names_it(tmp_path, check):
     code, _, err = check(folder, "--context-length", 1024)
     assert code == 2
     assert "above the limit of 256 tokens; allowed: up to 256, or a --rope" in err
+    code, _, err = check(folder, "--context-length", 5000, "--rope", "yarn:factor=4")
+    assert code == 2
+    assert "limit of 1024 tokens" in err
     assert check(folder, "--context-length", 1024, "--rope", "yarn:factor=4")[0] == 0
-
-
-def test_what_vllm_does_otherwise_is_said(look, monkeypatch):
-    lines = look([held()], [held()], {"rope_type": "dynamic", "factor": 2})["disagreements"]
-    assert any("dynamic on transformers, ntk_aware on vLLM" in line for line in lines)
-    monkeypatch.setenv("VLLM_PLUGINS", "another")
-    lines = look([held()], [held()], {"rope_type": "resonance_yarn", "factor": 2})["disagreements"]
-    assert any("VLLM_PLUGINS='another'" in line for line in lines)
-    assert look([held()], [held()], {"rope_type": "yarn", "factor": 2})["disagreements"] == []
-
-
-def test_one_library_alone(monkeypatch, look):
-    monkeypatch.setattr(resonance_vllm.check, "_hf_report", lambda *_: [held()])
-    monkeypatch.setattr(resonance_vllm.check, "_vllm_report", pytest.fail)
-    found = report(look.path, ModelPositions.of(LLAMA), None, libraries=("transformers",))
-    assert found["vllm"] == {"not_asked": "by --library"}
-    assert found["disagreements"] == []
-    assert found["transformers"]["modules"][0]["inv_freq"] == [1.0, 0.1]
 
 
 @pytest.mark.vllm
@@ -214,7 +138,6 @@ def test_both_libraries_hold_the_same_and_standard_output_is_the_json_alone(tmp_
     command += ["--rope", "resonance_yarn:factor=4"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     facts = json.loads(done.stdout)
-    assert facts["disagreements"] == []
     (one,), (other,) = (facts[side]["modules"] for side in ("transformers", "vllm"))
     assert other["inv_freq"] == pytest.approx(one["inv_freq"], rel=1e-5)
     assert other["exact_phase"]

@@ -7,16 +7,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrainedConfig
+from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, LlamaConfig
 from turned import cos_sin
 
 from resonance_vllm import hf
 from resonance_vllm.config import ModelPositions, with_rope
 from resonance_vllm.core import frequencies
 from resonance_vllm.core.maps import MappedMethod
-from resonance_vllm.core.spec import OWN_TYPES, ROPE_TYPES, RopeSpec, RopeType
+from resonance_vllm.core.spec import ROPE_TYPES, RopeSpec, RopeType
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.hf_rotary import rope_function
 
 L, LENGTH = "original_max_position_embeddings", 16
 THETA = {"rope_theta": 100.0}
@@ -137,11 +136,7 @@ def test_load_writes_the_settings_and_none_means_them(tiny, tmp_path):
     assert not logits(model, text).equal(before)
     (report,) = hf.apply_rope(model)
     assert logits(model, text).equal(before)
-    assert (report.module, report.layer_type, report.exact_phase) == (
-        "model.rotary_emb",
-        None,
-        True,
-    )
+    assert (report.name, report.exact_phase) == ("model.rotary_emb", True)
 
 
 def test_compiled_whole(tiny):
@@ -219,21 +214,13 @@ def test_a_module_that_ignores_its_settings_is_named(tiny, rope_type):
         ("gpt2", {"n_embd": 32, "n_head": 2, "n_layer": 1}, "has no rotary module that reads them"),
         ("falcon", {"alibi": True, "hidden_size": 32, "num_attention_heads": 2,
                     "num_hidden_layers": 1}, "has no rotary module that reads them"),
-        ("t5gemma", {}, "the encoder that reads its text"),
+        ("t5gemma", {}, "not for the encoder of"),
     ],
 )  # fmt: skip
 def test_models_without_a_rope_to_change_are_refused(family, extra, words):
     model = hf.on_meta(AutoConfig.for_model(family, **extra))
     with pytest.raises(RopeConfigError, match=words):
         hf.apply_rope(model, complete("linear"))
-
-
-def test_types_are_registered_and_without_us_fail_loudly():
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-    for name in OWN_TYPES:
-        assert ROPE_INIT_FUNCTIONS[name] is rope_function
-        assert hasattr(PreTrainedConfig, f"_validate_{name}_rope_parameters")
 
 
 def test_only_layers_without_a_window_are_changed(tiny):

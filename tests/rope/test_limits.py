@@ -11,7 +11,6 @@ from leval_tasks.model import resolve_context
 from resonance_vllm import config as settings
 from resonance_vllm.config import ModelPositions, length_limit
 from resonance_vllm.core.spec import ROPE_TYPES, RopeType
-from resonance_vllm.errors import RopeConfigError
 
 LLAMA = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 8}
 SCALED = {"factor": 2.0, "original_max_position_embeddings": 8192}
@@ -87,19 +86,6 @@ def test_everybody_gives_the_same_limit(rope_type, name, tmp_path):
     if spec.method.name in ("default", "linear", "ntk_aware", "yarn") and not on_shipped:
         limit = LIMITS[name][spec.method.name != "default"]
         assert set(found.values()) == {limit}
-
-
-@pytest.mark.parametrize("rope_type", sorted(MOVING))
-def test_what_vllm_cannot_run_has_a_limit_on_transformers_alone(rope_type, tmp_path):
-    config = {**LLAMA, **CONFIGS["llama 2"]}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    model = ModelPositions.of_checkpoint(str(tmp_path))
-    spec = model.complete({"rope_type": rope_type, "factor": 4.0})
-    assert length_limit(model, spec) == 16384
-    args = settings.model_args(spec, model, library="transformers", model_path=str(tmp_path))
-    assert args["max_length"] == 16384
-    with pytest.raises(RopeConfigError, match="vLLM's attention meets every key at its own"):
-        settings.model_args(spec, model, library="vllm", model_path=str(tmp_path))
 
 
 @pytest.mark.parametrize("rope_type", ["llama3", "resonance_llama3"])

@@ -1,4 +1,4 @@
-"""Frequencies against transformers' own functions and against closed forms."""
+"""Frequencies in closed form; `tests/vectors` has those of published configs."""
 
 import math
 
@@ -31,63 +31,6 @@ def spec(method, *, base=10000.0, factor=8.0, original=4096, resonance=False, **
     return RopeSpec.from_dict({"rope_type": rope_type, "rope_theta": base, **given_keys, **extra})
 
 
-def stock(settings, seq_len=None, head_dim=128, original=4096, extended=None):
-    from transformers import LlamaConfig
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-    config = LlamaConfig(
-        hidden_size=2 * head_dim,
-        num_attention_heads=2,
-        head_dim=head_dim,
-        max_position_embeddings=extended or original,
-        rope_parameters=settings,
-    )
-    return ROPE_INIT_FUNCTIONS[settings["rope_type"]](config, "cpu", seq_len=seq_len)
-
-
-@pytest.mark.parametrize(
-    ("settings", "seq_len"),
-    [
-        ({"rope_type": "linear", "factor": 8.0}, None),
-        ({"rope_type": "dynamic", "factor": 1.0}, None),
-        ({"rope_type": "dynamic", "factor": 1.0}, 10000),
-        ({"rope_type": "dynamic", "factor": 2.0}, 10000),
-        ({"rope_type": "yarn", "factor": 8.0}, None),
-        ({"rope_type": "yarn", "factor": 8.0, "truncate": False}, None),
-        ({"rope_type": "yarn", "factor": 8.0, "beta_fast": 16, "beta_slow": 2}, None),
-        ({"rope_type": "yarn", "factor": 8.0, "mscale": 0.7, "mscale_all_dim": 1.2}, None),
-        ({"rope_type": "yarn", "factor": 8.0, "attention_factor": 1.5}, None),
-        (
-            {
-                "rope_type": "llama3",
-                "factor": 8.0,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-            },
-            None,
-        ),
-        ({"rope_type": "longrope", "factor": 8.0}, None),
-        ({"rope_type": "longrope", "factor": 8.0}, 5000),
-        ({"rope_type": "longrope", "attention_factor": 1.3}, None),
-    ],
-)
-@pytest.mark.parametrize("base", [10000.0, 500000.0])
-def test_frequencies_and_attention_factor_are_those_of_transformers(settings, seq_len, base):
-    settings = {**settings, "rope_theta": base}
-    if settings["rope_type"] == "longrope":
-        settings["short_factor"] = [1.0 + j / 100 for j in range(64)]
-        settings["long_factor"] = [1.0 + j / 10 for j in range(64)]
-    if settings["rope_type"] in ("yarn", "llama3", "longrope"):
-        settings["original_max_position_embeddings"] = 4096
-    expected, factor = stock(dict(settings), seq_len)
-    ours = RopeSpec.from_dict({**settings, "original_max_position_embeddings": 4096})
-    found = frequencies.inv_freq(ours, 128, seq_len)
-    assert found.dtype == torch.float64
-    # 1e-5: transformers works in float32, where a power of 5e5 is that far from its value
-    torch.testing.assert_close(found.to(torch.float32), expected, rtol=1e-5, atol=0)
-    assert ours.method.scale() == pytest.approx(factor, rel=1e-12)
-
-
 @given(BASES, DIMS.filter(lambda d: d >= 4), FACTORS)
 def test_ntk_aware_in_closed_form(base, dim, factor):
     exact = frequencies.inv_freq(spec("ntk_aware", base=base, factor=factor), dim)
@@ -117,15 +60,6 @@ def test_yarn_over_wavelengths_is_the_papers_formula():
         assert float(found[j]) == pytest.approx(expected, rel=1e-12)
     by_dimension = frequencies.formula(spec("yarn"), 128).wavelengths
     assert not torch.allclose(found, by_dimension, rtol=1e-2)
-
-
-@pytest.mark.parametrize("share", [0.25, 0.3, 1.0])
-def test_proportional_lets_the_slow_features_stand_still(share):
-    settings = {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": share}
-    expected, _ = stock(dict(settings))
-    found = frequencies.inv_freq(RopeSpec.from_dict(settings), 128)
-    torch.testing.assert_close(found.to(torch.float32), expected, rtol=1e-5, atol=0)
-    assert int((found == 0).sum()) == 64 - int(64 * share)
 
 
 SCALED = [method for method in METHODS.values() if issubclass(method, ScaledMethod)]

@@ -13,7 +13,6 @@ from resonance_vllm.core.features import feature_gap, gap_of_angles
 from resonance_vllm.core.methods import Yarn
 from resonance_vllm.core.phase import cos_sin_table
 from resonance_vllm.core.spec import RopeSpec
-from resonance_vllm.errors import RopeConfigError
 
 BASES = st.floats(50.0, 1e7)
 DIMS = st.integers(2, 64).map(lambda half: 2 * half)
@@ -113,10 +112,6 @@ def test_without_the_exact_phase_the_gap_is_not_zero():
     assert float(gaps.max()) > 1e-4
 
 
-def test_without_resonance_the_gap_is_not_zero():
-    assert float(feature_gap(resonance_yarn(resonance=False), 128, 512, 4)[:20].min()) > 0
-
-
 @pytest.mark.parametrize("resonance", [False, True])
 def test_gap_is_the_definition_worked_out_by_hand(resonance):
     spec = resonance_yarn(100.0, 2.0, 16, resonance=resonance)
@@ -129,37 +124,8 @@ def test_gap_is_the_definition_worked_out_by_hand(resonance):
     assert found == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("original", "factor"), [(0, 2), (16, 0.5), (16, math.inf), (16, math.nan), (2**20, 4.01)]
-)
-def test_positions_that_cannot_be_looked_at_are_refused(original, factor):
-    with pytest.raises(RopeConfigError, match=r"original, factor: .* allowed: at least 1 each"):
-        feature_gap(resonance_yarn(), 128, original, factor)
-
-
 @given(st.lists(st.floats(0, 6.28), min_size=1), st.lists(st.floats(0, 6.28), min_size=1))
 def test_gap_of_angles_is_circular(trained, tested):
     expected = max(min(2 * abs(math.sin((a - b) / 2)) for a in trained) for b in tested)
     as_tensor = [torch.tensor(values, dtype=torch.float64) for values in (trained, tested)]
     assert float(gap_of_angles(*as_tensor)) == pytest.approx(expected, abs=1e-9)
-
-
-@given(BASES, DIMS, FACTORS, st.integers(0, 10**6), st.integers(0, 1000), st.booleans())
-@settings(deadline=None)
-def test_rotation_scales_norms_and_sees_relative_positions(
-    base, dim, factor, start, distance, resonance
-):
-    spec = resonance_yarn(base, factor, resonance=resonance)
-    scale = spec.method.scale()
-    generator = torch.Generator().manual_seed(dim)
-    q, k = torch.randn(2, dim, dtype=torch.float64, generator=generator)
-
-    def turned(vector, position):
-        cos, sin = cos_sin(spec, dim, torch.tensor(position))
-        a, b = vector.chunk(2)
-        return torch.cat((a * cos - b * sin, b * cos + a * sin))
-
-    assert float(turned(q, start).norm()) == pytest.approx(scale * float(q.norm()), rel=1e-9)
-    near = turned(q, distance) @ turned(k, 0)
-    far = turned(q, start + distance) @ turned(k, start)
-    assert float(far) == pytest.approx(float(near), abs=1e-6)

@@ -133,8 +133,6 @@ def test_model_args_refuse_a_length_above_the_limit():
     rope = {"rope_type": "yarn", "factor": 2}
     with pytest.raises(RopeConfigError, match="20000 is above the limit of 16384"):
         model_args(rope, library="vllm", context_length=20000)
-    with pytest.raises(RopeConfigError, match="rope_precision: 'half'"):
-        model_args(rope, library="vllm", rope_precision="half")
 
 
 @pytest.mark.parametrize(

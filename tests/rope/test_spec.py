@@ -38,7 +38,7 @@ def test_a_length_written_as_a_float_becomes_an_integer():
 
 def test_yarn_over_wavelengths_is_not_left_to_a_library_that_ramps_otherwise():
     method = RopeSpec.from_dict(rope("yarn", ramp="wavelength")).method
-    with pytest.raises(RopeConfigError, match=r"ramp: 'wavelength' would be .*resonance_yarn"):
+    with pytest.raises(RopeConfigError, match="has none; allowed: resonance_yarn"):
         method.for_vllm({"rope_type": "yarn"})
     assert method.for_vllm({"rope_type": "resonance_yarn"}) == {"rope_type": "resonance_yarn"}
 
@@ -58,10 +58,10 @@ def test_yarn_over_wavelengths_is_not_left_to_a_library_that_ramps_otherwise():
         (rope("yarn", factor="2"), ["factor", "'2'"]),
         (rope("yarn", factor=float("nan")), ["factor", "nan"]),
         (rope("yarn", ramp="sideways"), ["ramp", "'sideways'", "'dimension' or 'wavelength'"]),
-        (rope("yarn", beta_fast=1, beta_slow=2), ["beta_fast: at least beta_slow=2.0 (1 given)"]),
-        (rope("yarn", beta_slow=40), ["beta_fast: at least beta_slow=40.0 (32.0 given)"]),
+        (rope("yarn", beta_fast=1, beta_slow=2), ["beta_fast: 1.0 is below beta_slow=2.0"]),
+        (rope("yarn", beta_slow=40), ["beta_fast: 32.0 is below beta_slow=40"]),
         (rope("ntk_aware", base_scaling="x"), ["base_scaling", "'x'", "'exact' or 'paper'"]),
-        (rope("default", factor=2), ["factor", "not a setting", "'default'"]),
+        (rope("default", factor=2), ["factor: unknown setting; allowed: rope_theta"]),
         (rope("longrope", short_factor=[1, -1]), ["short_factor.1", "greater than 0"]),
         (rope("llama3", high_freq_factor=0.5), ["high_freq_factor", "low_freq_factor"]),
     ],
@@ -92,7 +92,6 @@ def test_short_form_and_json_say_the_same():
     }
     assert RopeRequest.parse(json.dumps(short.to_dict())) == short
     for text, words in (
-        ("yarn:factor", "'factor' in"),
         ("{rope_type: yarn}", "not JSON"),
         ("yran:factor=2", "did you mean 'yarn'"),
         ("yarn:facter=2", "did you mean 'factor'"),

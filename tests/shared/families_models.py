@@ -10,8 +10,8 @@ import torch
 from transformers import AutoConfig, PreTrainedConfig
 
 from resonance_vllm import hf
+from resonance_vllm.config import by_layer, global_layers, value_of, windowed, without_window
 from resonance_vllm.core.spec import LENGTH, METHODS
-from resonance_vllm.positions import by_layer, global_layers, value_of, windowed, without_window
 
 MOST_WEIGHTS = 200_000_000
 """Larger ones are not run; the usual small model has less than a million."""

@@ -21,9 +21,7 @@ def rotated(x, angles):
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
 
-def logits(
-    model, tokens, distance, frequencies, *, scale=1.0, window=None, temperature=lambda i: 1.0
-):
+def logits(model, tokens, distance, frequencies, *, window=None):
     """Logits `[n, vocabulary]` in float64 of one sequence.
 
     Args:
@@ -31,9 +29,7 @@ def logits(
         tokens: ids.
         distance: function of the positions of a query and of a key.
         frequencies: radians a token, `[dim/2]`.
-        scale: attention factor of cos and sin.
         window: keys that a query sees; None is all.
-        temperature: what the scores of a query are multiplied by, of its position.
     """
     config, weights = model.config, {k: v.double() for k, v in model.state_dict().items()}
     n, heads, groups = len(tokens), config.num_attention_heads, config.num_key_value_heads
@@ -42,7 +38,6 @@ def logits(
     angles = apart.double()[..., None] * frequencies
     far = n if window is None else window
     hidden = torch.tensor([[j > i or i - j >= far for j in range(n)] for i in range(n)])
-    heat = torch.tensor([temperature(i) for i in range(n)], dtype=torch.float64)
 
     def norm(x, name):
         return x / (x.pow(2).mean(-1, keepdim=True) + config.rms_norm_eps).sqrt() * weights[name]
@@ -66,7 +61,7 @@ def logits(
         for head in range(heads):
             keys, values = k[head * groups // heads], v[head * groups // heads]
             turned = rotated(q[head][:, None, :].expand(n, n, dim), angles)
-            scores = (turned * keys[None]).sum(-1) * scale**2 / math.sqrt(dim) * heat[:, None]
+            scores = (turned * keys[None]).sum(-1) / math.sqrt(dim)
             out[head] = scores.masked_fill(hidden, -math.inf).softmax(-1) @ values
         x = x + linear(out.transpose(0, 1).reshape(n, -1), f"{layer}.self_attn.o_proj")
         y = norm(x, f"{layer}.post_attention_layernorm.weight")

@@ -5,28 +5,17 @@ from typing import Any
 
 import pytest
 import torch
+from naive_maps import MOVING
 from turned import cos_sin
 
 from resonance_vllm.core.spec import OWN_TYPES, RopeSpec, RopeType
-from resonance_vllm.vllm import register, resonance_yarn, tagged
-from resonance_vllm.vllm_held import table_of
+from resonance_vllm.vllm import register, resonance_yarn, table_of, tagged
 
 pytestmark = pytest.mark.vllm
 
 HEAD, THETA, ORIGINAL = 64, 100_000.0, 256
 SERVED = 4 * ORIGINAL
 COMMON = {"rope_theta": THETA, "factor": 4.0, "original_max_position_embeddings": ORIGINAL}
-FACTORS = [1.0 + j / 16 for j in range(HEAD // 2)]
-TYPES: dict[str, dict[str, Any]] = {
-    "resonance": {"rope_theta": THETA},
-    "ntk_aware": COMMON,
-    "resonance_yarn": COMMON,
-    "resonance_yarn, by wavelength": {**COMMON, "ramp": "wavelength"},
-    "resonance_llama3": {**COMMON, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
-    "resonance_longrope": {
-        **COMMON, "short_factor": FACTORS, "long_factor": [2 * factor for factor in FACTORS]
-    },
-}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -38,41 +27,33 @@ def _engine() -> Iterator[None]:
         yield
 
 
-def made(name: str, dtype: torch.dtype = torch.float32, neox: bool = True, **changes: Any) -> Any:
-    """What `get_rope` makes of the dictionary that a model file sees in place of ours."""
-    from vllm.model_executor.layers import rotary_embedding
-
-    rope = {"rope_type": name.split(",")[0], **TYPES.get(name, COMMON), **changes}
-    seen = tagged(rope, asked(rope), SERVED, "default")
-    return rotary_embedding.get_rope(HEAD, ORIGINAL, neox, seen, dtype=dtype)
-
-
-def asked(rope: dict[str, Any]) -> RopeSpec:
-    """The settings in a dictionary, at the served length."""
-    keys = {"rope_type", *RopeType.read(rope["rope_type"]).method.key_names()}
-    spec = RopeSpec.from_dict({key: value for key, value in rope.items() if key in keys})
+def asked(name: str, **changes: Any) -> RopeSpec:
+    """The settings of a type, at the served length."""
+    method = RopeType.read(name).method
+    keys = {**method.example(HEAD), **COMMON, **changes}
+    known = {key: value for key, value in keys.items() if key in method.model_fields}
+    spec = RopeSpec.from_dict({"rope_type": name, **known})
     return RopeSpec(spec.method.at_length(SERVED), spec.resonance)
 
 
-def runs_in_vllm(name: str) -> bool:
-    """Whether a type is frequencies alone, without a map of positions."""
-    from resonance_vllm.core.maps import MappedMethod
-
-    return not issubclass(RopeType.read(name).method, MappedMethod)
-
-
-@pytest.mark.parametrize("name", [name for name in OWN_TYPES if runs_in_vllm(name)])
-def test_every_type_of_ours_has_a_table_of_its_values(name: str) -> None:
-    method = RopeType.read(name).method
-    keys = {"rope_theta": THETA, **method.example(HEAD)}
-    if "original_max_position_embeddings" in method.model_fields:
-        keys |= {"factor": 4.0, "original_max_position_embeddings": ORIGINAL}
-    spec = RopeSpec.from_dict({"rope_type": name, **keys})
-    spec = RopeSpec(spec.method.at_length(SERVED), spec.resonance)
+def got(rope: dict[str, Any], dtype: torch.dtype = torch.float32) -> Any:
+    """What vLLM's `get_rope` makes of a dictionary."""
     from vllm.model_executor.layers import rotary_embedding
 
-    seen = tagged(keys, spec, SERVED, "default")
-    _, table = table_of(rotary_embedding.get_rope(HEAD, ORIGINAL, True, seen, dtype=torch.float32))
+    return rotary_embedding.get_rope(HEAD, ORIGINAL, True, rope, dtype=dtype)
+
+
+def made(name: str, dtype: torch.dtype = torch.float32, **changes: Any) -> Any:
+    """The same of what a model file sees in place of ours, the model's own keys in it."""
+    own = {key: value for key, value in changes.items() if key.startswith("mrope")}
+    spec = asked(name, **{key: changes[key] for key in changes.keys() - own.keys()})
+    return got(tagged(own, spec, SERVED, "default"), dtype)
+
+
+@pytest.mark.parametrize("name", [name for name in OWN_TYPES if name not in MOVING])
+def test_every_type_of_ours_has_a_table_of_its_values(name: str) -> None:
+    spec = asked(name)
+    _, table = table_of(made(name))
     assert len(table) >= max(SERVED, spec.method.length_limit(ORIGINAL))
     wanted = torch.cat(cos_sin(spec, HEAD, torch.arange(len(table))), -1).float()
     torch.testing.assert_close(table, wanted, atol=2e-3, rtol=0)
@@ -81,10 +62,7 @@ def test_every_type_of_ours_has_a_table_of_its_values(name: str) -> None:
 def test_resonance_yarn_is_a_class_of_vllms_yarn() -> None:
     from vllm.model_executor.layers import rotary_embedding
 
-    ours = made("resonance_yarn")
-    stock = rotary_embedding.get_rope(
-        HEAD, ORIGINAL, True, {"rope_type": "yarn", **COMMON}, dtype=torch.float32
-    )
+    ours, stock = made("resonance_yarn"), got({"rope_type": "yarn", **COMMON})
     assert type(ours) is resonance_yarn()
     assert type(stock) is rotary_embedding.YaRNScalingRotaryEmbedding in type(ours).__mro__
     assert stock.cos_sin_cache.shape == ours.cos_sin_cache.shape
@@ -93,25 +71,17 @@ def test_resonance_yarn_is_a_class_of_vllms_yarn() -> None:
 
 
 def test_layers_share_a_table_and_plain_ones_keep_theirs() -> None:
-    from vllm.model_executor.layers import rotary_embedding
-
     ours = made("ntk_aware")
     assert made("ntk_aware") is ours
     assert made("ntk_aware", factor=2.0) is not ours
     assert made("ntk_aware", torch.bfloat16) is not ours
-    seen = tagged({}, spec("ntk_aware"), SERVED, "default")
-    plain = rotary_embedding.get_rope(
-        HEAD, ORIGINAL, True, {**seen, "rope_theta": THETA}, dtype=torch.float32
-    )
+    seen = tagged({}, asked("ntk_aware"), SERVED, "default")
+    plain = got({**seen, "rope_theta": THETA})
     assert plain is not ours
     assert not torch.equal(plain.cos_sin_cache, ours.cos_sin_cache[:ORIGINAL])
 
 
-def spec(name: str) -> RopeSpec:
-    return RopeSpec.from_dict({"rope_type": name, **COMMON})
-
-
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", ["resonance", "resonance_yarn"])
 def test_positions_of_several_axes_turn_the_features_of_their_axis(name: str) -> None:
     sections = [8, 12, 12]
     several = made(name, mrope_section=sections)
@@ -129,8 +99,5 @@ def test_positions_of_several_axes_turn_the_features_of_their_axis(name: str) ->
 
 @pytest.mark.parametrize("changes", [{"factor": 8.0}, {"attention_factor": 2.0}])
 def test_a_model_file_that_puts_another_key_in_place_changes_nothing(changes: Any) -> None:
-    from vllm.model_executor.layers import rotary_embedding
-
-    seen = {**tagged({}, spec("resonance_yarn"), SERVED, "default"), **changes}
-    found = rotary_embedding.get_rope(HEAD, ORIGINAL, True, seen, dtype=torch.float32)
-    assert found.cos_sin_cache.equal(made("resonance_yarn").cos_sin_cache)
+    seen = {**tagged({}, asked("resonance_yarn"), SERVED, "default"), **changes}
+    assert got(seen).cos_sin_cache.equal(made("resonance_yarn").cos_sin_cache)
