@@ -38,10 +38,7 @@ Question = tuple[tuple[Any, ...], list[tuple[str, float, float]]]
 
 @dataclass
 class TaskRead:
-    """What was read of one task of a run: rows of `scores`, samples, texts read.
-
-    `left_out` holds `(name, value, reason)` of what is in none of them.
-    """
+    """What was read of one task of a run; `left_out` has `(name, value, reason)` of the rest."""
 
     scores: list[dict[str, Any]] = field(default_factory=list)
     samples: list[Question] = field(default_factory=list)

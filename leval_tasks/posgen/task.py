@@ -85,12 +85,7 @@ class PosGenTask(PlainTask):
         return str(doc["sequence"])
 
     def build_all_requests(self, **kwargs: Any) -> None:
-        """As lm-eval, after checking that the model reads these sequences whole.
-
-        Raises:
-            SettingError: the backend gives no result for each position.
-            ContextLengthError: the model does not read so long a sequence.
-        """
+        """As lm-eval, for a backend with a result for each position that reads sequences whole."""
         model = running_model()
         if model is not None and not hasattr(model, REQUEST):
             raise SettingError(

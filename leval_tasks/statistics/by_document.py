@@ -170,9 +170,7 @@ def smallest_p(documents: npt.ArrayLike, *, exact: npt.ArrayLike = False) -> Flo
 def holm(p: pd.Series, families: pd.Series | None = None) -> pd.Series:
     """Adjusted p values (Holm 1979), to compare with the level itself; NaN stays NaN.
 
-    Args:
-        p: of each test.
-        families: the family of each test; None for one of all.
+    `families` is the family of each test; None for one of all.
     """
     ordered = p.dropna().astype(float).sort_values(kind="stable")
     family = pd.Series(0, p.index)[ordered.index] if families is None else families[ordered.index]
