@@ -37,7 +37,11 @@ class Settings(BaseModel):
         Raises:
             SettingError: there is no such field, or the value is not allowed.
         """
-        return read(type(self), {**self.model_dump(exclude_unset=True, by_alias=True), **changes})
+        fields = type(self).model_fields  # no dump: it leaves out what is not recorded
+        written = {
+            fields[name].alias or name: getattr(self, name) for name in self.model_fields_set
+        }
+        return read(type(self), {**written, **changes})
 
 
 def field_names(model: type[BaseModel]) -> list[str]:
