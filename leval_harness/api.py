@@ -173,11 +173,11 @@ def run(
             numbers.
     """
     from leval_harness.sweep.cells import plan
-    from leval_harness.sweep.config_files import configured, load_config
+    from leval_harness.sweep.config import load_config
     from leval_harness.sweep.run import run_sweep
 
     if isinstance(config, Mapping):
-        loaded = configured({"name": "run", **config}, overrides)
+        loaded = load_config({"name": "run", **config}, overrides)
     else:
         loaded = load_config(os.fspath(config), overrides)
     folder = Path(out) / loaded.name

@@ -13,10 +13,6 @@ class Record(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
-    def written(self) -> dict[str, Any]:
-        """The content of the file: every field that was given, in order."""
-        return self.model_dump(mode="json", exclude_unset=True)
-
 
 class ModelRecord(Record):
     """The model of a cell: its name in tables, its files, and how it was run."""
@@ -42,15 +38,14 @@ class CellRecord(Record):
 
     Attributes:
         cell_id: hash of `identity`, and name of the cell's folder.
-        tasks: names or YAML files, as in the sweep's config.
-        metadata: settings of the tasks, as lm-eval's `--metadata`.
-        limit: questions a task; None for all.
         context_length: longest sequence in tokens.
         model_args: what lm-eval builds the model from, loaded for this cell alone.
         replaced: the scaling of the checkpoint in whose place the method runs; None without one.
         versions: of Python and of the packages that decide what is computed.
         data: source of the documents and SHA-256 of its files.
         identity: what is declared to decide the numbers, see `leval_harness.sweep.identity`.
+        group: cells of one group can be served by one loaded model; not written, as `gpus`.
+        gpus: how many GPUs the model takes where there are any.
         host: the machine. It is known when the cell runs, as are `command` (what the user typed),
             `created`, `cuda_visible_devices`, `seconds` of the evaluation and `telemetry`, what
             the backend counted.
@@ -77,12 +72,18 @@ class CellRecord(Record):
     versions: dict[str, Any] = {}
     data: dict[str, Any] = {}
     identity: dict[str, Any] = {}
+    group: str = Field(default="", exclude=True)
+    gpus: int = Field(default=0, exclude=True)
     host: dict[str, Any] = {}
     command: str = ""
     created: str = ""
     cuda_visible_devices: str | None = None
     seconds: float | None = Field(default=None, ge=0)
     telemetry: dict[str, Any] = {}
+
+    def written(self) -> dict[str, Any]:
+        """The content of the file: every field that was given, in order."""
+        return self.model_dump(mode="json", exclude_unset=True)
 
     @property
     def title(self) -> str:

@@ -354,7 +354,8 @@ def _compared(
     found = _tested(_paired(pairs["base"], answers), pairs)
     scores = scores.join(found)
     families = scores.groupby(RIVALS, dropna=False)["p"]
-    threshold, scores["p_holm"] = LEVEL / families.transform("count"), families.transform(holm)
+    threshold = LEVEL / families.transform("count")
+    scores["p_holm"] = holm(scores["p"], families.ngroup())
     enough = scores["error"].where((scores["kind"] != "loss") | (scores["documents"] >= 3))
     half = stats.t.ppf(1 - threshold / 2, scores["df"]) * enough
     low, high = scores["difference"] - half, scores["difference"] + half

@@ -10,7 +10,7 @@ failed/<id>/         failed.json and log.txt of the last attempt at a cell that 
 .work/               claims, unfinished cells, caches
 
 `sweep.json` holds `schema_version`, `name`, `baseline`, `margin`, `command` and `cells`: each with
-`id`, `model` and `label` (what tables call the model), `method`, `context_length` and `tasks`.
+`id`, `model` (what tables call it), `method`, `context_length` and `tasks`.
 
 In the layout before (schema 1) cells lay beside each other, `<sweep>/<id>/`, and `done.json`, which
 was written last, held the SHA-256 of the other files.

@@ -155,14 +155,10 @@ def labels(scores: pd.DataFrame, across: str) -> pd.DataFrame:
     apart = pd.Series("", scores.index)
     for column in ("rope", "checkpoint", *(OF_RUN if of_models else ())):
         values = scores[column].astype(object).fillna("").astype(str)
-        groups = values.groupby([scores["block"], name])
-        others = groups.transform(lambda part: " \n".join(sorted({*part})))
-        differs = groups.transform("nunique") > 1
-        told = [
-            _differing(column, value, other.split(" \n")) if is_one else ""
-            for value, other, is_one in zip(values, others, differs, strict=True)
-        ]
-        apart += [f", {text}" if text else "" for text in told]
+        for _, part in values.groupby([scores["block"], name]):
+            if len(others := sorted({*part})) > 1:
+                told = [_differing(column, value, others) for value in part]
+                apart[part.index] += [f", {text}" if text else "" for text in told]
     label = name + apart.map(lambda text: f" ({text[2:]})" if text else "")
     place = [scores[each] for each in ("block", "context_length", "task", "name", "filter")]
     run = scores["run"].where(scores["name"].notna())

@@ -9,6 +9,8 @@ Keys are ordinary columns, `run` joins the frames, and each frame counts its row
 results file holds and no frame has is in `Results.left_out`, with the reason.
 """
 
+import contextlib
+import gc
 import hashlib
 import json
 import os
@@ -184,7 +186,8 @@ def load_results(*folders: Path | str, method_names: Mapping[str, str] | None = 
         reasons = "".join(f"\n{each}" for each in left_out[:3])
         raise ResultsError(f"{names}: no cell.json and no results of lm-eval below it{reasons}")
     runs = _renamed(_once(found, left_out), method_names or {})
-    read = [task for at, run in enumerate(runs) for task in _tasks(at, run, left_out)]
+    with _uncollected():
+        read = [task for at, run in enumerate(runs) for task in _tasks(at, run, left_out)]
     tables = (
         frame([{**run, "run": at} for at, run in enumerate(runs)], RUNS)[list(RUNS)],
         frame([row for task in read for row in task.scores], SCORES),
@@ -192,6 +195,18 @@ def load_results(*folders: Path | str, method_names: Mapping[str, str] | None = 
     )
     blocks = blocks_of(tables[0], [text for task in read for text in task.texts])
     return Results(*tables, frame(blocks, BLOCKS), left_out, tuple(roots))
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the garbage collector, which would go through millions of rows again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def frame(rows: Sequence[Mapping[str, Any]], schema: Mapping[str, str]) -> pd.DataFrame:

@@ -18,30 +18,21 @@ _NAME = re.compile(
 )
 """`token` counts alone, because most names that end in it are about text: `eos_token`."""
 _USER_OF_URL = re.compile(r"://[^/@\s]+@")
-VARIABLES = {"token": "HF_TOKEN", "api_key": "OPENAI_API_KEY", "authorization": "OPENAI_API_KEY"}
-"""End of a credential's name -> the environment variable that the libraries read."""
-
-
-def is_credential(name: str) -> bool:
-    """Whether a setting of this name is a credential."""
-    return _NAME.search(name) is not None
 
 
 def refuse_credentials(value: Any, where: str, error: type[ValueError] = SettingError) -> None:
     """Refuse settings that hold a credential; the message names the place, never the value.
 
-    Args:
-        value: mappings, lists and plain values, as they were read.
-        where: how the user calls the place, for instance `config.models.llama`.
-        error: raised.
+    Raises:
+        ValueError: as `error`; `where` is how the user calls the place: `config.models.llama`.
     """
     if isinstance(value, Mapping):
         for key, inside in value.items():
             place = f"{where}.{key}" if where else str(key)
-            if is_credential(str(key)) and isinstance(inside, str | int) and inside is not True:
-                lower = str(key).lower().replace("-", "_")
-                ends = (name for end, name in VARIABLES.items() if lower.endswith(end))
-                variable = next(ends, lower.upper())
+            found = _NAME.search(str(key)) is not None
+            if found and isinstance(inside, str | int) and inside is not True:
+                is_token = str(key).lower().endswith("token")
+                variable = "HF_TOKEN" if is_token else "OPENAI_API_KEY"
                 raise error(
                     f"{place}: a credential does not belong into a config, which is copied into "
                     f"the results; set the environment variable {variable} instead, or log in "

@@ -17,12 +17,11 @@ def parse_yaml(text: str, where: str, error: type[ValueError] = SettingError) ->
     """
     try:
         return yaml.safe_load(text)
-    except yaml.MarkedYAMLError as wrong:
-        mark = wrong.problem_mark or wrong.context_mark
-        place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-        raise error(f"{where}: is not valid YAML: {wrong.problem}{place}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as wrong:  # !!timestamp 2020-99-99
-        raise error(f"{where}: is not valid YAML: {reason_of(wrong)}") from None
+        mark = getattr(wrong, "problem_mark", None)
+        place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        problem = getattr(wrong, "problem", None) or reason_of(wrong)  # without the text itself
+        raise error(f"{where}: is not valid YAML: {problem}{place}") from None
 
 
 def read_yaml(path: Path, error: type[ValueError] = SettingError) -> dict[str, Any]:

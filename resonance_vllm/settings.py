@@ -37,7 +37,7 @@ class Settings(BaseModel):
         Raises:
             SettingError: there is no such field, or the value is not allowed.
         """
-        fields = type(self).model_fields
+        fields = type(self).model_fields  # no dump: it leaves out what is not recorded
         written = {
             fields[name].alias or name: getattr(self, name) for name in self.model_fields_set
         }

@@ -51,6 +51,11 @@ class RopeVLLM(VLLM):
             raise CannotExchange(str(error)) from error
         self._max_length = context_length or self._engine_length
 
+    def close(self) -> None:
+        """End the engine; with `data_parallel_size` above 1 none stays between calls."""
+        if self.data_parallel_size == 1:
+            self.model.llm_engine.engine_core.shutdown()
+
 
 def _rope_parameters(written: Mapping[str, Any]) -> dict[str, Any]:
     """The settings in overrides, which stand in the config of the language model."""

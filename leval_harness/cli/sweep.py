@@ -15,7 +15,7 @@ from leval_harness.layout import CELLS, FAILED_CELLS, LOG
 from resonance_vllm.errors import SettingError
 
 if TYPE_CHECKING:
-    from leval_harness.sweep.cells import PlannedCell
+    from leval_harness.cell_record import CellRecord
     from leval_harness.sweep.config import SweepConfig
 
 
@@ -55,7 +55,7 @@ def sweep(
     if as_json and not dry_run:
         raise click.UsageError("--json goes with --dry-run; `leval-harness table` has the results")
     from leval_harness.sweep.cells import plan
-    from leval_harness.sweep.config_files import load_config
+    from leval_harness.sweep.config import load_config
 
     with interrupted_by_signals():
         loaded = load_config(config, overrides)
@@ -79,24 +79,24 @@ def _refuse_unwritable(folder: Path) -> None:
         raise SettingError(f"--out: {folder} cannot be written ({error.strerror})") from None
 
 
-def _dry_run(cells: "list[PlannedCell]", folder: Path, as_json: bool) -> None:
+def _dry_run(cells: "list[CellRecord]", folder: Path, as_json: bool) -> None:
     """Print the groups with their cells, and in what these differ from cells on disk."""
     from leval_harness.sweep.identity import closest
     from leval_harness.sweep.run import grouped, visible_gpus
 
     finished = {path.name: path for path in sorted((folder / CELLS).glob("*"))}
-    planned = {cell.id for cell in cells}
+    planned = {cell.cell_id for cell in cells}
     others = [path for name, path in finished.items() if name not in planned]
     rows: list[dict[str, Any]] = []
     for group in grouped(cells, visible_gpus()):
         of_group = []
         for cell in group.cells:
-            row: dict[str, Any] = {"cell_id": cell.id}
-            row |= {"title": cell.record.title, "done": cell.id in finished}
+            row: dict[str, Any] = {"cell_id": cell.cell_id}
+            row |= {"title": cell.title, "done": cell.cell_id in finished}
             if not row["done"] and others:
-                row["closest"], row["differs"] = closest(cell.record, others)
+                row["closest"], row["differs"] = closest(cell, others)
             of_group.append(row)
-        rows.append({"model": group.title, "gpus": group.gpus, "cells": of_group})
+        rows.append({"model": group.cells[0].model.name, "gpus": group.gpus, "cells": of_group})
     if as_json:
         click.echo(json.dumps({"groups": rows}, indent=2))
         return
@@ -114,7 +114,7 @@ def _dry_run(cells: "list[PlannedCell]", folder: Path, as_json: bool) -> None:
 
 def _run(
     config: "SweepConfig",
-    cells: "list[PlannedCell]",
+    cells: "list[CellRecord]",
     path: Path,
     executor: str,
 ) -> int:
@@ -123,7 +123,7 @@ def _run(
 
     command = "leval-harness " + shlex.join(sys.argv[1:])
     try:
-        states = run_sweep(config, cells, path, command, executor, click.echo)
+        states = run_sweep(config, cells, path, command, executor)
         others = elsewhere(states)
         finished = any(state.done for state in states.values())
         reported = _report(path) if finished and not others else True
@@ -131,7 +131,7 @@ def _run(
         click.echo(f"\nInterrupted; what is done is kept. Resume with:\n  {command}", err=True)
         return 130
     failed = {name: state.failure for name, state in states.items() if state.failure}
-    titles = {cell.id: cell.record.title for cell in cells}
+    titles = {cell.cell_id: cell.title for cell in cells}
     for name, reason in failed.items():
         click.echo(f"\nFailed: {titles[name]}\n  {reason}", err=True)
         click.echo(f"  log: {path}/{FAILED_CELLS}/{name}/{LOG}", err=True)

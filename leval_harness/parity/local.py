@@ -96,4 +96,4 @@ class VLLMReader(LocalReader):
             yield from (found.logprobs for found in scored_requests(self.lm, asked))
 
     def close(self) -> None:
-        self.lm.model.llm_engine.engine_core.shutdown()
+        self.lm.close()

@@ -7,24 +7,17 @@ import logging
 import math
 import platform
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from leval_harness import smollm2
 from leval_harness.cell_record import CellRecord, cell_id
-from leval_harness.checkpoint_files import checkpoint_digests
 from leval_harness.layout import SCHEMA_VERSION, YARDSTICK
 from leval_harness.sweep import ConfigError
-from leval_harness.sweep.config import (
-    ROPE_BACKENDS,
-    CellRequest,
-    EntrySettings,
-    ModelConfig,
-    SweepConfig,
-    listed,
-)
-from leval_harness.sweep.identity import cell_identity
+from leval_harness.sweep.config import ROPE_BACKENDS, CellRequest, ModelConfig, SweepConfig
+from leval_harness.sweep.identity import cell_identity, checkpoint_digests
 from leval_harness.sweep.task_registry import (
     BESIDE_LENGTH,
     check_names,
@@ -42,18 +35,13 @@ from resonance_vllm.hub import hub_commit, refuse_missing_folder
 
 logger = logging.getLogger(__name__)
 EFFECTIVE_CONTEXT, READS, WINDOW = "effective_context", "reads", "window"
-OF_MODEL = ("apply_chat_template", "batch_size", "device")
 PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 
 
 class ModelFiles(NamedTuple):
-    """A model that was found.
+    """A model that was found: folder or name, what its config says, its part of the identity.
 
-    Attributes:
-        path: its folder, name on the hub, or name on a server.
-        positions: what its config says of positions; None for a served model.
-        identity: its part of a cell's identity: `files`, or `hub` and `commit`, or `served` and
-            `base_url`.
+    Its `positions` are None for a served model.
     """
 
     path: str
@@ -61,27 +49,7 @@ class ModelFiles(NamedTuple):
     identity: Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlannedCell:
-    """One cell, ready to run.
-
-    Attributes:
-        record: content of `cell.json`, except for what is known when it runs.
-        group: cells of one group can be served by one loaded model.
-        gpus: how many GPUs its model takes where there are any.
-    """
-
-    record: CellRecord
-    group: str
-    gpus: int = 0
-
-    @property
-    def id(self) -> str:
-        """Hash of what decides its numbers; name of its folder."""
-        return self.record.cell_id
-
-
-def plan(config: SweepConfig) -> list[PlannedCell]:
+def plan(config: SweepConfig) -> list[CellRecord]:
     """Every cell of a sweep in the order in which they run.
 
     Raises:
@@ -92,39 +60,33 @@ def plan(config: SweepConfig) -> list[PlannedCell]:
         check_names(entry.tasks)
         check_settings(entry.tasks, entry.metadata)
     files = {id(model): find_model(model) for model in config.models.values()}
-    cells: dict[str, PlannedCell] = {}
+    cells: dict[str, CellRecord] = {}
     for request in with_yardsticks(config.requests(), files):
         cell = resolve(request, config, files[id(request.model)])
-        if cell.id in cells:
+        if cell.cell_id in cells:
             raise ConfigError(
-                f"two cells compute the same: '{cells[cell.id].record.title}' and "
-                f"'{cell.record.title}'; leave one out"
+                f"two cells compute the same: '{cells[cell.cell_id].title}' and '{cell.title}'; "
+                "leave one out"
             )
-        cells[cell.id] = cell
+        cells[cell.cell_id] = cell
     for path in dict.fromkeys(filter(None, map(_unused_template, cells.values()))):
         logger.warning(asked_without_template(path))
     return list(cells.values())
 
 
-def _unused_template(cell: PlannedCell) -> str | None:
+def _unused_template(cell: CellRecord) -> str | None:
     """The checkpoint of a cell whose closed-ended questions leave its chat template out."""
-    record = cell.record
-    closed = "closed" in families_of(record.tasks)
-    if not closed or record.apply_chat_template or record.metadata.get("frame"):
+    closed = "closed" in families_of(cell.tasks)
+    if not closed or cell.apply_chat_template or cell.metadata.get("frame"):
         return None
-    folder = Path(str(record.model_args.get("tokenizer") or record.model.path))
+    folder = Path(str(cell.model_args.get("tokenizer") or cell.model.path))
     stated = read_object(folder / "tokenizer_config.json") or {}
     there = "chat_template" in stated or (folder / "chat_template.jinja").is_file()
     return str(folder) if there else None
 
 
 def find_model(model: ModelConfig) -> ModelFiles:
-    """The files of a configured model; `smollm2` is made if it is not there.
-
-    Raises:
-        SettingError: there is no such folder, or no checkpoint in it.
-        OSError: the hub does not give it.
-    """
+    """The files of a configured model; `smollm2` is made if it is not there."""
     folder = user_path(model.path)
     if model.backend not in ROPE_BACKENDS and not folder.is_dir():
         served = {"served": model.path, "base_url": model.args.get("base_url")}
@@ -133,12 +95,12 @@ def find_model(model: ModelConfig) -> ModelFiles:
     refuse_missing_folder(model.path, f"models.{model.label}.path")
     if folder.is_dir():
         path = folder.resolve()
-        positions = ModelPositions.of_checkpoint(str(path))
-        return ModelFiles(str(path), positions, {"files": checkpoint_digests(path, model.args)})
+        identity = {"files": checkpoint_digests(path / str(model.args.get("subfolder", "")))}
+        return ModelFiles(str(path), ModelPositions.of_checkpoint(str(path)), identity)
     commit, snapshot = hub_commit(model.path, model.revision)
     where = str(snapshot or model.path)
-    identity = {"hub": model.path, "commit": commit}
-    return ModelFiles(where, ModelPositions.of_checkpoint(where), identity)
+    found = {"hub": model.path, "commit": commit}
+    return ModelFiles(where, ModelPositions.of_checkpoint(where), found)
 
 
 def with_yardsticks(
@@ -148,10 +110,6 @@ def with_yardsticks(
 
     The model as shipped reads the texts in windows of its trained length, once for all methods; in
     full where they do not exceed it. The methods read the texts in full.
-
-    Raises:
-        ConfigError: such tasks without a context length, which all methods must share, or for a
-            model that names no trained length.
     """
     planned: list[CellRequest] = []
     for request in requests:
@@ -183,8 +141,8 @@ def _yardstick(
             f"metadata.{WINDOW}: missing; {tasks[0]} compares with windows of the trained length, "
             f"which the config of {request.model.path} does not state"
         )
-    lengths: list[Any] = [*listed(given.get("context_length") or request.context_length)]
-    read = "full" if max(lengths) <= trained else "windows"
+    lengths: Any = given.get("context_length") or request.context_length
+    read = "full" if np.max(lengths) <= trained else "windows"
     metadata = {"context_length": [request.context_length], **given, READS: read}
     return request._replace(
         method=YARDSTICK,
@@ -194,68 +152,66 @@ def _yardstick(
     )
 
 
-def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> PlannedCell:
-    """A cell with its id, from a request and the files of its model."""
+def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> CellRecord:
+    """A cell with its id and group, from a request and the files of its model."""
     model, task = request.model, request.task
     told = told_length(task.tasks, task.metadata, request.context_length)
     longer = bool(told) and families_of(task.tasks) == {""}  # ours take all that the model reads
     spec, precision, model_args = _model_args(request, config.rope_precision, files, longer)
     longest = model_args.get("max_length") or model_args.get("max_model_len")
-    content: dict[str, Any] = {
-        "schema_version": SCHEMA_VERSION,
-        "cell_id": "not known yet",
-        "sweep": config.name,
-        "model": {
-            **{name: getattr(model, name) for name in ("backend", "dtype", "args")},
-            "name": model.label,
-            "path": files.path,
-            "revision": model.revision or files.identity.get("commit"),
-        },
-        "method": {
-            "name": request.method,
-            "rope_parameters": spec and spec.to_dict(),
-            "rope_precision": precision,
-        },
-        "tasks": task.tasks,
-        **{name: getattr(task, name) for name in EntrySettings.model_fields},
-        "metadata": {**task.metadata, **told},
-        **{name: getattr(model, name) for name in OF_MODEL},
-        **{name: getattr(config, name) for name in ("seed", "confirm_run_unsafe_code")},
-        "context_length": request.context_length or longest,
-        "model_args": model_args,
-        "replaced": files.positions.replaced(spec) if spec and files.positions else None,
-    }
-    record = CellRecord.model_validate(content)
+    record = CellRecord.model_validate(
+        {
+            "schema_version": SCHEMA_VERSION,
+            "cell_id": "not known yet",
+            "sweep": config.name,
+            "model": {
+                **{name: getattr(model, name) for name in ("backend", "dtype", "args")},
+                "name": model.label,
+                "path": files.path,
+                "revision": model.revision or files.identity.get("commit"),
+            },
+            "method": {
+                "name": request.method,
+                "rope_parameters": spec and spec.to_dict(),
+                "rope_precision": precision,
+            },
+            "tasks": task.tasks,
+            **{name: getattr(task, name) for name in ("gen_kwargs", "limit", "num_fewshot")},
+            "metadata": {**task.metadata, **told},
+            **{n: getattr(model, n) for n in ("apply_chat_template", "batch_size", "device")},
+            **{name: getattr(config, name) for name in ("seed", "confirm_run_unsafe_code")},
+            "context_length": request.context_length or longest,
+            "model_args": model_args,
+            "replaced": files.positions.replaced(spec) if spec and files.positions else None,
+            "gpus": gpus_of(model),
+        }
+    )
     identity = cell_identity(record, files.identity)
     found: dict[str, Any] = {
         "data": identity["data"],
         "cell_id": cell_id(identity),
         "versions": {"python": platform.python_version(), **identity["packages"]},
         "identity": identity,
+        "group": group_of(record, spec, files.positions),
     }
-    return PlannedCell(
-        record=record.model_copy(update=found),
-        group=group_of(record, spec, files.positions),
-        gpus=gpus_of(model),
-    )
+    return record.model_copy(update=found)
 
 
 def group_of(record: CellRecord, rope: RopeSpec | None, positions: ModelPositions | None) -> str:
     """What the loaded model of a cell is: with any rotation where that can be exchanged.
 
     It can where it is one table that the length does not change. What turns out not to be, when it
-    runs, is found by its worker.
+    runs, gets a load of its own there.
     """
     loaded: dict[str, Any] = {"model": record.model.model_dump(exclude={"name"})}
     loaded |= {name: getattr(record, name) for name in ("batch_size", "device")}
-    library = ROPE_BACKENDS.get(record.model.backend)
-    fixed = library is not None and positions is not None
+    fixed = record.model.backend in ROPE_BACKENDS and positions is not None
     if fixed and positions:
         methods = [rope.method] if rope else []
         with contextlib.suppress(RopeConfigError):  # a type of the model's own
             methods.append(positions.shipped().method)
         fixed = not any(each.follows_length or each.name == "longrope" for each in methods)
-        longest = record.model_args.get("max_model_len") if library == "vllm" else None
+        longest = record.model_args.get("max_model_len")  # of vLLM
         fixed &= longest is None or longest <= length_limit(positions, None, longest)
     precision = record.method.rope_precision
     loaded |= {"precision": precision} if fixed else {"args": record.model_args}

@@ -1,6 +1,9 @@
-"""A sweep config: models × methods × context lengths × tasks, checked before anything runs."""
+"""A sweep config: models × methods × context lengths × tasks, read from YAML and checked."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
@@ -8,9 +11,11 @@ from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_va
 from leval_harness.backends import OWN_BACKENDS, libraries
 from leval_harness.secrets import refuse_credentials
 from leval_harness.sweep import ConfigError
+from leval_harness.yaml_files import parse_yaml, read_yaml, shipped
 from leval_tasks.metadata import refuse_near_misses
 from resonance_vllm.core.spec import RopeRequest
 from resonance_vllm.errors import UserError, hint, one_of, shown
+from resonance_vllm.files import user_path
 from resonance_vllm.settings import Settings, read
 
 Item = TypeVar("Item")
@@ -34,23 +39,20 @@ def listed(value: object) -> Sequence[object]:
     return value if isinstance(value, list | tuple) else [value]
 
 
-def _checked_by(check: Callable[[Any], object]) -> AfterValidator:
-    """A validator that keeps the value and raises what `check` raises."""
-
-    def checked(value: Any) -> Any:
-        check(value)
-        return value
-
-    return AfterValidator(checked)
-
-
-def _known_backend(name: str) -> None:
+def _backend(name: str) -> str:
     """One of lm-eval's model types or of ours."""
     from lm_eval.models import MODEL_MAPPING
 
     known = sorted({*MODEL_MAPPING, *OWN_BACKENDS})
     if name not in known:
         raise ValueError(f"{shown(name)} is not allowed{hint(name, known)}")
+    return name
+
+
+def _metadata(given: dict[str, Any]) -> dict[str, Any]:
+    """Settings of tasks: keys of other projects pass; a misspelt key of ours does not."""
+    refuse_near_misses(given)
+    return given
 
 
 def _args(given: dict[str, Any]) -> dict[str, Any]:
@@ -76,8 +78,6 @@ Several = Annotated[tuple[Item, ...], Field(strict=False, min_length=1), BeforeV
 """A list; a single value counts as a list of one."""
 PlainMapping = dict[Text, JsonValue]
 """Passed through to lm-eval, to a model or to tasks, which know the keys."""
-Metadata = Annotated[PlainMapping, _checked_by(refuse_near_misses)]
-"""Keys of other projects pass; a misspelt key of ours does not."""
 BatchSize = Count | Annotated[str, Field(pattern=r"^auto(:[1-9]\d*)?$")]
 if TYPE_CHECKING:
     RopeMapping = RopeRequest
@@ -88,12 +88,12 @@ else:
 class ModelConfig(Settings):
     """One model and how it is run."""
 
-    label: Label = Field(description="What tables call it; its key where it has none.")
+    label: Label | None = Field(None, description="What tables call it in place of its key.")
     path: Text = Field(
         description="Folder of a checkpoint, `smollm2` (prepared on first use), name on the hub, "
         "or the name under which a server has it."
     )
-    backend: Annotated[Text, _checked_by(_known_backend)] = Field(
+    backend: Annotated[Text, AfterValidator(_backend)] = Field(
         "hf", description="lm-eval model type, `hf-long` or `vllm-long`."
     )
     revision: Text | None = Field(None, description="Branch, tag or commit on the hub.")
@@ -122,19 +122,12 @@ class ModelConfig(Settings):
 class EntrySettings(Settings):
     """Settings of a task entry; the sweep may give them for all entries."""
 
-    metadata: Metadata = Field({}, description="Settings of the tasks, as lm-eval's `--metadata`.")
+    metadata: Annotated[PlainMapping, AfterValidator(_metadata)] = Field(
+        {}, description="Settings of the tasks, as lm-eval's `--metadata`."
+    )
     gen_kwargs: PlainMapping = Field({}, description="Generation settings of the tasks.")
     limit: Count | None = Field(None, description="Questions a task; null for all.")
     num_fewshot: Natural | None = Field(None, description="As lm-eval's `--num_fewshot`.")
-
-    def over(self, shared: "EntrySettings") -> dict[str, Any]:
-        """These settings laid over those of the sweep: mappings key by key, the rest replaced."""
-        fields = EntrySettings.model_fields
-        merged = {name: getattr(shared, name) for name in fields}
-        for name in self.model_fields_set & set(fields):
-            value = getattr(self, name)
-            merged[name] = {**merged[name], **value} if isinstance(value, dict) else value
-        return merged
 
 
 class TaskEntry(EntrySettings):
@@ -146,21 +139,11 @@ class TaskEntry(EntrySettings):
     )
 
 
-def _labelled(models: object) -> object:
-    """Models with their key for a label where they have no other."""
-    if not isinstance(models, Mapping):
-        return models
-    return {
-        key: {"label": key, **model} if isinstance(model, Mapping) else model
-        for key, model in models.items()
-    }
-
-
 class SweepConfig(EntrySettings):
     """A whole sweep."""
 
     name: FolderName = Field("", description="Of its folder; the file's where it has none.")
-    models: Annotated[dict[str, ModelConfig], BeforeValidator(_labelled)] = Field(
+    models: dict[Label, ModelConfig] = Field(
         description="Name -> one model and how it is run.", min_length=1
     )
     methods: dict[Label, RopeMapping | None] = Field(
@@ -231,5 +214,104 @@ def parse_config(content: Mapping[str, Any]) -> SweepConfig:
     """
     refuse_credentials(content, "config", ConfigError)
     config = read(SweepConfig, content, "config", ConfigError)
-    entries = tuple(entry.model_copy(update=entry.over(config)) for entry in config.tasks)
-    return config.model_copy(update={"tasks": entries})
+    shared = {name: getattr(config, name) for name in EntrySettings.model_fields}
+    tasks = []
+    for entry in config.tasks:
+        own = {name: getattr(entry, name) for name in entry.model_fields_set & shared.keys()}
+        tasks.append(entry.model_copy(update=merge(shared, own)))
+    models = {
+        key: model.model_copy(update={"label": model.label or key})
+        for key, model in config.models.items()
+    }
+    return config.model_copy(update={"tasks": tuple(tasks), "models": models})
+
+
+def load_config(given: str | Mapping[str, Any], overrides: Sequence[str] = ()) -> SweepConfig:
+    """A sweep config from a path, a shipped name or settings, overrides applied, all checked.
+
+    Raises:
+        ConfigError: names every field that is wrong, its value and what is allowed.
+    """
+    if isinstance(given, str):
+        path = find_config(given)
+        given = {"name": path.stem, **load_with_includes(path)}
+    return parse_config(reduce(override, overrides, given))
+
+
+def find_config(name: str) -> Path:
+    """The file that `name` means: its path, or the name of a shipped sweep."""
+    path, known = user_path(name), shipped("sweeps")
+    if path.is_file():
+        return path
+    if name not in known:
+        raise ConfigError(f"config: {name!r} is no file and no shipped sweep{hint(name, known)}")
+    return known[name]
+
+
+def load_with_includes(path: Path) -> dict[str, Any]:
+    """A config with everything that it includes, the including file winning.
+
+    `include` is a path or a list of paths, relative to the including file; later ones win.
+    """
+    content = read_yaml(path, ConfigError)
+    paths = [path.parent / user_path(str(each)) for each in listed(content.pop("include", []))]
+    return reduce(merge, [*map(load_with_includes, paths), content])
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` laid on `base`: mappings key by key, everything else (lists too) replaced.
+
+    A RoPE method is one value: a dictionary with another `rope_type` replaces the old one whole,
+    so that no parameter of the old method stays behind.
+    """
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            same = value.get("rope_type", old.get("rope_type")) == old.get("rope_type")
+            value = merge(old, value) if same else value
+        merged[key] = value
+    return merged
+
+
+def override(config: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """A config with `key.key=value` laid over it; the value is YAML.
+
+    An entry of `tasks` is named by its number or by a task. A name with a dot in it stands in
+    quotes: `models."llama-3.1".dtype`. Messages do not repeat the value, which may be a credential.
+
+    Raises:
+        ConfigError: no `=`, a value that is not YAML, or a path through something without keys.
+    """
+    key, equals, raw = text.partition("=")
+    where = f"--set {key.strip()[:80]}"
+    try:
+        parts = next(csv.reader([key.strip()], delimiter=".", strict=True), [])
+    except csv.Error:
+        parts = []
+    if not equals or not parts or not all(parts):
+        raise ConfigError(f"{where}: write it as key.key=value, dotted names in quotes")
+    changed: dict[str, Any] = _with_value(config, parts, parse_yaml(raw, where, ConfigError), where)
+    return changed
+
+
+def _with_value(node: Any, parts: list[str], value: Any, where: str) -> Any:
+    """A copy of `node` in which the item at `parts` is `value`."""
+    if not parts:
+        return value
+    head, rest = parts[0], parts[1:]
+    if isinstance(node, Mapping | None):
+        inner = (node or {}).get(head)
+        if head == "tasks" and rest:
+            inner = task_entries(inner)
+        return {**(node or {}), head: _with_value(inner, rest, value, where)}
+    if not isinstance(node, list):
+        raise ConfigError(f"{where}: {shown(head)} lies in {type(node).__name__}, without keys")
+    named = (at for at, item in enumerate(node) if head in listed(item.get("tasks")))
+    index = int(head) if head.isdecimal() else next(named, len(node))
+    if index >= len(node):
+        raise ConfigError(
+            f"{where}: {shown(head)} is not allowed; allowed: the number of one of {len(node)} "
+            "entries (from 0), or the name of a task among them"
+        )
+    return [*node[:index], _with_value(node[index], rest, value, where), *node[index + 1 :]]

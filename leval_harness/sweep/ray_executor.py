@@ -1,99 +1,68 @@
 """The same workers as tasks of a Ray cluster, each with as many GPUs as its model takes."""
 
-import contextlib
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from leval_harness.sweep import ConfigError, SweepError
-from leval_harness.sweep.run import Group
-from leval_harness.sweep.workers import Worker, WorkerRequest
-from resonance_vllm.errors import needs_extra
+import ray
+
+from leval_harness.sweep import SweepError
+from leval_harness.sweep.run import Slots
+from leval_harness.sweep.worker import Worker, WorkerRequest
 
 
-def work(request: WorkerRequest, group: str) -> None:
-    """Run one worker to its end: what a Ray task does."""
-    worker = Worker.start(request, group)
+def work(request: WorkerRequest) -> None:
+    """Run one worker to its end, with the GPUs that Ray chose."""
+    worker = Worker(request, (), {})
     while not worker.has_ended():
         time.sleep(0.5)
     worker.judge()
 
 
-@contextlib.contextmanager
-def connected() -> "Iterator[RayExecutor]":
-    """Join the cluster of `RAY_ADDRESS`, or start one here.
+class RayWorker:
+    """A `Worker` on some node of the cluster; `gpus` are as many as it takes, which Ray chooses."""
+
+    def __init__(
+        self, request: WorkerRequest, gpus: Sequence[str], environment: Mapping[str, str]
+    ) -> None:
+        self.gpus = gpus
+        task: Any = ray.remote(max_retries=0)(work)
+        self.task = task.options(num_cpus=1, num_gpus=len(gpus)).remote(request)
+
+    def has_ended(self) -> bool:
+        """Whether the task is over."""
+        return bool(ray.wait([self.task], timeout=0)[0])
+
+    def judge(self) -> None:
+        """After its end: say why it could do nothing.
+
+        Raises:
+            SweepError: see `Worker.judge`.
+        """
+        try:
+            ray.get(self.task)
+        except ray.exceptions.RayTaskError as error:
+            raise SweepError(str(error.cause or error)) from error
+        except ray.exceptions.RayError:
+            pass  # Ray lost the node or the process: the claim is taken over
+
+    def end(self) -> None:
+        """End the task, and the worker with it."""
+        ray.cancel(self.task, force=True)
+
+
+def cluster() -> Slots:
+    """Join the cluster of `RAY_ADDRESS`, or start one here, until this process ends.
 
     Raises:
-        ConfigError: Ray is not installed.
         SweepError: there is no such cluster.
     """
-    try:
-        import ray
-    except ImportError as error:
-        raise ConfigError(f"--executor ray needs Ray: {needs_extra('ray')}") from error
-    joined = ray.is_initialized()  # by a caller in Python, whose cluster stays
     try:
         quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "WARNING"}
         ray.init(ignore_reinit_error=True, **quiet)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise SweepError(f"Ray: {error}") from error
-    try:
-        yield RayExecutor(ray)
-    finally:
-        if not joined:
-            ray.shutdown()
-
-
-@dataclass
-class RayExecutor:
-    """Workers as Ray tasks, with the methods of `LocalExecutor`; Ray says when one has room.
-
-    Attributes:
-        ray: the module.
-        tasks: reference -> key of the group.
-    """
-
-    ray: Any
-    tasks: dict[Any, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        alive = [node["Resources"].get("GPU", 0) for node in self.ray.nodes() if node["Alive"]]
-        self.gpus = [str(number) for number in range(int(sum(alive)))]
-        self.at_a_place = int(max(alive, default=0)), "are on one node of the Ray cluster"
-
-    def has_room(self, group: Group) -> bool:
-        """Whether a further worker may be submitted: one a GPU of the cluster, or a core."""
-        slots = self.ray.cluster_resources().get("GPU" if group.gpus else "CPU", 0)
-        return bool(len(self.tasks) < slots)
-
-    def start(self, group: Group, request: WorkerRequest) -> None:
-        """Submit a worker."""
-        task: Any = self.ray.remote(max_retries=0)(work)
-        options = {"num_cpus": 1, "num_gpus": group.gpus}
-        self.tasks[task.options(**options).remote(request, group.key)] = group.key
-
-    def running(self) -> Mapping[str, int]:
-        """Key of a group -> how many workers it has.
-
-        Raises:
-            SweepError: a worker could do nothing.
-        """
-        references = [*self.tasks]
-        for reference in (
-            references and self.ray.wait(references, num_returns=len(references), timeout=0)[0]
-        ):
-            del self.tasks[reference]
-            try:
-                self.ray.get(reference)
-            except self.ray.exceptions.RayTaskError as error:
-                raise SweepError(str(error.cause or error)) from error
-            except self.ray.exceptions.RayError:
-                pass  # Ray lost the node or the process: the claim is taken over
-        return Counter(self.tasks.values())
-
-    def stop(self) -> None:
-        """End every worker."""
-        for reference in self.tasks:
-            self.ray.cancel(reference, force=True)
+    alive = [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]]
+    gpus = [str(number) for number in range(int(sum(alive)))]
+    cores = int(ray.cluster_resources().get("CPU", 0))
+    return Slots(RayWorker, gpus, cores, int(max(alive, default=0)))

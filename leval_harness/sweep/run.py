@@ -8,31 +8,32 @@ folder.
 import contextlib
 import os
 import re
-import shutil
 import subprocess
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
+import click
+
+from leval_harness.cell_record import CellRecord
 from leval_harness.layout import SCHEMA_VERSION, SWEEP
 from leval_harness.sweep import ConfigError, SweepError
-from leval_harness.sweep.cells import PlannedCell
-from leval_harness.sweep.claims import CellState, Folder, file_system_time
+from leval_harness.sweep.claims import CellState, Folder
 from leval_harness.sweep.config import SweepConfig
-from leval_harness.sweep.progress import Progress
-from leval_harness.sweep.workers import Worker, WorkerRequest
+from leval_harness.sweep.worker import Worker, WorkerRequest
 from resonance_vllm.errors import printable
 from resonance_vllm.files import write_json
 
-if TYPE_CHECKING:
-    from leval_harness.sweep.ray_executor import RayExecutor
-
-POLL_SECONDS = 0.5
-DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+POLL_SECONDS, HEARTBEAT_SECONDS = 0.5, 60.0
+USUAL_LENGTH = 8192
+"""A cell counts as its context length, in tokens; as this where it has none."""
+DEVICES, RENUMBERING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"), "ROCR_VISIBLE_DEVICES"
+"""Variables with which a process sees some GPUs alone; one of ROCm numbers those anew, from 0."""
 SMI = {
     "nvidia-smi --query-gpu=index --format=csv,noheader": r"^\d+",
     "rocm-smi --showid --csv": r"^card(\d+)",
@@ -40,18 +41,21 @@ SMI = {
 """Command that lists GPUs -> where their numbers stand in its output."""
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """The cells that one loaded model can serve, and how many GPUs a worker takes; 0 on a CPU."""
 
     key: str
-    cells: tuple[PlannedCell, ...]
+    cells: tuple[CellRecord, ...]
     gpus: int
 
-    @property
-    def title(self) -> str:
-        """What messages call it: its model."""
-        return self.cells[0].record.model.name
+
+class Slots(NamedTuple):
+    """Where workers run: what starts one, all GPUs, workers without any, most GPUs of one."""
+
+    start: Callable[..., Any]
+    gpus: Sequence[str]
+    jobs: int
+    most: int
 
 
 def visible_gpus() -> list[str]:
@@ -60,10 +64,11 @@ def visible_gpus() -> list[str]:
     Of the variable, which may hold UUIDs or MIG names, else of `nvidia-smi` or `rocm-smi`: torch
     may be a build for CPUs.
     """
-    for variable in DEVICES:
+    for variable in (*DEVICES, RENUMBERING):
         if (given := os.environ.get(variable)) is not None:
             names = [each.strip() for each in given.split(",")]
-            return [name for name in names if name not in ("", "-1")]
+            there = [name for name in names if name not in ("", "-1")]
+            return list(map(str, range(len(there)))) if variable == RENUMBERING else there
     for command, number in SMI.items():
         with contextlib.suppress(OSError):
             output = subprocess.run(command.split(), capture_output=True, text=True, check=False)
@@ -72,51 +77,28 @@ def visible_gpus() -> list[str]:
     return []
 
 
-def grouped(
-    cells: Iterable[PlannedCell], gpus: Sequence[str], apart: Collection[str] = ()
-) -> list[Group]:
-    """Cells that one loaded model can serve, together.
-
-    Args:
-        cells: of the sweep.
-        gpus: that are visible. Without any, what takes one runs on the CPU.
-        apart: ids of those whose rotation could not be exchanged in a loaded model; each alone.
-    """
-    found: dict[str, list[PlannedCell]] = {}
+def grouped(cells: Iterable[CellRecord], gpus: Sequence[str]) -> list[Group]:
+    """Cells that one loaded model can serve, together; without GPUs, models of one use the CPU."""
+    found: dict[str, list[CellRecord]] = {}
     for cell in cells:
-        found.setdefault(cell.id if cell.id in apart else cell.group, []).append(cell)
+        found.setdefault(cell.group, []).append(cell)
     return [
         Group(key, tuple(each), 0 if each[0].gpus == 1 and not gpus else each[0].gpus)
         for key, each in found.items()
     ]
 
 
-def check_gpus(groups: Iterable[Group], there: int, where: str) -> None:
-    """Refuse a model that takes more GPUs than there are.
-
-    Raises:
-        ConfigError: names the model and both numbers.
-    """
-    for group in groups:
-        if group.gpus > there:
-            raise ConfigError(
-                f"models: {group.title} takes {group.gpus} GPUs and {there} {where}; make "
-                "tensor_parallel_size or gpus of the model smaller, or run where there are more"
-            )
-
-
 def write_sweep(
-    folder: Folder, config: SweepConfig, cells: Sequence[PlannedCell], command: str
+    folder: Folder, config: SweepConfig, cells: Sequence[CellRecord], command: str
 ) -> None:
     """Write what the folder is of: the order of the cells, their names, the baseline."""
     rows = [
         {
-            "id": cell.id,
-            "model": cell.record.model.name,
-            "label": cell.record.model.name,
-            "method": cell.record.method.name,
-            "context_length": cell.record.context_length,
-            "tasks": list(cell.record.tasks),
+            "id": cell.cell_id,
+            "model": cell.model.name,
+            "method": cell.method.name,
+            "context_length": cell.context_length,
+            "tasks": list(cell.tasks),
         }
         for cell in cells
     ]
@@ -125,76 +107,67 @@ def write_sweep(
     write_json(folder.path / SWEEP, about)
 
 
-@dataclass
-class LocalExecutor:
-    """Workers on this machine: as many as its GPUs allow, and `jobs` of those that take none."""
+class Progress:
+    """Writes when a cell starts or ends, and once a minute how far the running ones are."""
 
-    gpus: list[str]
-    jobs: int = 1
-    workers: list[Worker] = field(default_factory=list)
+    def __init__(self, cells: Sequence[CellRecord], folder: Folder) -> None:
+        self.cells, self.folder = {cell.cell_id: cell for cell in cells}, folder
+        self.states: Mapping[str, CellState] = {}
+        self.started = self.last_line = time.monotonic()
+        self.at_start = 0.0
 
-    def __post_init__(self) -> None:
-        self.free = list(self.gpus)
-        self.at_a_place = len(self.gpus), "are visible"
+    def update(self, states: Mapping[str, CellState]) -> None:
+        """Take what is known of the cells now, and write what has changed."""
+        before, self.states = self.states, states
+        if not before:
+            before, self.at_start = states, self._size(self._share)
+        for name, state in states.items():
+            if state.owner and not before[name].owner:
+                self._say(name, "started")
+            elif state.is_over and not before[name].is_over:
+                self._say(name, "done" if state.done else f"failed: {state.failure}")
+        if time.monotonic() - self.last_line > HEARTBEAT_SECONDS:
+            for name in (name for name, state in states.items() if state.owner):
+                self._say(name, f"{self._share(name):.0%}")
 
-    def has_room(self, group: Group) -> bool:
-        """Whether a further worker for a group can start now."""
-        if group.gpus:
-            return group.gpus <= len(self.free)
-        return sum(not worker.gpus for worker in self.workers) < self.jobs
+    def _say(self, name: str, what: str) -> None:
+        self.last_line = time.monotonic()
+        failed = sum(state.failure is not None for state in self.states.values())
+        over = sum(state.is_over for state in self.states.values())
+        place = f"[{over}/{len(self.cells)}{f', {failed} failed' if failed else ''}]"
+        click.echo(f"{place} {self.cells[name].title}: {what}, {self._eta()}")
 
-    def start(self, group: Group, request: WorkerRequest) -> None:
-        """Start a worker on the first free GPUs; workers side by side share the cores."""
-        mine, self.free = self.free[: group.gpus], self.free[group.gpus :]
-        environment = devices(mine) if self.gpus else {}
-        slots = len(self.gpus) // group.gpus if group.gpus else self.jobs
-        if slots > 1 and "OMP_NUM_THREADS" not in os.environ:
-            environment["OMP_NUM_THREADS"] = str(max(1, cores() // slots))
-        self.workers.append(Worker.start(request, group.key, mine, environment))
+    def _share(self, name: str) -> float:
+        """Share of a cell that is computed."""
+        state = self.states[name]
+        return 1.0 if state.done else self.folder.share(name) if state.owner else 0.0
 
-    def running(self) -> Mapping[str, int]:
-        """Key of a group -> how many workers it has; those that have ended are judged first."""
-        for worker in [each for each in self.workers if each.has_ended()]:
-            self.workers.remove(worker)
-            self.free += worker.gpus
-            worker.judge()
-        return Counter(worker.group for worker in self.workers)
+    def _size(self, share: Callable[[str], float]) -> float:
+        """Tokens of the cells that have not failed, each weighed by a share."""
+        there = (name for name, state in self.states.items() if state.failure is None)
+        return sum(
+            (self.cells[name].context_length or USUAL_LENGTH) * share(name) for name in there
+        )
 
-    def stop(self) -> None:
-        """End every worker."""
-        for worker in self.workers:
-            worker.ask_to_end()
-        for worker in self.workers:
-            worker.end()
-            worker.let_go()
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def devices(names: Sequence[str]) -> dict[str, str]:
-    """The variables with which a process sees some GPUs alone, also on ROCm."""
-    chosen = ",".join(names)
-    if os.environ.get(DEVICES[0]) is None and os.environ.get("ROCR_VISIBLE_DEVICES") is not None:
-        numbers = ",".join(map(str, range(len(names))))  # it renumbers what it leaves
-        return {DEVICES[0]: numbers, DEVICES[1]: numbers, DEVICES[2]: chosen}
-    return {DEVICES[0]: chosen, DEVICES[1]: chosen}
+    def _eta(self) -> str:
+        """What is left, at the rate of what this start has computed so far."""
+        done, total = self._size(self._share), self._size(lambda name: 1.0)
+        if done <= self.at_start and done < total:
+            return "ETA unknown"
+        rate = (time.monotonic() - self.started) / max(1.0, done - self.at_start)
+        return f"ETA {timedelta(seconds=round((total - done) * rate))}"
 
 
 @dataclass
 class Sweep:
-    """The loop that starts workers while cells are open.
-
-    Every worker is told the `request`, with the cells of its group.
-    """
+    """The loop that starts workers while cells are open; all are told the `request`."""
 
     folder: Folder
-    cells: Sequence[PlannedCell]
-    executor: "LocalExecutor | RayExecutor"
-    progress: Progress
+    groups: Sequence[Group]
+    slots: Slots
     request: WorkerRequest
+    progress: Progress
+    workers: dict[Any, Group] = field(default_factory=dict)
 
     def run(self) -> dict[str, CellState]:
         """Compute what nobody else does; what is known of the cells at the end.
@@ -204,113 +177,109 @@ class Sweep:
         Raises:
             SweepError: the disk is full, or workers cannot be started.
         """
+        cells = [cell.cell_id for group in self.groups for cell in group.cells]
         idle_since = None
         try:
             while True:
-                running = self.executor.running()
-                states = self.folder.states(cell.id for cell in self.cells)
+                for worker in [each for each in self.workers if each.has_ended()]:
+                    del self.workers[worker]
+                    worker.judge()
+                states = {cell: self.folder.state(cell) for cell in cells}
                 self.progress.update(states)
-                if self._start(states, running):
+                if self._start(states):
                     continue
-                if running:
+                if self.workers:
                     idle_since = None
                 else:
-                    idle_since = idle_since or file_system_time(self.folder.path)
-                    if not any(_may_be_abandoned(state, idle_since) for state in states.values()):
+                    idle_since = idle_since or self.folder.now()
+                    if all(owner["seen"] > idle_since for owner in elsewhere(states)):
                         return states
                 time.sleep(POLL_SECONDS)
         except OSError as error:
             raise SweepError(f"the sweep cannot go on: {error}") from error
         finally:
-            self.executor.stop()
+            for worker in self.workers:
+                worker.end()
 
-    def _start(self, states: Mapping[str, CellState], running: Mapping[str, int]) -> bool:
+    def _start(self, states: Mapping[str, CellState]) -> bool:
         """Start the worker that is most needed, where there is room for it.
 
         A group without a worker goes first; a further worker joins a group while no group waits.
         """
-        groups = grouped(self.cells, self.executor.gpus, self.folder.apart())
-        wanted = [group for group in groups if self._lacks(group, states, running)]
-        waiting = [group for group in wanted if not running.get(group.key)]
+        running = Counter(group.key for group in self.workers.values())
+        wanted = [group for group in self.groups if self._lacks(group, states, running[group.key])]
+        waiting = [group for group in wanted if not running[group.key]]
+        taken = {gpu for worker in self.workers for gpu in worker.gpus}
+        free = [gpu for gpu in self.slots.gpus if gpu not in taken]
+        jobs = self.slots.jobs - sum(not group.gpus for group in self.workers.values())
         for group in waiting or sorted(wanted, key=lambda each: running[each.key]):
-            if self.executor.has_room(group):
-                records = [cell.record.written() for cell in group.cells]
-                self.executor.start(group, replace(self.request, records=records))
+            if group.gpus <= len(free) if group.gpus else jobs > 0:
+                records = [cell.written() for cell in group.cells]
+                request, gpus = replace(self.request, records=records), free[: group.gpus]
+                worker = self.slots.start(request, gpus, self._environment(group, gpus))
+                self.workers[worker] = group
                 return True
         return False
 
-    def _lacks(
-        self, group: Group, states: Mapping[str, CellState], running: Mapping[str, int]
-    ) -> bool:
+    def _lacks(self, group: Group, states: Mapping[str, CellState], workers: int) -> bool:
         """Whether a group has more cells to compute here than workers."""
-        of_group = [states[cell.id] for cell in group.cells]
-        mine = [s for s in of_group if s.owner and s.owner.get("sweep") == self.request.sweep]
-        unclaimed = [state for state in of_group if state.is_open]
-        return bool(unclaimed) and len(unclaimed) + len(mine) > running.get(group.key, 0)
+        of_group = [states[cell.cell_id] for cell in group.cells]
+        mine = sum((s.owner or {}).get("sweep") == self.request.sweep for s in of_group)
+        unclaimed = sum(state.is_open for state in of_group)
+        return bool(unclaimed) and unclaimed + mine > workers
 
-
-def _may_be_abandoned(state: CellState, since: float) -> bool:
-    """Whether a cell is open, or its owner has not been seen to live since a time."""
-    if state.is_over or state.owner is None:
-        return state.is_open
-    try:
-        return bool(state.owner["claim"].stat().st_mtime < since)
-    except FileNotFoundError:
-        return False
+    def _environment(self, group: Group, gpus: Sequence[str]) -> dict[str, str]:
+        """Variables of a worker: it sees its GPUs alone, and workers side by side share cores."""
+        found = dict.fromkeys(DEVICES, ",".join(gpus)) if self.slots.gpus else {}
+        side_by_side = len(self.slots.gpus) // group.gpus if group.gpus else self.slots.jobs
+        if side_by_side > 1 and "OMP_NUM_THREADS" not in os.environ:
+            known = hasattr(os, "sched_getaffinity")
+            cores = len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
+            found["OMP_NUM_THREADS"] = str(max(1, cores // side_by_side))
+        return found
 
 
 def elsewhere(states: Mapping[str, CellState]) -> list[Mapping[str, Any]]:
-    """The owners of cells that others still compute."""
-    return [s.owner for s in states.values() if s.owner is not None and not s.is_over]
+    """The owners of cells that are still computed."""
+    return [state.owner for state in states.values() if state.owner is not None]
 
 
 def run_sweep(
     config: SweepConfig,
-    cells: Sequence[PlannedCell],
+    cells: Sequence[CellRecord],
     path: Path,
     command: str,
     executor: str = "local",
-    say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, CellState]:
-    """Compute the cells of a sweep that nobody has computed or computes.
+    """Compute the cells of a sweep that nobody has computed or computes; how they stand then.
 
-    Args:
-        config: of the sweep.
-        cells: as planned.
-        path: folder of the results.
-        command: what the user typed, for the record.
-        executor: `local` or `ray`.
-        say: takes a line for the user.
-
-    Returns:
-        What is known of each cell at the end.
+    `path` is the folder of the results, `command` what the user typed, `executor` local or ray.
 
     Raises:
         ConfigError: a model takes more GPUs than there are.
         SweepError: the disk is full, workers cannot be started, or the cluster is gone.
     """
-    with contextlib.ExitStack() as stack:
-        where: LocalExecutor | RayExecutor
-        if executor == "ray":
-            from leval_harness.sweep.ray_executor import connected
+    if executor == "ray":
+        from leval_harness.sweep.ray_executor import cluster
 
-            where = stack.enter_context(connected())
-        else:
-            where = LocalExecutor(visible_gpus(), config.jobs)
-        check_gpus(grouped(cells, where.gpus), *where.at_a_place)
-        folder = Folder.of(path)
-        write_sweep(folder, config, cells, command)
-        states = folder.states(cell.id for cell in cells)
-        done = sum(state.done for state in states.values())
-        say(f"{printable(str(path))}: {len(cells)} cells, {done} done, {len(cells) - done} to do")
-        request = WorkerRequest(
-            folder=str(folder.path),
-            began=folder.began,
-            sweep=uuid.uuid4().hex[:12],
-            command=command,
-        )
-        states = Sweep(folder, cells, where, Progress(cells, folder), request).run()
-        if not elsewhere(states):
-            # not the folders themselves: another machine may still look at them
-            shutil.rmtree(folder.work / "cache", ignore_errors=True)
-        return states
+        slots = cluster()
+    else:
+        gpus = visible_gpus()
+        slots = Slots(Worker, gpus, config.jobs, len(gpus))
+    groups = grouped(cells, slots.gpus)
+    for group in groups:
+        if group.gpus > slots.most:
+            raise ConfigError(
+                f"models: {group.cells[0].model.name} takes {group.gpus} GPUs and {slots.most} are "
+                "visible on one machine; make tensor_parallel_size or gpus of the model smaller, "
+                "or run where there are more"
+            )
+    folder = Folder(path)
+    write_sweep(folder, config, cells, command)
+    for cell in cells:
+        folder.forget_failure(cell.cell_id)
+    done = sum(folder.is_done(cell.cell_id) for cell in cells)
+    start = f"{len(cells)} cells, {done} done, {len(cells) - done} to do"
+    click.echo(f"{printable(str(path))}: {start}")
+    request = WorkerRequest(folder=str(folder.path), sweep=uuid.uuid4().hex[:12], command=command)
+    return Sweep(folder, groups, slots, request, Progress(cells, folder)).run()

@@ -4,51 +4,36 @@ Our tasks are read from their YAML: building lm-eval's index of 13,000 names tak
 ours takes milliseconds.
 """
 
-import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
-from leval_harness.checkpoint_files import digest
 from leval_harness.sweep import ConfigError
+from leval_tasks import metadata as task_settings
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.closed.definition import VERSION
-from leval_tasks.metadata import (
-    ClosedSettings,
-    ContextSettings,
-    EffectiveContextSettings,
-    PerplexitySettings,
-    TaskSettings,
-    read_metadata,
-)
-from resonance_vllm.errors import SettingError, near, one_of
+from resonance_vllm.errors import SettingError, near
 from resonance_vllm.settings import field_names
 
 SUFFIXES = (".yaml", ".yml")
 ROOT = Path(str(files("leval_tasks")))
 FAMILIES = ("closed", "perplexity", "effective_context", "posgen")
-SETTINGS: dict[str, type[TaskSettings]] = {
-    "closed": ClosedSettings,
-    "perplexity": PerplexitySettings,
-    "effective_context": EffectiveContextSettings,
+SETTINGS: dict[str, type[task_settings.TaskSettings]] = {
+    "closed": task_settings.ClosedSettings,
+    "perplexity": task_settings.PerplexitySettings,
+    "effective_context": task_settings.EffectiveContextSettings,
 }
 """Family -> its settings in `--metadata`; those of PosGen come from the checkpoint as well."""
-PYTHON_FILE = "pydocs.jsonl"
-"""Stands for the language reference that every Python brings along; it is no file of a folder."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class OwnTask:
-    """A task or group of this project.
+class OwnTask(NamedTuple):
+    """A task or group of this project, as its YAML and the catalogue say.
 
     Attributes:
-        family: its folder below `leval_tasks`.
-        version: another version gives other results.
         members: the tasks in a group; itself for a task.
         file: of its documents; None for a group, and where a task reads none.
     """
@@ -112,7 +97,10 @@ def read_by_tasks(names: Iterable[str], metadata: Mapping[str, Any]) -> dict[str
     families = families_of(names)
     if not families <= set(SETTINGS):
         return dict(metadata)
-    settings: list[type[TaskSettings]] = [ContextSettings, *map(SETTINGS.__getitem__, families)]
+    settings: list[type[task_settings.TaskSettings]] = [
+        task_settings.ContextSettings,
+        *map(SETTINGS.__getitem__, families),
+    ]
     read = {"corpus", *(name for each in settings for name in field_names(each))}
     return {key: value for key, value in metadata.items() if key in read}
 
@@ -123,18 +111,14 @@ def check_names(names: Iterable[str]) -> None:
     Raises:
         ConfigError: unknown name (near matches are given) or a missing file.
     """
-    known = own_tasks()
-    prefixes = {name.split("_")[0] for name in known}
     for name in names:
         if is_file(name):
             if not Path(name).is_file():
                 raise ConfigError(f"tasks: there is no file {name}")
-        elif name.split("_")[0] in prefixes:
-            one_of("tasks", name, known, ConfigError)
-        elif name not in lm_eval_index():
-            near_ones = near(name, sorted({*known, *lm_eval_index()}))
-            near_ones = near_ones or "; `lm_eval ls tasks` lists them all"
-            raise ConfigError(f"tasks: {name!r} is no task{near_ones}")
+        elif name not in own_tasks() and name not in lm_eval_index():
+            near_ones = near(name, sorted({*own_tasks(), *lm_eval_index()}))
+            more = near_ones or "; `lm_eval ls tasks` lists them all"
+            raise ConfigError(f"tasks: {name!r} is no task{more}")
 
 
 def check_settings(names: Iterable[str], metadata: Mapping[str, Any]) -> None:
@@ -145,45 +129,9 @@ def check_settings(names: Iterable[str], metadata: Mapping[str, Any]) -> None:
     """
     for family in families_of(names) & set(SETTINGS):
         try:
-            read_metadata(SETTINGS[family], metadata)
+            task_settings.read_metadata(SETTINGS[family], metadata)
         except SettingError as error:
-            lines = str(error).splitlines()
-            raise ConfigError("\n".join(f"metadata.{line}" for line in lines)) from error
-
-
-def documents(names: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Source and SHA-256 of the documents that our tasks read, family by family.
-
-    Files of the hub are hashed when they are read, and that hash stands in lm-eval's results.
-
-    Raises:
-        ConfigError: the folder, or a file of it, does not exist.
-    """
-    known, found = own_tasks(), dict[str, Any]()
-    for task in members(names):
-        file = known[task].file if task in known else None
-        if file == PYTHON_FILE:
-            found["python"] = platform.python_version()
-        elif file:
-            source, hashed = _document(task, file, metadata)
-            of_family = found.setdefault(known[task].family, {"source": source, "files": {}})
-            of_family["files"] |= hashed
-    return found
-
-
-def _document(task: str, file: str, settings: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
-    from leval_tasks.data import missing_file, resolve_source
-    from leval_tasks.perplexity.documents import corpus_file
-
-    try:
-        source, closed = resolve_source(settings.get("data_dir")), TASKS.get(task)
-        if closed is None:
-            return source.kind, {file: digest(corpus_file(file, source))}
-        if not source.has(closed):
-            raise missing_file(source, closed)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    return source.kind, {file: digest(source.folder / file)} if source.folder else {}
+            raise ConfigError("metadata." + str(error).replace("\n", "\nmetadata.")) from error
 
 
 LENGTH_KEY = "max_seq_lengths"
@@ -214,7 +162,7 @@ def told_length(
     cell therefore has one length, and its number of questions is that of this length.
 
     Raises:
-        ConfigError: the length stands there by hand too, or the tasks take it in different forms.
+        ConfigError: the length stands there by hand too.
     """
     others = lm_eval_names(names)
     folders = {folder for name in others for folder in _folders(name)} & set(LENGTH_FORMS)
@@ -224,12 +172,7 @@ def told_length(
         raise ConfigError(
             f"metadata.{LENGTH_KEY}: write it as context_lengths of the sweep, a cell a length"
         )
-    if len(folders) > 1:
-        raise ConfigError(
-            f"tasks: those of {' and '.join(sorted(folders))} take their length in different "
-            "forms; write them as two entries"
-        )
-    return {LENGTH_KEY: LENGTH_FORMS[folders.pop()](length)}
+    return {LENGTH_KEY: LENGTH_FORMS[min(folders)](length)}
 
 
 def _folders(name: str) -> set[str]:

@@ -3,116 +3,190 @@
     python -m leval_harness.sweep.worker < REQUEST
 
 It claims a cell, computes it in a folder of its own and renames that folder into place, then takes
-the next. Its exit code is 0, also where a cell has failed, or `workers.DISK_FULL`.
+the next. Its log holds the output for the cell that it computes, and is emptied with each claim.
+`Worker` is the process as the sweep sees it: started, watched, judged by how it ended.
 """
 
 import contextlib
-import errno
 import json
 import logging
 import os
 import platform
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from leval_harness.backends.registry import CannotExchange
 from leval_harness.backends.vllm_start import engine_reason
 from leval_harness.cell_record import CellRecord
 from leval_harness.layout import CELL, LOG
-from leval_harness.sweep.claims import beating
-from leval_harness.sweep.workers import DISK_FULL, WorkerRequest, log_since
-from resonance_vllm.errors import UserError
+from leval_harness.sweep import SweepError
+from leval_harness.sweep.claims import Folder, process_here
+from resonance_vllm.errors import UserError, printable
 from resonance_vllm.files import read_object, write_json
 
 log = logging.getLogger("leval_harness.sweep.worker")
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+ENDED_POLITELY = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Somebody ended the process, not the cell: it is tried again."""
 
 
-class Group:
-    """The cells of a worker, claimed one after the other."""
+@dataclass(frozen=True, kw_only=True)
+class WorkerRequest:
+    """What a worker reads from its standard input, as JSON.
+
+    `sweep` is one start of the sweep, `records` the cells of the group, `parent` the process with
+    which it ends, `log` takes its output.
+    """
+
+    folder: str
+    sweep: str
+    command: str
+    records: Sequence[Mapping[str, Any]] = ()
+    parent: int = 0
+    log: str = ""
+
+
+class Worker:
+    """A running worker, with a session of its own that all that it starts belongs to."""
+
+    def __init__(
+        self, request: WorkerRequest, gpus: Sequence[str], environment: Mapping[str, str]
+    ) -> None:
+        self.gpus, self.place = gpus, Folder(Path(request.folder))
+        name = f"{request.sweep}-{os.getpid()}-{time.time_ns()}.txt"
+        self.log = self.place.work / "logs" / name
+        self.request = replace(request, parent=os.getpid(), log=str(self.log))
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-u", "-m", "leval_harness.sweep.worker"],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                env={**os.environ, **environment},
+            )
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self.process.stdin:
+            self.process.stdin.write(json.dumps(asdict(self.request)).encode())
+
+    def has_ended(self) -> bool:
+        """Whether the process is gone."""
+        return self.process.poll() is not None
+
+    def judge(self) -> None:
+        """After its end: note a cell that it died of, and leave what it held to others.
+
+        Raises:
+            SweepError: it ended before it could do anything.
+        """
+        code, cell, printed = self.process.returncode, self._held(), self.log.read_bytes()
+        try:
+            if code and -code not in ENDED_POLITELY:  # else another worker takes the cell
+                end = f"was ended by {signal.Signals(-code).name}" if code < 0 else "failed"
+                if not cell:
+                    raise SweepError(f"a worker {end}: {last_line(printed)}")
+                hint = " (out of memory?)" if code == -signal.SIGKILL else ""
+                reason = f"its process {end}{hint}; last output: {last_line(printed)}"
+                self.place.write_failure(cell, reason, printed)
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """End the process and all that it has started, and leave what it held to others."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        if cell := self._held():
+            self.place.release(cell)
+        self.log.unlink(missing_ok=True)
+
+    def _held(self) -> str:
+        """The cell that it computes, or computed when it ended."""
+        for record in self.request.records:
+            for path in self.place.turns(record["cell_id"]):
+                claim = read_object(path) or {}
+                if process_here(self.process.pid).items() <= claim.items():
+                    return str(record["cell_id"])
+        return ""
+
+
+def last_line(log: bytes) -> str:
+    """The last line of a log, fit for a terminal; a bar counts as its last state."""
+    text = log[-64 * 1024 :].decode("utf-8", errors="replace")
+    lines = [line.strip() for line in text.replace("\r", "\n").split("\n") if line.strip()]
+    return printable(lines[-1][:500]) if lines else "no output"
+
+
+class Claimed:
+    """The cells of a worker, claimed one after the other; `claim` is that of the present one."""
 
     def __init__(self, request: WorkerRequest) -> None:
-        self.request, self.place = request, request.place
+        self.request, self.log = request, Path(request.log)
+        self.place = Folder(Path(request.folder))
         self.records = [CellRecord.model_validate(record) for record in request.records]
-        self.is_mixed = any(r.model_args != self.records[0].model_args for r in self.records)
-        self.held = ""
+        self.claim: Path | None = None
 
-    def __iter__(self) -> Iterator[tuple[CellRecord, Path]]:
-        """Each cell that can be claimed, with its claim, until none is left."""
-        while (found := self._next()) is not None:
-            self.held = found[0].cell_id
-            yield found
-
-    def _next(self) -> tuple[CellRecord, Path] | None:
-        apart = self.place.apart() if self.is_mixed else ()
+    def __iter__(self) -> Iterator[CellRecord]:
+        """Each cell that can be claimed."""
         for cell in self.records:
-            offset = Path(self.request.log).stat().st_size
-            about = {"sweep": self.request.sweep, "offset": offset}
-            if cell.cell_id not in apart and (claim := self.place.claim(cell.cell_id, **about)):
-                return cell, claim
-        return None
+            claim = self.place.claim(cell.cell_id, sweep=self.request.sweep)
+            if claim is not None:
+                os.truncate(self.log, 0)
+                self.claim = claim
+                yield cell
+                self.claim = None
+                self.place.release(cell.cell_id)
 
-    def fail(self, cell: CellRecord, claim: Path, error: Exception) -> None:
+    def fail(self, cell: CellRecord, error: Exception) -> None:
         """Note why a cell has no results; of an engine, what its log says."""
-        output = Path(self.request.log)
-        reason = engine_reason(error, output.read_text(errors="replace"))
+        reason = engine_reason(error, self.log.read_text(errors="replace"))
         if not isinstance(error, UserError):  # a message for users needs neither
             log.error("evaluation failed", exc_info=error)
             reason = f"{type(error).__name__}: {reason}"
         log.error("the cell failed: %s", reason)
-        printed = log_since(output, read_object(claim) or {})
-        self.place.write_failure(cell.cell_id, reason, printed)
-        self.place.release(cell.cell_id)
+        self.place.write_failure(cell.cell_id, reason, self.log.read_bytes())
 
 
-def run(group: Group) -> int:
-    """Evaluate the cells of a group until none is left; the exit code."""
+def run(claimed: Claimed) -> None:
+    """Evaluate the cells of a group until none is left."""
     from leval_harness.sweep.evaluation import LoadedModel
 
     model: LoadedModel | None = None
-    for cell, claim in group:
+    cells = iter(claimed)
+    for cell in cells:
         try:
-            with beating(claim):
-                if model is None:
-                    log.info("loading for %s", cell.title)
-                    model = LoadedModel(group.records)
-                log.info("evaluating %s", cell.title)
-                compute(group, cell, claim, model)
-        except CannotExchange as error:
-            log.info("%s is computed by a worker of its own: %s", cell.title, error)
-            (group.place.work / "apart" / cell.cell_id).touch()
+            model = model or LoadedModel(claimed.records)
+            log.info("evaluating %s", cell.title)
+            compute(claimed, cell, model)
         except Exception as error:  # noqa: BLE001 - whatever it is, it costs this cell
-            if no_room(error):
-                return DISK_FULL
-            group.fail(cell, claim, error)
+            claimed.fail(cell, error)
             if model is None:  # nor can the others be computed
-                for other, its_claim in group:
-                    group.fail(other, its_claim, error)
+                for other in cells:
+                    claimed.fail(other, error)
             elif not isinstance(error, UserError):
-                return 0  # the model may be broken: the next cell gets a new process
-        group.place.release(cell.cell_id)
-    return 0
+                return  # the model may be broken: the next cell gets a new process
 
 
-def compute(group: Group, cell: CellRecord, claim: Path, model: Any) -> None:
+def compute(claimed: Claimed, cell: CellRecord, model: Any) -> None:
     """Evaluate a cell in a folder of its own and put that in place."""
     from leval_harness.sweep.evaluation import evaluate
 
-    attempt = group.place.work / claim.name
+    assert claimed.claim is not None
+    attempt = claimed.place.work / claimed.claim.name
     shutil.rmtree(attempt, ignore_errors=True)
     attempt.mkdir()
     started = time.monotonic()
-    telemetry = evaluate(model, cell, attempt, group.place, claim.name)
+    telemetry = evaluate(model, cell, attempt, claimed.place)
     about = {
         "host": {"name": platform.node(), "cores": os.cpu_count()},
-        "command": group.request.command,
+        "command": claimed.request.command,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "cuda_visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "seconds": round(time.monotonic() - started, 3),
@@ -120,47 +194,35 @@ def compute(group: Group, cell: CellRecord, claim: Path, model: Any) -> None:
     }
     write_json(attempt / CELL, cell.model_copy(update=about).written())
     log.info("the cell is computed")
-    printed = log_since(Path(group.request.log), read_object(claim) or {})
-    (attempt / LOG).write_bytes(printed)
-    group.place.publish(cell.cell_id, attempt)
+    shutil.copyfile(claimed.log, attempt / LOG)
+    claimed.place.publish(cell.cell_id, attempt)
 
 
-def no_room(error: BaseException | None) -> bool:
-    """Whether an exception, or what caused it, is a full disk."""
-    if error is None:
-        return False
-    full = isinstance(error, OSError) and error.errno in NO_ROOM
-    return full or no_room(error.__cause__ or error.__context__)
-
-
-def end_with(parent: int, group: Group) -> None:
-    """End this process and all that it has started within a second after its parent has ended."""
+def live_with(parent: int, claimed: Claimed) -> None:
+    """Keep the present claim alive; end this process and all it has started with its parent."""
     while os.getppid() == parent:
+        with contextlib.suppress(OSError):
+            if claimed.claim is not None:
+                os.utime(claimed.claim)
         time.sleep(1)
-    with contextlib.suppress(OSError):
-        group.place.release(group.held)
+    if claimed.claim is not None:
+        claimed.claim.unlink(missing_ok=True)
     os.killpg(0, signal.SIGKILL)
 
 
-def main() -> int:
-    """Read the request, compute the cells, return the exit code."""
+def main() -> None:
+    """Read the request and compute the cells."""
     request = WorkerRequest(**json.load(sys.stdin))
-    group = Group(request)
-    threading.Thread(target=end_with, args=(request.parent, group), daemon=True).start()
+    claimed = Claimed(request)
+    threading.Thread(target=live_with, args=(request.parent, claimed), daemon=True).start()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     logging.captureWarnings(True)
-    try:
-        return run(group)
-    except OSError as error:
-        if not no_room(error):
-            raise
-        return DISK_FULL
+    run(claimed)
 
 
 if __name__ == "__main__":
-    code = main()
-    with contextlib.suppress(OSError):
-        sys.stdout.flush()
-        sys.stderr.flush()
+    main()
+    sys.stdout.flush()
+    sys.stderr.flush()
     # the results are on disk: engines that hang or abort while they shut down must not cost them
-    os._exit(code)
+    os._exit(0)

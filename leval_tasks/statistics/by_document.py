@@ -177,8 +177,15 @@ def smallest_p(documents: npt.ArrayLike, *, exact: npt.ArrayLike = False) -> Flo
     return np.where(counted, np.minimum(1.0, 2.0 ** (1.0 - documents)), 1.0 / (1 + FLIPS))
 
 
-def holm(p: pd.Series) -> pd.Series:
-    """Adjusted p values (Holm 1979), to compare with the level itself; NaN stays NaN."""
-    ordered = p.dropna().sort_values(kind="stable")
-    steps = ordered * np.arange(len(ordered), 0, -1)
-    return steps.cummax().clip(upper=1.0).reindex(p.index)
+def holm(p: pd.Series, families: pd.Series | None = None) -> pd.Series:
+    """Adjusted p values (Holm 1979), to compare with the level itself; NaN stays NaN.
+
+    Args:
+        p: of each test.
+        families: the family of each test; None for one of all.
+    """
+    ordered = p.dropna().astype(float).sort_values(kind="stable")
+    family = pd.Series(0, p.index)[ordered.index] if families is None else families[ordered.index]
+    tests = ordered.groupby(family)
+    steps = ordered * (tests.transform("size") - tests.cumcount())
+    return steps.groupby(family).cummax().clip(upper=1.0).reindex(p.index)

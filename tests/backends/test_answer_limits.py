@@ -9,7 +9,7 @@ from lm_eval.models.huggingface import HFLM
 
 from leval_harness.backends.answer_limits import AnswerEnds, record_answer_ends
 from leval_harness.backends.hf_long import HFLong
-from leval_harness.sweep.marks import mark_answer_ends
+from leval_harness.sweep.evaluation import mark_answer_ends
 
 PROMPTS = [f"w{a} w{3 * a % 97} w{7 * a % 89}" for a in range(1, 25)]
 LIMIT = 6

@@ -58,6 +58,9 @@ sweep bad.yaml                                          # is not valid YAML
 sweep text.txt                                          # must be a mapping
 sweep quickstart --dry-run --set method.yarn.factor=2   # did you mean 'methods'
 sweep quickstart --executor nope                        # 'nope' is not one of
+sweep quickstart --json                                 # --json goes with --dry-run
+sweep quickstart --jobs 0                               # 0 is not in the range
+sweep quickstart --dry-run --set seed=x                 # should be a valid integer ('x' given)
 sweep quickstart --dry-run --set models.SmolLM2-135M.path=./absent   # there is no folder
 model nope                                              # 'nope' is not
 posgen train                                            # --out

@@ -36,11 +36,3 @@ def test_the_entry_of_tasks_names_a_folder_with_each_task_once():
     files = [yaml.load(p.read_text(), yaml.BaseLoader) for p in Path(folder).rglob("*.yaml")]
     names = [content.get("group", content.get("task")) for content in files]
     assert sorted(names) == sorted(own_tasks())
-
-
-def test_every_family_of_tasks_is_copied_to_where_releases_look():
-    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"][
-        "targets"
-    ]
-    copied = wheel["wheel"]["force-include"]
-    assert set(copied) == {str(p.relative_to(ROOT)) for p in ROOT.glob("leval_tasks/*/tasks")}

@@ -125,6 +125,12 @@ def test_holm_example():
     with_gap = holm(pd.Series([0.04, math.nan, 0.02]))
     assert with_gap[[0, 2]].tolist() == pytest.approx([0.04, 0.04])
     assert math.isnan(with_gap[1])
+    p = pd.Series([0.01, 0.2, 0.04, 0.03, 0.005, 0.3])
+    families = pd.Series([0, 1, 0, 0, 0, 1])
+    of_two = holm(p, families)
+    for family in (0, 1):
+        alone = holm(p[families == family])
+        assert of_two[families == family].tolist() == pytest.approx(alone.tolist())
 
 
 def test_coverage_and_false_positives_by_simulation():

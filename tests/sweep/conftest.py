@@ -35,6 +35,24 @@ metadata: {{version: 1}}
 """
 
 
+LLAMA = {
+    "model_type": "llama",
+    "rope_theta": 10000.0,
+    "max_position_embeddings": 4096,
+    "hidden_size": 64,
+    "num_attention_heads": 1,
+}
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """Folder of a checkpoint of 4,096 trained positions, enough to plan cells."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    return folder
+
+
 def byte_tokenizer() -> Any:
     """A tokenizer of single bytes and a few merges."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers

@@ -1,14 +1,14 @@
-"""The meaning of a sweep config: every mistake is named with its place, and cells come in order."""
+"""Sweep configs: read, included, overridden; every mistake is named with its place."""
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from leval_harness.sweep import ConfigError
-from leval_harness.sweep.config import parse_config
-from leval_harness.sweep.config_files import load_config
-from resonance_vllm.core.spec import RopeRequest
+from leval_harness.sweep.config import load_with_includes, merge, override, parse_config
+from resonance_vllm.errors import SettingError
 
 GOOD: dict[str, Any] = {
     "name": "test",
@@ -89,17 +89,13 @@ def test_a_served_model_gets_no_rope_from_here() -> None:
     assert [r.method for r in parse_config(config).requests()] == ["as-served"] * 4
 
 
-def test_keys_of_other_peoples_tasks_pass() -> None:
-    others = {"max_seq_lengths": [4096], "tokenizer": "x", "anything": {"at": "all"}}
-    assert parse_config({**GOOD, "metadata": others}).tasks[0].metadata == others
-
-
 def test_settings_of_a_task_go_before_the_sweeps_own() -> None:
     config = changed("tasks", [{"tasks": "a", "metadata": {"num_docs": 1}}, "b"])
-    config |= {"metadata": {"num_docs": 9, "data_dir": "sample"}, "limit": 5}
+    of_others = {"max_seq_lengths": [4096], "anything": {"at": "all"}}
+    config |= {"metadata": {"num_docs": 9, **of_others}, "limit": 5}
     one, two = parse_config(config).tasks
-    assert one.metadata == {"num_docs": 1, "data_dir": "sample"}
-    assert two.metadata == {"num_docs": 9, "data_dir": "sample"}
+    assert one.metadata == {"num_docs": 1, **of_others}
+    assert two.metadata == {"num_docs": 9, **of_others}
     assert one.limit == two.limit == 5
 
 
@@ -117,9 +113,73 @@ def test_null_takes_back_an_included_argument() -> None:
     assert config.models["small"].args == {"x": 1}
 
 
-def test_overrides_are_checked_like_the_file() -> None:
-    config = load_config("quickstart", ["methods.yarn.factor=4", "name=other"])
-    assert config.methods["yarn"] == RopeRequest.parse("yarn:factor=4")
-    assert config.name == "other"
-    with pytest.raises(ConfigError, match=r"config\.sed: unknown setting; .*did you mean 'seed'"):
-        load_config("quickstart", ["sed=3"])
+def test_another_rope_type_leaves_nothing_of_the_old_method_behind() -> None:
+    base = {"methods": {"m": {"rope_type": "yarn", "factor": 2.0, "beta_fast": 16}}}
+    over = {"methods": {"m": {"rope_type": "linear", "factor": 4.0}}}
+    assert merge(base, over)["methods"]["m"] == {"rope_type": "linear", "factor": 4.0}
+    same = merge(base, {"methods": {"m": {"factor": 8.0}}})["methods"]["m"]
+    assert same == {"rope_type": "yarn", "factor": 8.0, "beta_fast": 16}
+
+
+def test_later_includes_win_and_the_file_itself_wins_over_them(tmp_path: Path) -> None:
+    (tmp_path / "one.yaml").write_text("a: 1\nb: {x: 1, y: 1}\nlist: [1, 2]\n")
+    (tmp_path / "two.yaml").write_text("b: {y: 2}\nlist: [3]\n")
+    (tmp_path / "top.yaml").write_text("include: [one.yaml, two.yaml]\nb: {z: 3}\n")
+    expected = {"a": 1, "b": {"x": 1, "y": 2, "z": 3}, "list": [3]}
+    assert load_with_includes(tmp_path / "top.yaml") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: !!python/object/apply:os.system ['true']", "not valid YAML"),
+        ("? [1, 2]\n: 3\n", "not valid YAML: found unhashable key \\(line 1, column 3\\)"),
+        ("- 1\n", "must be a mapping"),
+        ("a: 2020-13-45\n", "not valid YAML"),
+        ("include: nowhere.yaml\n", r"nowhere\.yaml: cannot be read: .*No such file"),
+    ],
+)
+def test_files_that_cannot_be_meant(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(SettingError, match=message):
+        load_with_includes(path)
+
+
+def test_overrides_reach_nested_listed_and_dotted_keys() -> None:
+    config = {"models": {"llama-3.1": {"dtype": "auto"}}, "tasks": ["a", {"tasks": "b"}]}
+    changed = config
+    for text in ('models."llama-3.1".dtype=float32', "tasks.1.limit=3", "tasks.0=c", "x.y=[1, 2]"):
+        changed = override(changed, text)
+    assert changed == {
+        "models": {"llama-3.1": {"dtype": "float32"}},
+        "tasks": ["c", {"tasks": "b", "limit": 3}],
+        "x": {"y": [1, 2]},
+    }
+    assert config["models"]["llama-3.1"]["dtype"] == "auto"
+
+
+@pytest.mark.parametrize("item", ["b", ["x", "b"], {"tasks": "b"}, {"tasks": ["x", "b"]}], ids=str)
+def test_an_override_names_a_task(item: object) -> None:
+    changed = override({"tasks": ["a", item]}, "tasks.b.metadata.num_docs=8")
+    own = item["tasks"] if isinstance(item, dict) else item
+    assert changed["tasks"] == [{"tasks": "a"}, {"tasks": own, "metadata": {"num_docs": 8}}]
+    assert override({"tasks": "b"}, "tasks.b.limit=1")["tasks"] == [{"tasks": "b", "limit": 1}]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seed", "key=value"),
+        ("tasks.7=x", "number of one of 1 entries"),
+        ("tasks.one=x", "number of one of 1 entries"),
+        ("seed.deeper=1", "lies in int, without keys"),
+        ("a..b=1", "key.key=value"),
+        ("=1", "key=value"),
+        ('a."b=1', "dotted names in quotes"),
+        ("a=[1", "is not valid YAML: expected"),
+    ],
+)
+def test_overrides_that_cannot_be_meant(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        override({"tasks": ["a"], "seed": 1}, text)

@@ -14,9 +14,9 @@ VALUE = "hf_" + "x1" * 12
 PLACES = [
     ("models.m.args.token", "HF_TOKEN"),
     ("models.m.args.api_key", "OPENAI_API_KEY"),
-    ("models.m.args.apiKey", "APIKEY"),
+    ("models.m.args.apiKey", "OPENAI_API_KEY"),
     ("models.m.args.header.Authorization", "OPENAI_API_KEY"),
-    ("tasks.0.gen_kwargs.password", "PASSWORD"),
+    ("tasks.0.gen_kwargs.password", "OPENAI_API_KEY"),
     ("api_key", "OPENAI_API_KEY"),
 ]
 CONFIG = """

@@ -1,6 +1,5 @@
 """Which cells share a load, which GPUs a worker sees, and who starts next."""
 
-import json
 import os
 import stat
 from collections.abc import Callable
@@ -9,29 +8,22 @@ from typing import Any
 
 import pytest
 
-from leval_harness.sweep import ConfigError
-from leval_harness.sweep.cells import PlannedCell, plan
+from leval_harness.cell_record import CellRecord
+from leval_harness.sweep.cells import plan
 from leval_harness.sweep.config import parse_config
-from leval_harness.sweep.run import check_gpus, devices, grouped, visible_gpus
+from leval_harness.sweep.run import Group, Slots, Sweep, grouped, visible_gpus
 
-LLAMA = {
-    "model_type": "llama",
-    "rope_theta": 10000.0,
-    "max_position_embeddings": 4096,
-    "hidden_size": 64,
-    "num_attention_heads": 1,
-}
+Planned = Callable[..., list[CellRecord]]
 EIGHT = [str(n) for n in range(8)]
 
 
 @pytest.fixture
-def planned(tmp_path: Path) -> Callable[..., list[PlannedCell]]:
+def planned(checkpoint: Path) -> Planned:
     """Cells of a small checkpoint with settings of its model."""
-    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
 
-    def make(model: dict[str, Any], **changes: Any) -> list[PlannedCell]:
+    def make(model: dict[str, Any], **changes: Any) -> list[CellRecord]:
         content = {
-            "models": {"small": {"path": str(tmp_path), **model}},
+            "models": {"small": {"path": str(checkpoint), **model}},
             "methods": {"rope": {"rope_type": "default"}},
             "tasks": "leval_closed_gsm",
             "metadata": {"data_dir": "sample"},
@@ -55,21 +47,12 @@ def planned(tmp_path: Path) -> Callable[..., list[PlannedCell]]:
     ],
 )
 def test_a_group_takes_as_many_gpus_as_its_model_needs(
-    planned: Callable[..., list[PlannedCell]], model: dict[str, Any], gpus: int
+    planned: Planned, model: dict[str, Any], gpus: int
 ) -> None:
     (group,) = grouped(planned(model), EIGHT)
     assert group.gpus == gpus
     (on_cpu,) = grouped(planned(model), [])
     assert on_cpu.gpus == (0 if gpus == 1 else gpus), "one GPU or the CPU; several are meant so"
-
-
-def test_more_gpus_than_there_are_is_one_sentence(
-    planned: Callable[..., list[PlannedCell]],
-) -> None:
-    groups = grouped(planned({"backend": "vllm", "args": {"tensor_parallel_size": 16}}), EIGHT)
-    with pytest.raises(ConfigError, match=r"^models: small takes 16 GPUs and 8 are visible; make"):
-        check_gpus(groups, 8, "are visible")
-    check_gpus(groups, 16, "are visible")
 
 
 METHODS = {
@@ -83,7 +66,7 @@ METHODS = {
 
 @pytest.mark.parametrize("backend", ["hf", "vllm"])
 def test_methods_lengths_and_tasks_share_a_load_where_rotations_are_exchanged(
-    planned: Callable[..., list[PlannedCell]], backend: str
+    planned: Planned, backend: str
 ) -> None:
     """What depends on the length is loaded with its own settings."""
     cells = planned(
@@ -95,28 +78,18 @@ def test_methods_lengths_and_tasks_share_a_load_where_rotations_are_exchanged(
     shared, *others = sorted(grouped(cells, []), key=lambda group: -len(group.cells))
     methods = [name for name in METHODS if name != "dynamic"]
     assert len(shared.cells) == len(methods) * 2 * 2
-    assert {cell.record.method.name for cell in shared.cells} == set(methods)
+    assert {cell.method.name for cell in shared.cells} == set(methods)
     assert {len(group.cells) for group in others} == {2}, "two tasks"
-    assert {group.cells[0].record.method.name for group in others} == {"dynamic"}
+    assert {group.cells[0].method.name for group in others} == {"dynamic"}
 
 
-def test_models_that_differ_in_what_is_loaded_share_nothing(
-    planned: Callable[..., list[PlannedCell]],
-) -> None:
+def test_models_that_differ_in_what_is_loaded_share_nothing(planned: Planned) -> None:
     changes: list[dict[str, Any]] = [
         {}, {"dtype": "float32"}, {"batch_size": 2}, {"args": {"attn_implementation": "eager"}},
     ]  # fmt: skip
     keys = {planned({"backend": "hf", **each})[0].group for each in changes}
     keys.add(planned({"backend": "hf"}, rope_precision="model")[0].group)
     assert len(keys) == len(changes) + 1
-
-
-def test_what_was_found_apart_is_a_group_of_its_own(
-    planned: Callable[..., list[PlannedCell]],
-) -> None:
-    cells = planned({"backend": "hf"}, tasks=["leval_closed_gsm", "leval_closed_codeu"])
-    assert [len(group.cells) for group in grouped(cells, [])] == [2]
-    assert [len(group.cells) for group in grouped(cells, [], {cells[0].id})] == [1, 1]
 
 
 @pytest.fixture
@@ -155,8 +128,8 @@ def test_visible_gpus_are_those_of_the_variable(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
     assert visible_gpus() == expected
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", given)
-    assert visible_gpus() == expected
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", given)  # what it leaves is numbered from 0
+    assert visible_gpus() == [str(number) for number in range(len(expected))]
 
 
 def test_else_they_are_those_of_the_system(commands: Callable[[str, str], None]) -> None:
@@ -167,11 +140,12 @@ def test_else_they_are_those_of_the_system(commands: Callable[[str, str], None])
     assert visible_gpus() == ["0", "1"]
 
 
-def test_a_worker_sees_its_own_gpus_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
-        monkeypatch.delenv(variable, raising=False)
+def test_a_worker_sees_its_own_gpus_and_its_share_of_the_cores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(32)))
+    sweep: Any = Sweep(None, [], Slots(None, EIGHT, 1, 8), None, None)  # type: ignore[arg-type]
     both = {"CUDA_VISIBLE_DEVICES": "2,3", "HIP_VISIBLE_DEVICES": "2,3"}
-    assert devices(["2", "3"]) == both
-    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "0,1,2,3")  # what it leaves is numbered from 0
-    renumbered = {"CUDA_VISIBLE_DEVICES": "0,1", "HIP_VISIBLE_DEVICES": "0,1"}
-    assert devices(["2", "3"]) == {**renumbered, "ROCR_VISIBLE_DEVICES": "2,3"}
+    of_two = Group("key", (), 2)
+    assert sweep._environment(of_two, ["2", "3"]) == {**both, "OMP_NUM_THREADS": "8"}

@@ -7,18 +7,12 @@ from typing import Any
 import pytest
 from forked_programs import COMMAND, Forks
 
+from leval_harness.cell_record import CellRecord
 from leval_harness.sweep import ConfigError, cells
 from leval_harness.sweep import task_registry as lengths
 from leval_harness.sweep.config import parse_config
-from leval_harness.sweep.marks import mark_truncated
+from leval_harness.sweep.evaluation import mark_truncated
 
-CONFIG = {
-    "model_type": "llama",
-    "rope_theta": 10000.0,
-    "max_position_embeddings": 8192,
-    "hidden_size": 64,
-    "num_attention_heads": 1,
-}
 LENGTHS = [4096, 8192, 16384]
 TOLD = {"ruler": lambda length: [length], "babilong": lambda length: f"{length // 1024}k"}
 """What the READMEs of these folders of lm-eval say that `max_seq_lengths` is to be."""
@@ -26,8 +20,9 @@ UNTOLD = ("longbench", "longbench2", "infinitebench")
 KEY = lengths.LENGTH_KEY
 
 
-def planned(folder: Path, task: Any, **changes: Any) -> list[cells.PlannedCell]:
-    (folder / "config.json").write_text(json.dumps(CONFIG))
+def planned(folder: Path, task: Any, **changes: Any) -> list[CellRecord]:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 8192}))
     content = {
         "name": "lengths",
         "models": {"small": {"path": str(folder)}},
@@ -40,18 +35,18 @@ def planned(folder: Path, task: Any, **changes: Any) -> list[cells.PlannedCell]:
 
 
 @pytest.mark.parametrize("folder", [*TOLD, *UNTOLD])
-def test_a_cell_asks_for_its_length_alone(tmp_path: Path, folder: str) -> None:
+def test_a_cell_asks_for_its_length_alone(checkpoint: Path, folder: str) -> None:
     """And reads more for what these tasks put beside it, where the method reads further."""
-    made = planned(tmp_path, folder)
-    assert len({cell.id for cell in made}) == len(made) == 2 * len(LENGTHS)
+    made = planned(checkpoint, folder)
+    assert len({cell.cell_id for cell in made}) == len(made) == 2 * len(LENGTHS)
     for cell in made:
-        record, length = cell.record, cell.record.context_length
+        length = cell.context_length
         assert length is not None
         expected = {KEY: TOLD[folder](length)} if folder in TOLD else {}
-        assert record.metadata == record.identity["metadata"] == expected
-        at_the_end = record.method.name == "yarn" and length == 16384
+        assert cell.metadata == cell.identity["metadata"] == expected
+        at_the_end = cell.method.name == "yarn" and length == 16384
         beside = lengths.BESIDE_LENGTH if folder in TOLD and not at_the_end else 0
-        assert record.model_args["max_length"] == length + beside
+        assert cell.model_args["max_length"] == length + beside
 
 
 def test_a_tag_is_told_what_its_tasks_are() -> None:
@@ -60,21 +55,14 @@ def test_a_tag_is_told_what_its_tasks_are() -> None:
     assert lengths.told_length(["ruler"], {KEY: [4096]}, None) == {}, "by hand, without a length"
 
 
-@pytest.mark.parametrize(
-    ("task", "changes", "message"),
-    [
-        ("niah_single_1", {"metadata": {KEY: [4096]}}, f"metadata.{KEY}: write it as context_len"),
-        ([["ruler_vt", "babilong_qa1"]], {}, "write them as two entries"),
-    ],
-)
-def test_what_a_task_cannot_be_told(tmp_path: Path, task: Any, changes: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        planned(tmp_path, task, **changes)
+def test_the_length_is_not_told_by_hand(checkpoint: Path) -> None:
+    with pytest.raises(ConfigError, match=f"metadata.{KEY}: write it as context_lengths"):
+        planned(checkpoint, "niah_single_1", metadata={KEY: [4096]})
 
 
-def test_our_tasks_beside_others_read_no_more_than_the_length(tmp_path: Path) -> None:
-    made = planned(tmp_path, [["ruler_vt", "leval_closed_gsm"]], metadata={"data_dir": "sample"})
-    assert {c.record.context_length - c.record.model_args["max_length"] for c in made} == {0}
+def test_our_tasks_beside_others_read_no_more_than_the_length(checkpoint: Path) -> None:
+    made = planned(checkpoint, [["ruler_vt", "leval_closed_gsm"]], metadata={"data_dir": "sample"})
+    assert {c.context_length - c.model_args["max_length"] for c in made} == {0}
 
 
 class Words:

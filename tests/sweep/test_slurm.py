@@ -1,27 +1,19 @@
 """The documented job scripts on a real SLURM of two nodes, one of whose jobs is killed."""
 
-import contextlib
 import json
 import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from running_sweeps import claims, eight_cells, wait_for
 
 pytestmark = [pytest.mark.long, pytest.mark.hf, pytest.mark.needs("slurm")]
 SCRIPT = Path(__file__).with_name("local_slurm.sh")
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "cluster.md"
-MANY = """
-models: {{tiny: {{path: {root}/model, backend: hf, dtype: float32, device: cpu}}}}
-methods: {{rope: null}}
-context_lengths: [128]
-tasks: [{tasks}]
-"""
 
 
 @pytest.fixture(scope="module")
@@ -44,14 +36,6 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., st
         subprocess.run([str(SCRIPT), "stop", str(folder)], check=False, env=environment)
 
 
-def wait_for(what: Callable[[], Any], seconds: float) -> Any:
-    until = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.2)
-    return found
-
-
 def job(number: int, config: Path, out: Path, script: Path) -> Path:
     """A job script of the page, with the resources of this machine."""
     text = re.findall(r"```bash\n(.*?)```", PAGE.read_text(), re.DOTALL)[number]
@@ -62,48 +46,26 @@ def job(number: int, config: Path, out: Path, script: Path) -> Path:
     return script
 
 
-def sweep_of_eight(tiny: Path, folder: Path) -> Path:
-    names = []
-    for number in range(8):
-        path = folder / str(number) / "task.yaml"
-        path.parent.mkdir()
-        path.write_text((tiny / "tiny_gen.yaml").read_text().replace("tiny_gen", f"t{number}", 1))
-        names.append(str(path))
-    config = folder / "my.yaml"
-    config.write_text(MANY.format(root=tiny, tasks=", ".join(names)))
-    return config
-
-
-def claims(out: Path) -> dict[str, dict[str, Any]]:
-    """Which start of the sweep -> a claim of it."""
-    found = {}
-    for path in out.glob("my/.work/claims/*"):
-        with contextlib.suppress(OSError, ValueError):
-            claim = json.loads(path.read_text())
-            found[claim["sweep"]] = claim
-    return found
-
-
 def test_one_node(tiny: Path, tmp_path: Path, slurm: Callable[..., str]) -> None:
-    config, out = sweep_of_eight(tiny, tmp_path), tmp_path / "results"
+    config, out = eight_cells(tiny, tmp_path, ", device: cpu"), tmp_path / "results"
     script = job(0, config, out, tmp_path / "job.sh")
     slurm("sbatch", "--wait", f"--output={tmp_path}/%j.txt", str(script))
-    assert len(list(out.glob("my/cells/*"))) == 8
-    assert (out / "my" / "table.md").is_file()
+    assert len(list(out.glob("eight/cells/*"))) == 8
+    assert (out / "eight" / "table.md").is_file()
 
 
 def test_an_array_of_two_of_which_one_is_killed(
     tiny: Path, tmp_path: Path, slurm: Callable[..., str]
 ) -> None:
-    config, out = sweep_of_eight(tiny, tmp_path), tmp_path / "results"
+    config, out = eight_cells(tiny, tmp_path, ", device: cpu"), tmp_path / "results"
     script = job(1, config, out, tmp_path / "job.sh")
     said = slurm("sbatch", "--parsable", f"--output={tmp_path}/%a.txt", str(script)).strip()
-    wait_for(lambda: len(claims(out)) == 2, 300)
+    wait_for(lambda: len({claim["sweep"] for claim in claims(out)}) == 2, 300)
     slurm("scancel", "--signal=KILL", f"{said}_2")
     wait_for(lambda: not slurm("squeue", "-h", "-j", said).strip(), 600)
-    cells = [json.loads(path.read_text()) for path in out.glob("my/cells/*/cell.json")]
+    cells = [json.loads(path.read_text()) for path in out.glob("eight/cells/*/cell.json")]
     assert len(cells) == 8, (tmp_path / "1.txt").read_text()
-    assert not (out / "my" / "failed").exists()
-    assert not (out / "my" / ".work" / "cache").exists()
-    assert (out / "my" / "table.md").is_file(), "the one that ended last wrote it"
+    assert not (out / "eight" / "failed").exists()
+    assert not list(out.glob("eight/.work/cache/*"))
+    assert (out / "eight" / "table.md").is_file(), "the one that ended last wrote it"
     assert "[8/8]" in (tmp_path / "1.txt").read_text()

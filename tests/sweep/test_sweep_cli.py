@@ -13,25 +13,15 @@ from leval_harness.sweep import ConfigError
 from leval_harness.sweep.cells import plan
 from leval_harness.sweep.claims import CellState, Folder
 from leval_harness.sweep.config import parse_config
-from leval_harness.sweep.progress import Progress
-from leval_harness.sweep.workers import last_line
+from leval_harness.sweep.run import Progress
+from leval_harness.sweep.worker import last_line
 from resonance_vllm.errors import SettingError
-
-LLAMA = {
-    "model_type": "llama",
-    "rope_theta": 10000.0,
-    "max_position_embeddings": 4096,
-    "hidden_size": 64,
-    "num_attention_heads": 1,
-}
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Path:
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text(json.dumps(LLAMA))
+def config(tmp_path: Path, checkpoint: Path) -> Path:
     content = {
-        "models": {"small": {"path": str(tmp_path / "model"), "backend": "vllm",
+        "models": {"small": {"path": str(checkpoint), "backend": "vllm",
                              "args": {"tensor_parallel_size": 2}}},
         "methods": {"rope": None, "yarn": {"rope_type": "yarn", "factor": 2}},
         "tasks": "leval_closed_gsm",
@@ -64,14 +54,14 @@ def test_a_dry_run_shows_groups_cells_and_gpus(
 def test_a_dry_run_says_what_differs_from_the_cell_on_disk(config: Path, tmp_path: Path) -> None:
     cells = plan(parse_config({"name": "sweep", **yaml.safe_load(config.read_text())}))
     for cell in cells:
-        folder = tmp_path / "out" / "sweep" / "cells" / cell.id
+        folder = tmp_path / "out" / "sweep" / "cells" / cell.cell_id
         folder.mkdir(parents=True)
-        (folder / "cell.json").write_text(json.dumps(cell.record.written()))
+        (folder / "cell.json").write_text(json.dumps(cell.written()))
     words = (config, "--out", tmp_path / "out", "--dry-run")
     assert "2 cells, 0 to do" in sweep(*words).output
     told = sweep(*words, "--set", "methods.yarn.factor=4").output
     assert "2 cells, 1 to do" in told
-    assert f"not {cells[1].id}: rope_parameters.factor: 2.0 -> 4.0" in told
+    assert f"not {cells[1].cell_id}: rope_parameters.factor: 2.0 -> 4.0" in told
 
 
 def test_more_gpus_than_there_are_end_before_anything_starts(
@@ -95,60 +85,41 @@ def test_a_folder_that_cannot_be_written_is_refused_first(
     assert "cannot be written" in str(ended.exception)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["nowhere"], "is no file and no shipped sweep"),
-        (["{config}", "--json"], "--json goes with --dry-run"),
-        (["{config}", "--jobs", "0"], "0 is not in the range"),
-        (["{config}", "--shard", "1/2"], "No such option '--shard'"),
-        (["{config}", "--set", "seed=x"], "config.seed: Input should be a valid integer ('x'"),
-    ],
-)
-def test_wrong_usage_is_named(config: Path, words: list[str], said: str) -> None:
-    ended = sweep(*(word.format(config=config) for word in words))
-    assert said in ended.output + str(ended.exception)
-    assert ended.exit_code != 0
-
-
-def states(share: dict[str, str]) -> dict[str, CellState]:
-    owner = {"claim": Path("x")}
-    of = {
-        "open": CellState(False, None, None),
-        "running": CellState(False, None, owner),
-        "done": CellState(True, None, None),
-        "failed": CellState(False, "no luck", None),
-    }
-    return {name: of[state] for name, state in share.items()}
+STATES = {
+    "open": CellState(False),
+    "running": CellState(False, None, {"host": "here"}),
+    "done": CellState(True),
+    "failed": CellState(False, "no luck"),
+}
 
 
 def test_lines_say_what_happens_and_how_long_it_takes(
-    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     cells = plan(parse_config({"name": "sweep", **yaml.safe_load(config.read_text())}))
-    one, two = (cell.id for cell in cells)
-    folder, lines, now = Folder.of(tmp_path / "out"), list[str](), [0.0]
-    monkeypatch.setattr("leval_harness.sweep.progress.time.monotonic", lambda: now[0])
-    progress = Progress(cells, folder, lines.append)
-    progress.update(states({one: "open", two: "open"}))
-    progress.update(states({one: "running", two: "open"}))
-    assert lines[-1].startswith("[0/2] small | rope @ 4096 | leval_closed_gsm: started, ETA unk")
-    now[0] = 100.0
-    (folder.work / "progress" / one).write_text("1 2")
-    progress.update(states({one: "running", two: "open"}))
-    assert lines[-1].endswith(": 0:01:40, 50%, ETA 0:05:00"), "a quarter is done"
-    now[0] = 200.0
-    progress.update(states({one: "done", two: "running"}))
-    assert lines[-2] == "[1/2] small | rope @ 4096 | leval_closed_gsm: done after 0:03:20, " + (
-        "ETA 0:03:20"
-    )
-    (folder.work / "progress" / two).write_text("1 2")
-    now[0] = 300.0
-    progress.update(states({one: "failed", two: "running"}))
-    assert lines[-1].endswith(": 0:01:40, 50%, ETA 0:05:00"), "what failed is nothing gained"
-    progress.update(states({one: "failed", two: "failed"}))
-    assert "[2/2, 2 failed]" in lines[-1]
-    assert "failed: no luck" in lines[-1]
+    folder, now = Folder(tmp_path / "out"), [0.0]
+    monkeypatch.setattr("leval_harness.sweep.run.time.monotonic", lambda: now[0])
+    progress = Progress(cells, folder)
+
+    def said(seconds: float, *states: str) -> list[str]:
+        now[0] = seconds
+        progress.update({c.cell_id: STATES[s] for c, s in zip(cells, states, strict=True)})
+        return capsys.readouterr().out.splitlines()
+
+    assert said(0, "open", "open") == []
+    first = "small | rope @ 4096 | leval_closed_gsm"
+    assert said(0, "running", "open") == [f"[0/2] {first}: started, ETA unknown"]
+    (folder.work / "progress" / cells[0].cell_id).write_text("1 2")
+    assert said(100, "running", "open") == [f"[0/2] {first}: 50%, ETA 0:05:00"]
+    failed, started = said(200, "failed", "running")
+    assert failed == f"[1/2, 1 failed] {first}: failed: no luck, ETA unknown", "nothing is gained"
+    assert started.endswith(": started, ETA unknown")
+    (folder.work / "progress" / cells[1].cell_id).write_text("1 2")
+    assert said(300, "failed", "running")[0].endswith(": 50%, ETA 0:05:00")
+    assert said(400, "failed", "done")[0].endswith(": done, ETA 0:00:00")
 
 
 def test_the_last_line_of_a_log_is_its_last_state() -> None:

@@ -64,13 +64,10 @@ def test_who_divides_the_reads_is_left_alone():
     assert all(each.task.metadata == {"reads": "all"} for each in found)
 
 
-def test_methods_need_a_length_that_they_share():
-    with pytest.raises(ConfigError, match=rf"context_lengths: missing; {TASK}"):
-        planned(context_lengths=None)
-
-
 def test_within_the_trained_length_the_yardstick_is_the_full_read():
     found = planned(context_lengths=[2048])
     assert {each.task.metadata["reads"] for each in found} == {"full"}
     longer = planned(context_lengths=[2048], metadata={"window": 1024})
     assert longer[0].task.metadata["reads"] == "windows"
+    with pytest.raises(ConfigError, match=rf"context_lengths: missing; {TASK}"):
+        planned(context_lengths=None)

@@ -9,7 +9,6 @@ files that it writes to; `folder` and `environment`, with what it runs. Answers 
 """
 
 import importlib
-import importlib.util
 import json
 import os
 import signal
@@ -29,7 +28,6 @@ PRELOADED = (
     "transformers.models.llama.tokenization_llama",
     "leval_harness.sweep.evaluation",
     "leval_harness.sweep.run",
-    "leval_harness.sweep.worker",
 )
 POPEN = subprocess.Popen
 WORKER = "leval_harness.sweep.worker"
@@ -40,13 +38,8 @@ def preload() -> None:
     """Import what a worker imports, and work out once what takes seconds."""
     for name in PRELOADED:
         importlib.import_module(name)
-    once = Path(__file__).parents[2] / "shared" / "worked_out_once.py"
-    spec = importlib.util.spec_from_file_location(once.stem, once)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.install()
+    sys.path.append(str(Path(__file__).parents[2] / "shared"))
+    importlib.import_module("worked_out_once").install()
     sys.modules["lm_eval.tasks"].TaskManager()
     sys.modules["torch.utils.collect_env"].get_pretty_env_info()
 
@@ -73,7 +66,8 @@ class Forked:
 
     def main(self) -> int:
         try:
-            return int(sys.modules[WORKER].main())
+            sys.modules[WORKER].main()
+            return 0
         except BaseException:  # noqa: BLE001 - a fork must never fall back into its parent
             traceback.print_exc()
             return 1
@@ -97,16 +91,6 @@ class Forked:
         if self.returncode is None:
             raise subprocess.TimeoutExpired("worker", timeout or 0.0)
         return self.returncode
-
-    def send(self, number: int) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        self.send(signal.SIGKILL)
-
-    def terminate(self) -> None:
-        self.send(signal.SIGTERM)
 
 
 def start(arguments: list[str], **options: Any) -> Any:

@@ -1,0 +1,45 @@
+"""What tests of running sweeps share: waiting, claims, and a sweep of eight cells of one load."""
+
+import contextlib
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+EIGHT_CELLS = """
+models: {{tiny: {{path: {root}/model, backend: hf, dtype: float32{more}}}}}
+methods: {{rope: {{rope_type: default}}}}
+context_lengths: [128]
+tasks: [{tasks}]
+"""
+
+
+def wait_for(what: Callable[[], Any], seconds: float = 120) -> Any:
+    until = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.02)
+    return found
+
+
+def claims(out: Path) -> list[dict[str, Any]]:
+    """The claims of running cells, whole ones."""
+    found = []
+    for path in out.glob("*/.work/claims/*"):
+        with contextlib.suppress(OSError, ValueError):
+            found.append(json.loads(path.read_text()))
+    return found
+
+
+def eight_cells(tiny: Path, folder: Path, more: str = "") -> Path:
+    """A sweep of one model and of tasks that differ in their name; `more` settings of the model."""
+    names = []
+    for number in range(8):
+        task = (tiny / "tiny_gen.yaml").read_text().replace("tiny_gen", f"task_{number}", 1)
+        names.append(str(folder / str(number) / "task.yaml"))
+        (folder / str(number)).mkdir()
+        Path(names[-1]).write_text(task)
+    config = folder / "eight.yaml"
+    config.write_text(EIGHT_CELLS.format(root=tiny, tasks=", ".join(names), more=more))
+    return config
