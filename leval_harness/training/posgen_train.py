@@ -24,7 +24,7 @@ from leval_harness.training.posgen_evaluate import (
 )
 from leval_harness.training.posgen_models import batches, build_model, split_tokens
 from leval_harness.training.posgen_settings import PosGenRun, Recipe, rope_parameters
-from leval_tasks.posgen.encodings import ENCODINGS, tests_of
+from leval_tasks.posgen.encodings import tests_of
 from leval_tasks.posgen.sequences import build_tokenizer
 from resonance_vllm.files import write_json
 from resonance_vllm.hf import apply_rope
@@ -73,7 +73,7 @@ class Training:
         """What `evaluate` finds on the validation split."""
         recipe, scaled = self.recipe, self.recipe.keep == "best_scaled"
         if scaled:
-            encoding = ENCODINGS[tests_of("code", self.run.encoding)[-1]]
+            encoding = tests_of("code", self.run.encoding)[-1]
             apply_rope(self.model, rope_parameters(encoding, recipe))
         settings = recipe.settings(self.run.subtask)
         found = evaluate(self.model, settings, "validation", recipe.validation_rows)

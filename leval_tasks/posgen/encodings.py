@@ -50,7 +50,7 @@ OF_CODE = {
     "yarn": Pair("rope", "yarn_code"),
     "resonance_yarn": Pair("resonance", "resonance_yarn_code"),
 }
-"""Row of that table -> what the authors' code trains and tests for it, where they differ."""
+"""Row of Table 1 -> what the authors' code trains and tests for it, where they differ."""
 
 
 def parse_tests(texts: Iterable[str]) -> Mapping[str, list[str]]:
