@@ -27,6 +27,8 @@ def read_config(path: str, revision: str | None = None) -> Any:
 
     local = user_path(path).is_dir()
     name = str(user_path(path)) if local else path
+    if local and not Path(name, "config.json").is_file():
+        raise RopeConfigError(f"model: {name} holds no config.json; give a checkpoint")
     try:
         content, _ = transformers.PreTrainedConfig.get_config_dict(name, revision=revision)
         kind = content.get("model_type")

@@ -32,12 +32,12 @@ class Settings(BaseModel):
         return content
 
     def changed(self, **changes: Any) -> Self:
-        """A copy in which some fields, named as outside, have another value.
-
-        Raises:
-            SettingError: there is no such field, or the value is not allowed.
-        """
-        return read(type(self), {**self.model_dump(exclude_unset=True, by_alias=True), **changes})
+        """A checked copy in which some fields, named as outside, have another value."""
+        fields = type(self).model_fields  # no dump: it leaves out what is not recorded
+        written = {
+            fields[name].alias or name: getattr(self, name) for name in self.model_fields_set
+        }
+        return read(type(self), {**written, **changes})
 
 
 def field_names(model: type[BaseModel]) -> list[str]:
@@ -50,8 +50,7 @@ def read(
 ) -> Model:
     """A typed model from plain data; `where` is its place as the user calls it.
 
-    Raises:
-        ValueError: as `error`, one line for each thing that is wrong.
+    An `error` has one line for each thing that is wrong.
     """
     try:
         return model.model_validate(content)

@@ -95,11 +95,10 @@ def find_model(model: ModelConfig) -> ModelFiles:
     refuse_missing_folder(model.path, f"models.{model.label}.path")
     if folder.is_dir():
         path = folder.resolve()
-        identity = {"files": checkpoint_digests(path / str(model.args.get("subfolder", "")))}
-        return ModelFiles(str(path), ModelPositions.of_checkpoint(str(path)), identity)
+        files = checkpoint_digests(path / str(model.args.get("subfolder", "")))
+        return ModelFiles(str(path), ModelPositions.of_checkpoint(str(path)), {"files": files})
     commit, snapshot = hub_commit(model.path, model.revision)
-    where = str(snapshot or model.path)
-    found = {"hub": model.path, "commit": commit}
+    where, found = str(snapshot or model.path), {"hub": model.path, "commit": commit}
     return ModelFiles(where, ModelPositions.of_checkpoint(where), found)
 
 

@@ -20,16 +20,9 @@ from leval_harness.layout import CELL, CELLS, FAILED, FAILED_CELLS, LOG, WORK
 from resonance_vllm.files import read_object, sync_folder, write_json
 
 STALE_SECONDS = 180.0
-
-
-def process_here(pid: object) -> dict[str, Any]:
-    """A process of this machine, as claims have it: containers have process ids of their own."""
-    space = Path("/proc/self/ns/pid")
-    return {
-        "host": platform.node(),
-        "space": str(space.readlink()) if space.is_symlink() else "",
-        "pid": pid,
-    }
+_SPACE = Path("/proc/self/ns/pid")
+HERE = {"host": platform.node(), "space": str(_SPACE.readlink()) if _SPACE.is_symlink() else ""}
+"""Where a process id means this process: containers on one host have ids of their own."""
 
 
 class CellState(NamedTuple):
@@ -130,7 +123,7 @@ class Folder:
             return None
         number = int(turns[-1].suffix[1:]) + 1 if turns else 1
         path = self.work / "claims" / f"{cell}.{number}"
-        about |= process_here(os.getpid())
+        about |= {**HERE, "pid": os.getpid()}
         try:
             with path.open("x", encoding="utf-8") as handle:
                 json.dump(about, handle)
@@ -153,8 +146,7 @@ class Folder:
         except FileNotFoundError:
             return None  # released in this moment
         about = read_object(claim) or {}  # nothing is there yet while it is written
-        here = bool(about) and process_here(about.get("pid")).items() <= about.items()
-        gone = here and not psutil.pid_exists(about["pid"])
+        gone = HERE.items() <= about.items() and not psutil.pid_exists(about["pid"])
         old = self.now() - seen > STALE_SECONDS
         return None if gone or old else {**about, "seen": seen}
 

@@ -21,7 +21,7 @@ from leval_harness.layout import LOSSES_OF
 from leval_harness.sweep.answers import Answers
 from leval_harness.sweep.claims import Folder
 from leval_harness.sweep.task_registry import lm_eval_names, own_tasks, task_folders
-from leval_tasks.closed.definition import marks_in
+from leval_tasks.closed.catalog import marks_in
 from leval_tasks.closed.thinking import THINKING, opens_thinking, thinking_unfinished
 from resonance_vllm import config as overrides
 from resonance_vllm.config import ModelPositions

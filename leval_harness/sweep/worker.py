@@ -28,7 +28,7 @@ from leval_harness.backends.vllm_start import engine_reason
 from leval_harness.cell_record import CellRecord
 from leval_harness.layout import CELL, LOG
 from leval_harness.sweep import SweepError
-from leval_harness.sweep.claims import Folder, process_here
+from leval_harness.sweep.claims import HERE, Folder
 from resonance_vllm.errors import UserError, printable
 from resonance_vllm.files import read_object, write_json
 
@@ -109,11 +109,10 @@ class Worker:
 
     def _held(self) -> str:
         """The cell that it computes, or computed when it ended."""
-        for record in self.request.records:
-            for path in self.place.turns(record["cell_id"]):
-                claim = read_object(path) or {}
-                if process_here(self.process.pid).items() <= claim.items():
-                    return str(record["cell_id"])
+        mine = {**HERE, "pid": self.process.pid}
+        for cell in (str(record["cell_id"]) for record in self.request.records):
+            if any(mine.items() <= (read_object(p) or {}).items() for p in self.place.turns(cell)):
+                return cell
         return ""
 
 

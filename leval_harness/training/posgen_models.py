@@ -21,8 +21,13 @@ from leval_harness.training.settings import PosGenRun, Recipe, rope_parameters
 from leval_harness.training.t5 import PosGenT5Config, PosGenT5ForCausalLM
 from leval_harness.training.trainer import device, made_by
 from leval_tasks.metadata import PosGenSettings
-from leval_tasks.posgen.sequences import position_ranges, splits
-from leval_tasks.posgen.vocabulary import PREFIX, special_id, vocabulary_size
+from leval_tasks.posgen.sequences import (
+    PREFIX,
+    position_ranges,
+    special_id,
+    splits,
+    vocabulary_size,
+)
 from resonance_vllm.config import ModelPositions, hf_overrides
 from resonance_vllm.errors import UserError
 from resonance_vllm.files import read_object, write_json

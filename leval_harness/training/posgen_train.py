@@ -16,8 +16,8 @@ from tqdm import tqdm
 from leval_harness.training import posgen_models as models
 from leval_harness.training import trainer as shared
 from leval_harness.training.settings import PosGenRun, Recipe, rope_parameters
-from leval_tasks.posgen.encodings import ENCODINGS
-from leval_tasks.posgen.vocabulary import build_tokenizer
+from leval_tasks.posgen.encodings import tests_of
+from leval_tasks.posgen.sequences import build_tokenizer
 from resonance_vllm.files import write_json
 from resonance_vllm.hf import apply_rope
 
@@ -58,7 +58,7 @@ class Training:
         """What `evaluate` finds on the validation split."""
         recipe, scaled = self.recipe, self.recipe.keep == "best_scaled"
         if scaled:
-            encoding = ENCODINGS[self.run.encoding].scaled("code")
+            encoding = tests_of("code", self.run.encoding)[-1]
             apply_rope(self.model, rope_parameters(encoding, recipe))
         settings = recipe.settings(self.run.subtask)
         found = models.evaluate(self.model, settings, "validation", recipe.validation_rows)

@@ -28,7 +28,7 @@ class Config(Settings):
     even: int = 2
     low: int = 0
     high: int = 9
-    source: str = Field("", alias="from")
+    source: str = Field("", alias="from", exclude=True)
 
     @field_validator("even")
     @classmethod

@@ -36,8 +36,8 @@ swep quickstart                                         # Did you mean 'sweep'
 rope                                                    # --method
 rope --method nope                                      # 'nope' is not one of
 rope --method ntk --factor 0.5                          # factor: Input should be gr
-check empty                                             # cannot be read
-export empty --rope yarn:factor=2 --out new             # cannot be read
+check empty                                             # holds no config.json
+export empty --rope yarn:factor=2 --out new             # holds no config.json
 check ./absent/model                                    # there is no folder
 check model --nope                                      # No such option
 check model --rope nope:factor=2                        # unknown type 'nope'

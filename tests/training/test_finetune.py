@@ -19,7 +19,7 @@ from leval_harness.training.settings import FineTuneSettings, preset
 from leval_harness.training.text import prepare_text
 from leval_harness.training.trainer import made_by
 from leval_harness.yaml_files import shipped
-from leval_tasks.posgen.vocabulary import build_tokenizer
+from leval_tasks.posgen.sequences import build_tokenizer
 from resonance_vllm.errors import SettingError, UserError
 from resonance_vllm.hf import register
 
