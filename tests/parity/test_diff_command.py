@@ -60,10 +60,8 @@ def test_rope_settings_are_compared_first_and_losses_decide(run, copying_model, 
         assert first.startswith("RoPE settings differ: A {")
         assert "'rope_type': 'linear'" in first
         assert second.startswith("Worse: ")
-    same = json.dumps(
-        json.loads((copying_model("yarn") / "config.json").read_text())["rope_parameters"]
-    )
-    _, out, _ = run(a, f"{a},rope_parameters={same}")
+    config = json.loads((copying_model("yarn") / "config.json").read_text())
+    _, out, _ = run(a, f"{a},rope_parameters={json.dumps(config['rope_parameters'])}")
     assert out.startswith("Identical: ")
 
 

@@ -23,11 +23,9 @@ pytestmark = pytest.mark.hf
 LENGTH = 128
 ORIGINAL = WINDOW = 32
 YARN = {
-    "rope_type": "yarn",
-    "rope_theta": 10000.0,
-    "factor": 4.0,
+    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
     "original_max_position_embeddings": ORIGINAL,
-}
+}  # fmt: skip
 
 
 def compare(a, b, texts, **options):
