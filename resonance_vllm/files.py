@@ -65,11 +65,7 @@ def read_object(path: Path) -> dict[str, Any] | None:
 
 
 def json_lines(text: str) -> Iterator[tuple[int, str]]:
-    r"""Number (from 1) and text of every non-empty line of a JSON-lines file.
-
-    Only \n ends a record: JSON strings may hold U+2028 and the other characters of
-    `str.splitlines`.
-    """
+    r"""Number (from 1) and text of every non-empty line of a JSON-lines file; only \n ends one."""
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             yield number, line

@@ -32,11 +32,7 @@ class Settings(BaseModel):
         return content
 
     def changed(self, **changes: Any) -> Self:
-        """A copy in which some fields, named as outside, have another value.
-
-        Raises:
-            SettingError: there is no such field, or the value is not allowed.
-        """
+        """A checked copy in which some fields, named as outside, have another value."""
         fields = type(self).model_fields  # no dump: it leaves out what is not recorded
         written = {
             fields[name].alias or name: getattr(self, name) for name in self.model_fields_set
@@ -54,8 +50,7 @@ def read(
 ) -> Model:
     """A typed model from plain data; `where` is its place as the user calls it.
 
-    Raises:
-        ValueError: as `error`, one line for each thing that is wrong.
+    An `error` has one line for each thing that is wrong.
     """
     try:
         return model.model_validate(content)

@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from turned import cos_sin
 
 from resonance_vllm.core import frequencies
 from resonance_vllm.core.features import feature_gap, gap_of_angles
@@ -88,20 +87,6 @@ def test_periods_repeat_to_the_bit_up_to_a_million_positions(base, dim, factor, 
         first = positions % lengths[feature]
         for column in (cache[:, feature], cache[:, dim // 2 + feature]):
             assert column.equal(column[first])
-
-
-def test_the_module_way_is_as_exact_as_the_table():
-    spec = resonance_yarn()
-    positions = torch.randint(0, 2**20, (200,), generator=torch.Generator().manual_seed(0))
-    cos, sin = (each.float() for each in cos_sin(spec, 128, positions))
-    cache = table(spec, 128, 2**20)
-    torch.testing.assert_close(torch.cat((cos, sin), -1), cache[positions], rtol=0, atol=1e-7)
-    lengths = frequencies.formula(spec, 128).periods
-    for position, row in zip(positions.tolist(), cos.tolist(), strict=True):
-        for feature in (0, 20, 40):
-            length = int(lengths[feature])
-            exact = math.cos(2 * math.pi * (position % length) / length)
-            assert row[feature] == pytest.approx(exact * spec.method.scale(), abs=1e-7)
 
 
 def test_without_the_exact_phase_the_gap_is_not_zero():
