@@ -69,10 +69,10 @@ def plan(args: argparse.Namespace) -> None:
     for task in args.tasks:
         tokens = tokenizer(prompts(args.data, task, None, None))["input_ids"]
         total, unique, computed, path = sum(map(len, tokens)), unique_tokens(tokens), 0, []
-        for batch in batches(tokens, [len(each) - 1 for each in tokens]):
-            computed += len(batch.prefix) - common_prefix(path, batch.prefix)
-            computed += sum(len(tokens[row]) - len(batch.prefix) for row in batch.rows)
-            path = batch.prefix
+        for shared, rows in batches(tokens, [len(each) - 1 for each in tokens]):
+            computed += len(shared) - common_prefix(path, shared)
+            computed += sum(len(tokens[row]) - len(shared) for row in rows)
+            path = shared
         print(
             f"{task:26} prompts {total:9,} unique {unique:8,} computed {computed:8,} "
             f"ratio {computed / unique:.4f} saved {total / computed:.1f}x"
@@ -82,13 +82,11 @@ def plan(args: argparse.Namespace) -> None:
 def prefix(args: argparse.Namespace) -> None:
     from transformers import AutoTokenizer
 
-    from leval_harness.backends.documents import reading_order
-
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     for task in args.tasks:
         texts = prompts(args.data, task, None, None)
         tokens = tokenizer(texts)["input_ids"]
-        ours = reading_order(tokens)
+        ours = sorted(range(len(tokens)), key=tokens.__getitem__)
         stock = sorted(range(len(texts)), key=lambda i: (-len(tokens[i]), texts[i]))
         unique, longest = unique_tokens(tokens), max(map(len, tokens))
         for size in args.cache:

@@ -8,7 +8,6 @@ from scipy import stats
 
 from leval_harness.names import blocks, labels
 from leval_harness.results import RUNS, SCORES, Results, column
-from leval_tasks.closed.catalog import TASKS
 from leval_tasks.metrics import metric_of
 from leval_tasks.statistics.by_document import (
     LEVEL,
@@ -185,7 +184,6 @@ def _checked(scores: pd.DataFrame, answers: pd.DataFrame, samples: pd.DataFrame)
     with np.errstate(over="ignore"):
         again = ratio.mask(how == "perplexity", np.exp(ratio))
     again = again.mask(how == "bits", ratio / np.log(2))
-    again = again.mask(how == "parts", _means_of_parts(scores, samples))
     agrees = np.isclose(scores["value"], again, rtol=1e-6, atol=1e-9)
     wrong = scores["status"].eq("done") & again.notna() & ~agrees & (how != "own")
     note = "the samples give " + again.map("{:.8g}".format)
@@ -218,23 +216,6 @@ def _by_number(answers: pd.DataFrame) -> pd.DataFrame:
 def _by_document(answers: pd.DataFrame) -> pd.DataFrame:
     """Sums of numerators and denominators of each number in each document."""
     return answers.groupby(["number", "document"], sort=False)[["num", "den"]].sum().reset_index()
-
-
-def _means_of_parts(scores: pd.DataFrame, samples: pd.DataFrame) -> pd.Series:
-    """Mean of the means of a closed-ended task's parts, over the questions that have each."""
-    keys = ["run", "task", "filter", "question"]
-    of_parts = scores[scores["aggregation"] == "parts"]
-    own = samples[samples["task"].isin(of_parts["task"].unique())]
-    values = own.loc[own["metric"].isin(of_parts["name"].unique()), [*keys, "metric", "num"]]
-    parts = {(name, part) for name in own["task"].unique() for part in TASKS[name].rule.parts}
-    is_part = [each in parts for each in zip(own["task"], own["metric"], strict=True)]
-    held = own.loc[is_part, [*keys, "metric"]].rename(columns={"metric": "part"})
-    of_number = [*keys[:3], "metric"]
-    of_part = values.merge(held, on=keys).groupby([*of_number, "part"])["num"].mean()
-    plain = values.groupby(of_number)["num"].mean()  # where no question has a part
-    means = of_part.groupby(of_number).mean().reindex(plain.index).fillna(plain)
-    names = {"metric": "name"}
-    return of_parts[NUMBER].join(means.rename_axis(index=names), on=[*keys[:3], "name"])["num"]
 
 
 def _estimated(scores: pd.DataFrame) -> pd.DataFrame:

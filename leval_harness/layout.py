@@ -29,5 +29,5 @@ YARDSTICK = "yardstick"
 """Method of the cell that reads windows with the model as shipped, for all methods of it."""
 SHORT_WINDOWS = "short windows"
 """What that method was called in schema 1."""
-DIFF_KIND, DIFF_SCHEMA = "leval-harness diff", 2
+DIFF_KIND, DIFF_SCHEMA = "leval-harness diff", 3
 """What begins the `diff.json` that `leval-harness diff --out` writes."""

@@ -3,9 +3,7 @@
 Any field may be missing, or of another type. Tried with files of lm-eval 0.3 to 0.4.13.
 """
 
-import hashlib
 import json
-import math
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,14 +12,13 @@ from typing import Any
 from leval_harness.lm_eval_samples import (
     TaskRead,
     finite,
+    hash_of,
     number,
     object_of,
     read_samples,
     samples_file,
 )
 from leval_harness.names import SERVED, SETTING, SHIPPED, method_of
-from leval_tasks.closed.catalog import TASKS
-from leval_tasks.closed.definition import SCORES as CLOSED_SCORES
 from leval_tasks.metrics import FAMILY_OF, NOT_AVAILABLE, Metric, length_of, metric_of, split
 
 NAMING = ("pretrained", "model", "path", "base_url")
@@ -33,22 +30,20 @@ LENGTHS = ("context_length", "max_length", "max_model_len")
 FOLLOW_LENGTH = (*LENGTHS, "min_tokens", "max_seq_lengths")
 """Settings of tasks that follow from the length."""
 
+VERSIONS = {"lm_eval": "lm_eval_version", "git": "git_hash",
+            "transformers": "transformers_version"}  # fmt: skip
+"""Name in `runs` -> the file's."""
+
 STATED = {"mean": "mean", "perplexity": "perplexity", "weighted_perplexity": "perplexity",
           "bits_per_byte": "bits"}  # fmt: skip
 """Aggregation in a task's `metric_list` -> the one of `leval_tasks.metrics.Metric`."""
-
-NO_METRIC = "bypass"
-"""Stands where answers were kept and not scored."""
-
-NOT_MEASURED = -1.0
-"""What RULER writes for a length without questions."""
 
 COUNTED = {"sample_len": "number of questions", "sample_count": "numbers of questions"}
 
 
 def _whole(value: Any) -> int | None:
-    found = number(value)
-    return int(found) if found is not None and math.isfinite(found) else None
+    found = finite(value)
+    return None if found is None else int(found)
 
 
 def parsed_arguments(given: Any) -> dict[str, Any]:
@@ -71,12 +66,7 @@ def _parsed(value: Any) -> Any:
 
 
 class Plain:
-    """A results file of lm-eval, parsed.
-
-    Attributes:
-        names: its tasks and groups.
-        groups: those of them that are groups -> their members.
-    """
+    """A results file of lm-eval: `names` of its tasks and groups; members of its `groups`."""
 
     def __init__(self, content: dict[str, Any]) -> None:
         self.content, self.config = content, object_of(content.get("config"))
@@ -116,15 +106,7 @@ class Plain:
             "seed": _whole(self.config.get("random_seed")),
             "created": _created(self.content.get("date")),
             "seconds": number(self.content.get("total_evaluation_time_seconds")),
-            "versions": {
-                name: self.content[key]
-                for name, key in (
-                    ("lm_eval", "lm_eval_version"),
-                    ("git", "git_hash"),
-                    ("transformers", "transformers_version"),
-                )
-                if self.content.get(key)
-            },
+            "versions": {n: self.content[k] for n, k in VERSIONS.items() if self.content.get(k)},
             "precision": _text(self.arguments.get("rope_precision")),
         }
 
@@ -160,8 +142,6 @@ class Plain:
 
     def aggregation(self, task: str, metric: str, known: Metric) -> str:
         """How the values of the questions make the number, see `SCORES` of the results."""
-        if task in TASKS and metric in CLOSED_SCORES and TASKS[task].rule.parts:
-            return "parts"
         stated = self.metric_config(task, metric).get("aggregation")
         if task in FAMILY_OF or not isinstance(stated, str):
             return known.aggregation
@@ -173,11 +153,7 @@ def _text(value: Any) -> str | None:
 
 
 def _digest(value: Any) -> str | None:
-    """Eight hex digits that distinguish a value from others; None for an empty one."""
-    if not value:
-        return None
-    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return hash_of(value)[:8] if value else None
 
 
 def _created(date: Any) -> str | None:
@@ -187,18 +163,8 @@ def _created(date: Any) -> str | None:
 
 
 def read_task(run: int, known: dict[str, Any], task: str, file: Plain, path: Path) -> TaskRead:
-    """The numbers of one task or group, and its samples.
-
-    Args:
-        run: its number.
-        known: the row of `runs`.
-        task: a key of the file's results.
-        file: the results file.
-        path: of the file.
-    """
+    """The numbers and samples of a task or group of a file; `known` is the row of `runs`."""
     read, about = TaskRead(), {"run": run, "task": task, **_about(task, known, file)}
-    length = _whole(object_of(_metadata(task, file).get("prompt")).get("context_length"))
-    about["length"] = length or known.get("context_length")
     values = file.results[task]
     for key, value in values.items():
         name, comma, chosen = key.partition(",")
@@ -208,10 +174,13 @@ def read_task(run: int, known: dict[str, Any], task: str, file: Plain, path: Pat
         if value == NOT_AVAILABLE and task in FAMILY_OF:
             read.left_out.append((key, value, "not measured in this run"))
             continue
-        row = about | _named(name, task) | {"filter": chosen if comma else "none"}
-        metric = metric_of(name, task)
+        metric, of_name, (family, at) = metric_of(name, task), length_of(name), split(name)
         stderr = values.get(f"{name}_stderr,{chosen}" if comma else f"{name}_stderr")
-        row |= {
+        row = about | {
+            "name": name,
+            "metric": "score" if of_name else family if at else name,
+            "filter": chosen if comma else "none",
+            "length": of_name or at or about["length"],
             "value": finite(value),
             "stderr": finite(stderr),
             "higher_is_better": file.direction(task, name, metric),
@@ -219,14 +188,12 @@ def read_task(run: int, known: dict[str, Any], task: str, file: Plain, path: Pat
             "status": "done",
             "note": "",
         }
-        if name == NO_METRIC:
+        if name == "bypass":
             row |= {"value": None, "status": "unscored",
                     "note": "answers were kept and not scored (--predict_only)"}  # fmt: skip
             read.left_out.append((key, value, "stands for answers that were not scored"))
         elif row["value"] is None:
             row |= {"status": "not available", "note": f"lm-eval wrote {value}"}
-        if row["length"] is None or length_of(name) or split(name)[1]:
-            row["length"] = length_of(name) or split(name)[1] or about["length"]
         read.scores.append(row)
     if read.scores:  # they have it as `asked`
         shown = ("sample_len", about["asked"])
@@ -248,37 +215,29 @@ def _no_row(key: str, value: Any, values: dict[str, Any]) -> str | None:
         if (f"{measured},{chosen}" if comma else measured) in values:
             return ""  # stands beside its number
         return "a standard error without its number"
-    if name.isdecimal() and number(value) == NOT_MEASURED:
+    if name.isdecimal() and number(value) == -1:  # of RULER
         return "-1: no question of this length"
     return None
 
 
-def _named(name: str, task: str) -> dict[str, Any]:
-    """Name of a number, and its metric without the length in it."""
-    if length_of(name) is not None:
-        return {"name": name, "metric": "score"}
-    family, length = split(name)
-    return {"name": name, "metric": name if length is None else family}
-
-
-def _metadata(task: str, file: Plain) -> dict[str, Any]:
-    return object_of(file.config_of(task).get("metadata"))
-
-
 def _about(task: str, known: dict[str, Any], file: Plain) -> dict[str, Any]:
     """What all numbers of a task have in common."""
-    stated, ours = _metadata(task, file), task in FAMILY_OF
+    stated, ours = object_of(file.config_of(task).get("metadata")), task in FAMILY_OF
+    length = _whole(object_of(stated.get("prompt")).get("context_length"))
     data, counts = object_of(stated.get("data")), object_of(file.part("n-samples").get(task))
     values = file.results[task]
     evaluated = [_whole(counts.get("effective")), _whole(values.get("sample_len"))]
     asked = min((each for each in evaluated if each is not None), default=None)
     original = _whole(counts.get("original"))
-    is_part = asked is not None and original is not None and asked < original
     partial = stated.get("partial")
     if not isinstance(partial, bool):
         partial = known.get("num_docs") is not None and FAMILY_OF.get(task) == "closed"
-    partial |= is_part or bool(stated.get("skipped_documents"))
-    partial |= _limits(known.get("limit"), original, asked)
+    partial |= bool(stated.get("skipped_documents"))
+    limit = known.get("limit")
+    if asked is None or original is None:
+        partial |= bool(limit)
+    else:  # a limit as large as the task left nothing out
+        partial |= min(asked, limit or original) < original
     settings = object_of(stated.get("settings")) if ours else {}
     softmax = _text(stated.get("softmax"))
     own = {
@@ -292,6 +251,7 @@ def _about(task: str, known: dict[str, Any], file: Plain) -> dict[str, Any]:
     sample = data.get("sample") is True or data.get("source") == "sample"
     return {
         "asked": asked,
+        "length": length or known.get("context_length"),
         "partial": partial,
         "chance": number(stated.get("chance")),
         "source": _text(data.get("source")),
@@ -308,19 +268,7 @@ def _about(task: str, known: dict[str, Any], file: Plain) -> dict[str, Any]:
     }
 
 
-def _limits(limit: Any, original: int | None, asked: int | None) -> bool:
-    """Whether a limit left questions out; one as large as the task, which all answered, did not."""
-    if not limit:
-        return False
-    if not original or not asked or asked < original:
-        return True
-    most = math.ceil(limit * original) if limit < 1 else limit  # as lm-eval reads it
-    return bool(most < original)
-
-
 def _fingerprint(data: dict[str, Any]) -> str | None:
     """Short hash of the files, and of the Python version whose documentation they are."""
-    files = sorted(object_of(data.get("files")).items())
-    return _digest(
-        [*files, data.get("python_version")] if files or data.get("python_version") else None
-    )
+    files, python = sorted(object_of(data.get("files")).items()), data.get("python_version")
+    return _digest([*files, python] if files or python else None)

@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,15 +13,12 @@ from typing import Any
 from pydantic_core import from_json
 
 from leval_harness.token_blocks import ReadText
-from leval_tasks.closed.definition import marks_in
+from leval_tasks.closed.catalog import marks_in
 from leval_tasks.metrics import FAMILY_OF, length_of
 
 NOTES = ("unparsed", "thinking_unfinished", "reached_limit", "truncated", "kept_tokens",
          "document_tokens")  # fmt: skip
 """How a question was asked and answered, which is no score."""
-
-ALL_NOTES = {*NOTES, "prompt_tokens", "thinking_removed"}
-"""Those that no frame has, too."""
 
 DESCRIBING = {
     "doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter", "metrics",
@@ -29,42 +26,22 @@ DESCRIBING = {
 }  # fmt: skip
 """What lm-eval logs of a sample beside its metrics."""
 
-ASKED, MEASURED = (
-    ("run", "task", "filter", "question", "prompt", "document"),
-    ("metric", "num", "den"),
-)
+ASKED = ("run", "task", "filter", "question", "prompt", "document")
+MEASURED = ("metric", "num", "den")
 """Columns of the frame `samples`: of a question, and of each of its numbers."""
-
-INVALID = "[invalid]"
-"""What lm-eval's filters write where they find no answer."""
 
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d[-:.\d]*$")
 
-
-@dataclass
-class Samples:
-    """Questions as `ASKED`, how many numbers each has, and these as `MEASURED`."""
-
-    asked: list[tuple[Any, ...]] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)
-    numbers: list[tuple[str, float, float]] = field(default_factory=list)
-
-    def add(self, asked: tuple[Any, ...], numbers: list[tuple[str, float, float]]) -> None:
-        """Add the numbers of a question."""
-        self.asked.append(asked)
-        self.counts.append(len(numbers))
-        self.numbers += numbers
+Question = tuple[tuple[Any, ...], list[tuple[str, float, float]]]
+"""A question as `ASKED`, and its numbers as `MEASURED`."""
 
 
 @dataclass
 class TaskRead:
-    """What was read of one task of a run: rows of `scores`, samples, texts read.
-
-    `left_out` holds `(name, value, reason)` of what is in none of them.
-    """
+    """What was read of one task of a run; `left_out` has `(name, value, reason)` of the rest."""
 
     scores: list[dict[str, Any]] = field(default_factory=list)
-    samples: Samples = field(default_factory=Samples)
+    samples: list[Question] = field(default_factory=list)
     texts: list[ReadText] = field(default_factory=list)
     left_out: list[tuple[str, Any, str]] = field(default_factory=list)
 
@@ -86,9 +63,8 @@ def object_of(value: Any) -> dict[str, Any]:
 
 def finite(value: Any) -> float | None:
     """`number`, where it is finite."""
-    if type(value) is not float:
-        value = number(value)
-    return value if value is not None and math.isfinite(value) else None
+    found = value if type(value) is float else number(value)
+    return found if found is not None and math.isfinite(found) else None
 
 
 def samples_file(results: Path, task: str) -> Path | None:
@@ -129,8 +105,8 @@ def _parsed(line: bytes) -> Any:
 def read_samples(path: Path, run: int, task: str, known: dict[str, Any], read: TaskRead) -> None:
     """The numbers of each question, into `read`; texts stay in the file."""
     filters = list(dict.fromkeys(row["filter"] for row in read.scores))
-    samples = Samples()
-    invalid: dict[str, list[tuple[tuple[Any, ...], float]]] = {}
+    samples: list[Question] = []
+    invalid: dict[str, list[bool]] = defaultdict(list)
     seen: Counter[tuple[str, str]] = Counter()
     unnamed = 0
     try:
@@ -142,9 +118,9 @@ def read_samples(path: Path, run: int, task: str, known: dict[str, Any], read: T
                 times = seen[chosen, question] = seen[chosen, question] + 1
                 question = question if times == 1 else f"{question} #{times}"
                 asked = (run, task, chosen, question, prompt, document)
-                samples.add(asked, _numbers(line, names))
-                is_invalid = line.get("filtered_resps") == [INVALID]
-                invalid.setdefault(chosen, []).append((asked, float(is_invalid)))
+                samples.append((asked, _numbers(line, names)))
+                # what lm-eval's filters write where they find no answer
+                invalid[chosen].append(line.get("filtered_resps") == ["[invalid]"])
             if FAMILY_OF.get(task) == "effective_context":
                 read.texts += ReadText.of_sample(line, run, task, known["folder"])
     except (OSError, ValueError) as error:
@@ -159,9 +135,11 @@ def read_samples(path: Path, run: int, task: str, known: dict[str, Any], read: T
     if unnamed:
         reason = "the samples do not say which filter they are of"
         read.left_out.append((path.name, None, reason))
-    for of_filter in invalid.values():  # of others it is not known what they do not find
-        for asked, is_invalid in of_filter if any(each for _, each in of_filter) else ():
-            samples.add(asked, [("unparsed", is_invalid, 1.0)])
+    for chosen, found in invalid.items():
+        of_filter = (numbers for asked, numbers in samples if asked[2] == chosen)
+        if any(found):  # of other filters it is not known what they do not find
+            for numbers, is_invalid in zip(of_filter, found, strict=True):
+                numbers.append(("unparsed", float(is_invalid), 1.0))
     read.samples = samples
 
 
@@ -179,23 +157,22 @@ def _asked(line: dict[str, Any]) -> tuple[str, str, str]:
     is its own document.
     """
     doc = object_of(line.get("doc"))
-    document, cluster, number = (
-        doc.get(name) for name in ("document_id", "cluster", "question_id")
-    )
+    document, cluster, number = map(doc.get, ("document_id", "cluster", "question_id"))
     target, prompt = line.get("target_hash"), line.get("prompt_hash")
-    target = target if isinstance(target, str) else _hash(line.get("target"))
-    prompt = prompt if isinstance(prompt, str) else _hash(line.get("arguments"))
+    target = target if isinstance(target, str) else hash_of(line.get("target"))
+    prompt = prompt if isinstance(prompt, str) else hash_of(line.get("arguments"))
     if cluster is not None and isinstance(document, str | int):
         name = f"{document}" if number is None else f"{document}#{number}"
     else:
         known = line.get("doc_hash")
-        name = known[:16] if isinstance(known, str) else _hash(line.get("doc"))
+        name = known[:16] if isinstance(known, str) else hash_of(line.get("doc"))
         keys = (line.get(key) for key in ("doc_id", "doc_hash", "prompt_hash"))
         cluster = next((key for key in keys if key is not None), name)
     return f"{name} {target[:8]}", prompt[:16], f"{cluster}"
 
 
-def _hash(value: Any) -> str:
+def hash_of(value: Any) -> str:
+    """Hex digits that distinguish a value from others."""
     text = json.dumps(value, sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -207,17 +184,13 @@ def _numbers(line: dict[str, Any], names: list[str]) -> list[tuple[str, float, f
         if name in NOTES or name.endswith("_stderr"):
             continue
         value = line.get(name)
-        top: float | None = finite(value)
-        bottom: float | None = 1.0
-        if isinstance(value, list) and len(value) == 2:
-            top, bottom = map(finite, value)
+        pair = value if isinstance(value, list) and len(value) == 2 else (value, 1.0)
+        top, bottom = map(finite, pair)
         if top is None or bottom is None or bottom <= 0:
             continue
         if top < 0 and length_of(name) is not None:  # RULER's sign of another length
             continue
-        if top < 0 and name in LOG_LIKELIHOODS:
-            top = -top
-        found.append((name, top, bottom))
+        found.append((name, abs(top) if name in LOG_LIKELIHOODS else top, bottom))
     notes = notes_of(line)
     return found + [(name, notes[name], 1.0) for name in NOTES if name in notes]
 
@@ -230,7 +203,7 @@ def notes_of(line: dict[str, Any]) -> dict[str, float]:
     """
     prompt = object_of(object_of(line.get("doc")).get("prompt"))
     found = prompt | marks_in(line.get("filtered_resps"))
-    found |= {name: line[name] for name in line.keys() & ALL_NOTES}
+    found |= {name: line[name] for name in NOTES if name in line}
     numbers = {name: float(each) for name, each in found.items() if isinstance(each, int | float)}
     if "kept_head" in numbers and "kept_tail" in numbers:
         numbers["kept_tokens"] = numbers["kept_head"] + numbers["kept_tail"]

@@ -97,8 +97,8 @@ for each task; `note` says why. asked: questions. partial: some questions were l
 expected value of a guess. source, data: where documents came from, and a fingerprint of their
 files. sample: the bundled sample was read. shots: examples in the prompt. claimed_length: tokens
 that the checkpoint, as shipped, is said to read. aggregation: how the questions' values make the
-number: `mean`, `ratio`, `perplexity` (exp of a ratio), `bits` (a ratio over ln 2), `parts`
-(mean of the means of a task's parts), `own` (the task's own). group: a number of several tasks.
+number: `mean`, `ratio`, `perplexity` (exp of a ratio), `bits` (a ratio over ln 2), `own` (the
+task's own). group: a number of several tasks.
 """
 
 SAMPLES = {
@@ -228,15 +228,10 @@ def column(values: Iterable[Any], kind: str) -> pd.Series:
 
 def _samples(read: Sequence[TaskRead]) -> pd.DataFrame:
     """The frame: a question's columns are made once, and repeated for each of its numbers."""
-    parts = [task.samples for task in read]
-    asked, numbers = (
-        _columns(names, chain.from_iterable(rows))
-        for names, rows in (
-            (ASKED, (each.asked for each in parts)),
-            (MEASURED, (each.numbers for each in parts)),
-        )
-    )
-    counts = [count for each in parts for count in each.counts]
+    questions = [question for task in read for question in task.samples]
+    asked = _columns(ASKED, (who for who, _ in questions))
+    numbers = _columns(MEASURED, chain.from_iterable(found for _, found in questions))
+    counts = [len(found) for _, found in questions]
     repeated = asked.take(np.repeat(np.arange(len(asked)), counts))
     return pd.concat([repeated.reset_index(drop=True), numbers], axis=1)
 

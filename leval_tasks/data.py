@@ -1,8 +1,7 @@
 """Where the closed tasks' documents come from: a local folder, hub files, or the bundled sample.
 
-One source serves a whole run. It is chosen from the settings alone (`data_dir`, else
-`LEVAL_DATA_DIR`, else the hub) and never file by file, so a run cannot mix data unnoticed. Files
-are L-Eval's own: one JSON object a line with `instructions`, `outputs`, `input`.
+One source serves a whole run: it is chosen from the settings alone (`data_dir`, else
+`LEVAL_DATA_DIR`, else the hub) and never file by file.
 """
 
 import hashlib
@@ -16,8 +15,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from leval_tasks.closed.catalog import ENTRIES
-from leval_tasks.closed.definition import ClosedTask
+from leval_tasks.closed.catalog import ENTRIES, ClosedTask
 from leval_tasks.errors import DataError, HubUnreachableError
 from resonance_vllm.errors import UserError, reason_of
 from resonance_vllm.files import json_lines, parse_json, user_path
@@ -54,7 +52,7 @@ class Source:
 
     def has(self, task: ClosedTask) -> bool:
         """Whether it holds the task's file; the hub holds all."""
-        return self.folder is None or (self.folder / task.file.name).is_file()
+        return self.folder is None or (self.folder / task.file).is_file()
 
 
 class DocumentRecord(BaseModel):
@@ -98,11 +96,7 @@ class DataFile:
 
 
 def resolve_source(data_dir: str | None) -> Source:
-    """Choose the one source of a run.
-
-    Raises:
-        DataError: the folder does not exist.
-    """
+    """The one source of a run; a folder that does not exist is a `DataError`."""
     given = data_dir or os.environ.get(ENVIRONMENT_VARIABLE)
     if not given:
         return Source("hub", HUB_REPOSITORY)
@@ -119,7 +113,7 @@ def missing_file(source: Source, task: ClosedTask) -> DataError:
     """The error for a file that a source lacks; it names the tasks that can still run."""
     can_run = ", ".join(each.name for each in ENTRIES if source.has(each)) or "none"
     return DataError(
-        f"{source.path} ({source.kind}) has no {task.file.name}, which {task.name} reads. "
+        f"{source.path} ({source.kind}) has no {task.file}, which {task.name} reads. "
         f"Tasks that can run on this data: {can_run}. {HOW_TO_GET}"
     )
 
@@ -130,16 +124,15 @@ def load(source: Source, task: ClosedTask) -> DataFile:
     Raises:
         DataError: the source lacks the file, or a line is not JSON or lacks a field.
     """
-    name = task.file.name
     if not source.has(task):
         raise missing_file(source, task)
-    content = (source.folder / name if source.folder else hub_file(task)).read_bytes()
-    label, digest = f"{source.path}/{name}", hashlib.sha256(content).hexdigest()
+    content = (source.folder / task.file if source.folder else hub_file(task)).read_bytes()
+    label, digest = f"{source.path}/{task.file}", hashlib.sha256(content).hexdigest()
     records = tuple(row for _, row in numbered_rows(content, label, DocumentRecord))
     if not records:
         raise DataError(f"{label} is empty: it holds no record.")
-    file = DataFile(name, source, digest, digest == task.file.sha256, records)
-    if task.file.sha256 and not (file.verified or source.kind == "sample"):
+    file = DataFile(task.file, source, digest, digest == task.sha256, records)
+    if task.sha256 and not (file.verified or source.kind == "sample"):
         logger.warning(
             "%s is not the published file (SHA-256 %s…): scores are of documents of your own",
             *(label, digest[:16]),
@@ -151,13 +144,12 @@ def hub_file(task: ClosedTask) -> Path:
     """A task's file from the hub, or as the hub client cached it where the hub is out of reach.
 
     Raises:
-        HubUnreachableError: it cannot be fetched and was not fetched before.
-        DataError: the hub's data set does not have the file.
+        DataError: the hub does not have it, or is unreachable and it was not fetched before.
     """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, RemoteEntryNotFoundError
 
-    filename, unreachable = f"{HUB_FOLDER}/{task.file.name}", why_hub_is_unreachable()
+    filename, unreachable = f"{HUB_FOLDER}/{task.file}", why_hub_is_unreachable()
     about = f"{filename} of the hub's data set {HUB_REPOSITORY}"
     try:
         path = hf_hub_download(
@@ -172,10 +164,7 @@ def hub_file(task: ClosedTask) -> Path:
 
 
 def why_hub_is_unreachable() -> str:
-    """Why one short request to the hub fails; empty where it answers.
-
-    The hub's client tries five times, for 20 to 90 seconds, before it says so.
-    """
+    """Why one short request to the hub fails; its client says so after 20 to 90 seconds."""
     from huggingface_hub import constants, get_session
 
     try:

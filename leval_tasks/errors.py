@@ -1,13 +1,9 @@
-"""Errors of a task's data, tokenizer or context; errors of its settings are `SettingError`s."""
+"""Errors of a task's data or context; errors of its settings are `SettingError`s."""
 
 from resonance_vllm.errors import RunError, UserError
 
 
-class TaskError(UserError):
-    """A task cannot run with this data or model."""
-
-
-class DataError(TaskError):
+class DataError(UserError):
     """Documents are missing, unreadable, altered or not in L-Eval's layout."""
 
 
@@ -15,5 +11,5 @@ class HubUnreachableError(DataError, RunError):
     """The hub cannot be reached, so fetching further files is pointless."""
 
 
-class ContextLengthError(TaskError):
+class ContextLengthError(UserError):
     """The context length is unknown, too small for the prompt or above the backend's limit."""

@@ -28,14 +28,10 @@ class Described(list[Any]):
 
 
 class QuestionFilter(Filter):
-    """Puts descriptions into `filtered_resps` of the requests of each question.
-
-    Args:
-        describe: the descriptions, one for each request of a question, from the question's `doc`
-            and the responses to its requests.
-    """
+    """Puts descriptions into `filtered_resps` of the requests of each question."""
 
     def __init__(self, describe: Callable[[Any, list[Any]], Iterable[Described]]) -> None:
+        """`describe` gives one for each request of a question, from its `doc` and responses."""
         self.describe = describe
 
     def apply(self, resps: Iterable[Sequence[Any]], docs: Sequence[Any]) -> list[Described]:
@@ -43,9 +39,8 @@ class QuestionFilter(Filter):
         firsts = [(responses[0], doc) for responses, doc in zip(resps, docs, strict=True)]
         described: list[Described] = []
         for _, group in itertools.groupby(firsts, key=lambda each: id(each[1])):
-            of_question = list(group)
-            responses = [response for response, _ in of_question]
-            described += self.describe(of_question[0][1], responses)
+            responses, (doc, *_) = zip(*group, strict=True)
+            described += self.describe(doc, list(responses))
         return described
 
 
@@ -70,7 +65,7 @@ class PlainTask(Task):
 
     def doc_to_target(self, doc: Mapping[str, Any]) -> str:
         """The reference; empty where nothing is generated."""
-        return ""
+        return str(doc.get("gold", ""))
 
     def fewshot_context(self, doc: Mapping[str, Any], *args: Any, **kwargs: Any) -> str:
         """Empty: `construct_requests` makes the prompts."""

@@ -38,13 +38,10 @@ Lengths = Annotated[
 
 
 class TaskSettings(Settings):
-    """Settings of a family of tasks.
-
-    A setting decides numbers unless its field has `exclude=True`: it locates data or divides work.
-    """
+    """Settings of a family of tasks."""
 
     def recorded(self) -> dict[str, Any]:
-        """The settings that go into results: those that decide numbers."""
+        """Those that decide numbers, for the results; others have `exclude=True`."""
         return self.model_dump(mode="json")
 
 
@@ -67,19 +64,7 @@ class ContextSettings(BackendSettings):
 
 
 class ClosedSettings(TaskSettings):
-    """Settings of a closed-ended task.
-
-    Attributes:
-        data_dir: folder of the documents, or `sample`.
-        truncation: where over-long documents are cut, or `skip`, which leaves them out; None is
-            the task's own way.
-        num_docs: the first documents only, with all their questions.
-        min_questions: with `num_docs`, take further documents until there are so many questions.
-        end_of_thinking: what a reasoning model writes before its answer; empty keeps everything.
-        answer_prefix: who begins with `Answer:` in a chat prompt.
-        frame: what stands around the prompts: Llama-2's markers, nothing, or the model's chat
-            template; None is the template where one is applied, else Llama-2's.
-    """
+    """Settings of a closed-ended task; docs/reference/tasks.md explains each."""
 
     data_dir: str | None = Field(default=None, exclude=True)
     truncation: Literal["middle", "right", "left", "skip"] | None = None
@@ -100,19 +85,15 @@ def asked_without_template(model: str) -> str:
     """The warning about an instruct model that is asked without its chat template."""
     return (
         f"{model} has a chat template and is asked without it; give --apply_chat_template (in a "
-        "sweep, of the model: apply_chat_template: true), or frame: llama2 or plain in the "
-        "metadata to keep it so"
+        "sweep, of the model: apply_chat_template: true), or frame: llama2 or plain to keep it so"
     )
 
 
 class TextSettings(TaskSettings):
     """Settings of the tasks that read running text.
 
-    Attributes:
-        data_dir: folder of the texts.
-        context_length: positions of a window, BOS included; several make a curve.
-        num_docs: documents drawn.
-        seed: seed of the draw.
+    `context_length` is positions of a window, BOS included; several make a curve. `num_docs`
+    documents are drawn with `seed`.
     """
 
     data_dir: str | None = Field(default=None, exclude=True)
@@ -122,10 +103,7 @@ class TextSettings(TaskSettings):
 
 
 class PerplexitySettings(TextSettings):
-    """Settings of a perplexity task; see `leval_tasks.perplexity.windows.make_windows`.
-
-    Documents are cut to `max_tokens`.
-    """
+    """Settings of a perplexity task, see `make_windows`; documents are cut to `max_tokens`."""
 
     mode: Mode = "sliding"
     stride: Count = 256
@@ -135,9 +113,8 @@ class PerplexitySettings(TextSettings):
 class EffectiveContextSettings(TextSettings):
     """Settings of an effective-context task.
 
-    Attributes:
-        window: positions of the yardstick's windows; None for the trained length.
-        reads: `full` and `windows` leave the other to another cell of a sweep.
+    `window` is positions of the yardstick's windows, None for the trained length. The `reads`
+    `full` and `windows` leave the other to another cell of a sweep.
     """
 
     num_docs: Count = 8
@@ -146,10 +123,7 @@ class EffectiveContextSettings(TextSettings):
 
 
 def scored_from(window: int, longest: int) -> int:
-    """The position from which on tokens are scored.
-
-    A quarter of the yardstick's window, or of the longest text where that is shorter.
-    """
+    """The first scored position: a quarter of the yardstick's window, or of a shorter text."""
     return max(min(window, longest) // 4, 2)
 
 
@@ -157,15 +131,13 @@ class PosGenSettings(TaskSettings):
     """What one PosGen data set is made of.
 
     Attributes:
-        subtask: `recursive`, `cot` or `semi_recursive`.
+        subtask: the rule of the sums.
         modulus: size `m` of the number vocabulary 0..m-1.
         far: `j`, how many far tokens each sum takes.
         near: `k`, how many of the tokens just before.
         train_length: numbers in a training sequence (`L`).
         length: numbers in a validation or test sequence (`L'`).
-        train: number of training sequences.
-        validation: number of validation sequences.
-        test: number of test sequences.
+        train: sequences of this split, as `validation` and `test`.
         seed_policy: `random` draws distinct tuples over all splits, as in the paper's text;
             `cycled` repeats the sorted tuples of distinct numbers, as the authors' code does, so
             that every test sequence begins like a training sequence.
@@ -198,13 +170,8 @@ class PosGenSettings(TaskSettings):
 
 
 Family = TypeVar("Family", bound=TaskSettings)
-FAMILIES = (
-    ContextSettings,
-    ClosedSettings,
-    PerplexitySettings,
-    EffectiveContextSettings,
-    PosGenSettings,
-)
+FAMILIES = (ContextSettings, ClosedSettings, PerplexitySettings, EffectiveContextSettings,
+            PosGenSettings)  # fmt: skip
 _KEYS = {name for family in FAMILIES for name in field_names(family)}
 _LONG_KEYS = sorted(name for name in _KEYS if len(name) > 4)  # short words are near to others
 NEAR = 0.85

@@ -1,10 +1,10 @@
 """The table of metrics: what each one means that our tasks or lm-eval's well-known tasks write.
 
-Tasks, tables and the check of results read the meaning of a metric here. A metric that is not in
-the table is shown as it is written, in the direction that lm-eval's results file states.
+A metric that is not in the table is shown as it is written, in the direction that lm-eval's results
+file states.
 
-Below the table: from the numbers of single questions and documents to a task's figure and its
-standard error. A perplexity is a ratio of two sums over documents, so documents carry `(numerator,
+Below the table: from the numbers of questions and documents to a task's figure and its standard
+error. A perplexity is a ratio of two sums over documents, so documents carry `(numerator,
 denominator)` pairs and one division is made at the end. Logarithms are natural.
 """
 
@@ -28,9 +28,8 @@ MIN_CLUSTERS = 3
 """Documents below which a ratio has no standard error."""
 
 FAMILY_OF = {
-    file.stem: file.parent.parent.name
-    for file in Path(__file__).parent.glob("*/tasks/*.yaml")
-}  # fmt: skip
+    file.stem: file.parent.parent.name for file in Path(__file__).parent.glob("*/tasks/*.yaml")
+}
 """Each of our tasks and groups, and its family: the folder below `leval_tasks`."""
 
 
@@ -39,11 +38,9 @@ class Metric:
     """What is known of a metric.
 
     Attributes:
-        kind: `score` for the quality of answers; `loss` for negative log-likelihoods and what is
-            made of them.
-        higher_is_better: the direction; None where it is unknown or there is none.
-        unit: `share` (from 0 to 1, shown in percent), `percent`, `perplexity`, `nats`, `bits`,
-            or empty where it is unknown.
+        kind: `loss` for negative log-likelihoods and what is made of them.
+        higher_is_better: None where it is unknown, or neither is.
+        unit: a `share` from 0 to 1 is shown in percent; empty where it is unknown.
         aggregation: how the values of the questions make the task's figure: `mean`; `ratio` (sum of
             the numerators over sum of the denominators), `perplexity` (exp of that ratio), `bits`
             (that ratio over ln 2); `own` for code of the task that nobody else knows.

@@ -1,8 +1,5 @@
 """The model that answers, as far as a task can know it: tokenizer and length limit.
 
-lm-eval gives a task the run's settings but not the model. While the evaluator has the task build
-requests, the model is in the evaluator's own frame, where `running_model` finds it.
-
 lm-eval cuts longer sequences with no more than a warning, so a length above the backend's limit is
 refused here. The limit comes from the running model; where none runs (prompts are only shown), or
 it states none, from the run's settings (a task's metadata) and the checkpoint's own files.
@@ -15,17 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leval_tasks.errors import ContextLengthError, TaskError
+from leval_tasks.errors import ContextLengthError
 from leval_tasks.metadata import BackendSettings, ContextSettings, read_metadata
 from resonance_vllm.config import ModelPositions, length_limit
-from resonance_vllm.errors import RopeConfigError
+from resonance_vllm.errors import RopeConfigError, SettingError
 
 SERVER_DEFAULT = 2048  # lm-eval's own max_length for completion servers
 CLIENTS = ("lm_eval.models.openai", "lm_eval.models.api")
 
 
 def running_model() -> Any | None:
-    """The model of the lm-eval evaluation that is building requests, or None outside of one."""
+    """The model of the lm-eval evaluation that is building requests, or None outside of one.
+
+    lm-eval gives a task the run's settings but not the model, which is in the evaluator's frame.
+    """
     frame = sys._getframe()
     while (caller := frame.f_back) is not None:
         frame = caller
@@ -40,7 +40,7 @@ def find_tokenizer(settings: Mapping[str, Any]) -> Any:
     """The tokenizer that the settings name, else the running model's, else the checkpoint's.
 
     Raises:
-        TaskError: none is known.
+        SettingError: none is known.
     """
     if settings.get("pretrained") and not settings.get("tokenizer"):
         tokenizer = getattr(running_model(), "tokenizer", None)
@@ -55,17 +55,20 @@ def tokenizer_name(settings: Mapping[str, Any]) -> str:
     """Name or path of the tokenizer: `tokenizer`, else `pretrained`, else `model`.
 
     Raises:
-        TaskError: the settings name none.
+        SettingError: the settings name none.
     """
-    for key in ("tokenizer", "pretrained", "model"):
-        value = settings.get(key)
-        if isinstance(value, str) and value:
-            return value
-    raise TaskError(
-        "tokenizer: none is known to the task, which counts the tokens of documents; name one "
-        "with tokenizer=NAME_OR_PATH in --model_args, or "
-        '--metadata \'{"tokenizer": "NAME_OR_PATH"}\''
+    if names := _named(settings, "tokenizer", "pretrained", "model"):
+        return names[0]
+    raise SettingError(
+        "tokenizer: none is known to the task, which counts the tokens of documents; name one with "
+        'tokenizer=NAME_OR_PATH in --model_args, or --metadata \'{"tokenizer": "NAME_OR_PATH"}\''
     )
+
+
+def _named(settings: Mapping[str, Any], *keys: str) -> list[str]:
+    """The names and paths that the settings give, in the order of the keys."""
+    values = (settings.get(key) for key in keys)
+    return [value for value in values if isinstance(value, str) and value]
 
 
 @functools.lru_cache(maxsize=8)
@@ -84,7 +87,6 @@ class LengthLimit:
     Attributes:
         backend: class name of lm-eval's model, `api`, or `unknown`.
         tokens: of prompt and answer together; None where it is not known.
-        setting: the model argument that raises it.
         kept_back: positions of the limit that lm-eval gives to no prompt (completion servers: 1).
         after_window: positions that a scored text needs in addition (vLLM generates a token).
         assumed: the limit is lm-eval's default for servers, not the server's own.
@@ -92,7 +94,6 @@ class LengthLimit:
 
     backend: str
     tokens: int | None
-    setting: str = "max_length"
     kept_back: int = 0
     after_window: int = 0
     assumed: bool = False
@@ -113,12 +114,9 @@ class LengthLimit:
         return self.tokens
 
     def check(self, length: int, name: str, extra: int = 0) -> None:
-        """Refuse a length that the backend would cut.
+        """Refuse a length that the backend would cut, of which `name` is the setting.
 
-        Args:
-            length: tokens.
-            name: the setting that it comes from.
-            extra: positions that are needed in addition.
+        `extra` positions are needed in addition.
 
         Raises:
             ContextLengthError: names the settings that would allow it.
@@ -129,18 +127,15 @@ class LengthLimit:
         kept = f" ({extra} of {self.tokens} is kept for the answer)" if extra else ""
         raise ContextLengthError(
             f"{name}: {length} is above the {most} tokens that this run's model ({self.backend}) "
-            f"reads without a cut{kept}; "
-            f"give {self.setting}={length + extra} in --model_args. Past the trained length a "
-            f"model also needs RoPE scaling, such as rope_type=yarn with "
-            f"factor={-(-length // most):.1f} (`leval-harness rope` lists the methods); or take "
-            f"context_length={most} or less"
+            f"reads without a cut{kept}; give max_length={length + extra} in --model_args "
+            "(max_model_len for vllm). Past the trained length a model also needs RoPE scaling, "
+            f"such as rope_type=yarn with factor={-(-length // most):.1f} (`leval-harness rope` "
+            f"lists the methods); or take context_length={most} or less"
         )
 
 
 def resolve_context(settings: Mapping[str, Any]) -> int:
-    """The context length of a run, prompt and answer together, in tokens.
-
-    It is `context_length`, else the backend's limit.
+    """Tokens of prompt and answer together: `context_length`, else the backend's limit.
 
     Raises:
         SettingError: a length is not a positive whole number.
@@ -174,7 +169,7 @@ def find_limit(settings: Mapping[str, Any]) -> LengthLimit:
     if not isinstance(stated, int):
         return LengthLimit("unknown", given.length or shipped_length(settings))
     if "vllm" in module:
-        return LengthLimit(backend, stated, "max_model_len", after_window=1)
+        return LengthLimit(backend, stated, after_window=1)
     return LengthLimit(backend, stated)
 
 
@@ -183,12 +178,10 @@ def shipped_length(settings: Mapping[str, Any]) -> int | None:
 
     It is of the first checkpoint that the settings name and that states a length.
     """
-    for key in ("pretrained", "tokenizer", "model"):
-        name = settings.get(key)
-        if isinstance(name, str) and name:
-            found = _positions(name, str(settings.get("revision") or "main"))
-            if found is not None and found.max_position_embeddings is not None:
-                return length_limit(found)
+    for name in _named(settings, "pretrained", "tokenizer", "model"):
+        found = _positions(name, str(settings.get("revision") or "main"))
+        if found is not None and found.max_position_embeddings is not None:
+            return length_limit(found)
     return None
 
 

@@ -29,8 +29,7 @@ _NONE: Logprobs = np.zeros(0, np.float32)
 class SumOfLogprobs(float):
     """The sum of tokens' log-probabilities, which lm-eval expects, and each of them.
 
-    Attributes:
-        logprobs: Natural logarithms, float32 `[tokens]`; empty where a server gives the sum alone.
+    `logprobs` are natural, float32 `[tokens]`; empty where a server gives the sum alone.
     """
 
     logprobs: Logprobs
@@ -45,7 +44,6 @@ class SumOfLogprobs(float):
 def scored_requests(lm: Any, requests: Sequence[Any]) -> list[SumOfLogprobs]:
     """The answers of lm-eval's model to requests whose `token_parts` are token ids.
 
-    Each scored token has the natural logarithm of its probability, given all tokens before it.
     Nothing is put in front of the context: a BOS token is part of it where one is wanted. With
     several processes (`accelerate launch`), each has its own requests. A backend that does not
     report each token, such as a server, gives the sums alone.

@@ -158,18 +158,18 @@ def forward(model: Any, tokens: int, length: int) -> None:
 def posgen(part: Part) -> None:
     """Optimiser steps of the paper's presets."""
     from leval_harness.training.posgen_models import batches
-    from leval_harness.training.posgen_settings import PosGenRun, preset
     from leval_harness.training.posgen_train import Training
+    from leval_harness.training.settings import PosGenRun, Recipe, preset
 
     for name in ("paper", "paper-t5"):
-        recipe = preset(name)
+        recipe = preset(Recipe, name)
         if part.device == "cpu":
             small = recipe.architecture.changed(hidden=32, heads=2, feed_forward=64, layers=1)
             recipe = recipe.changed(architecture=small, batch_size=4)
         if not part.has_time(name):
             continue
         run = PosGenRun("cot", "resonance_yarn", 0)
-        training = Training(recipe, run, "auto")
+        training = Training(recipe, run)
         inputs, labels = next(batches(recipe, run))
 
         def steps(count: int, training: Any = training, data: Any = (inputs, labels)) -> None:
@@ -184,7 +184,7 @@ def posgen(part: Part) -> None:
 def finetune(part: Part) -> None:
     """One step of fine-tuning with Resonance YaRN, all weights, with its memory."""
     from leval_harness.training.finetune import finetune as train
-    from leval_harness.training.finetune_settings import FineTuneSettings
+    from leval_harness.training.settings import FineTuneSettings
 
     model, length = checkpoint(part), part.size.train_length
     text = documentation()

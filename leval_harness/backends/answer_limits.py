@@ -34,46 +34,19 @@ class AnswerEnds:
 
 
 def record_answer_ends(lm: Any) -> AnswerEnds | None:
-    """Make a model of lm-eval record how its answers end. None if it is neither `hf` nor `vllm`.
+    """Make a model of lm-eval record how its answers end. None if its class cannot tell.
 
-    Both generate in `_model_generate` and then pass every answer of the batch to lm-eval's response
-    cache, in the batch's order.
+    Ours of `hf` and `vllm` can. They generate in `_model_generate` and then pass every answer of
+    the batch to lm-eval's response cache, in the batch's order.
     """
-    classes = {f"{each.__module__}.{each.__name__}" for each in type(lm).__mro__}
-    if "lm_eval.models.huggingface.HFLM" in classes and lm.backend == "causal":
-        ends_of_batch = _hf_ends
-    elif "lm_eval.models.vllm_causallms.VLLM" in classes:
-        ends_of_batch = _vllm_ends
-    else:
+    if not hasattr(lm, "ends_of_batch"):
         return None
     ends, generate = AnswerEnds(lm.cache_hook), lm._model_generate
 
     def recording(*args: Any, **options: Any) -> Any:
         output = generate(*args, **options)
-        ends.pending = deque(ends_of_batch(lm, output, options))
+        ends.pending = deque(lm.ends_of_batch(output, **options))
         return output
 
     lm._model_generate, lm.cache_hook = recording, ends
     return ends
-
-
-def _hf_ends(lm: Any, output: Any, options: dict[str, Any]) -> list[bool]:
-    """Ends of a batch of `HFLM`, which passes all arguments of `_model_generate` by name.
-
-    The limit ended a row that has all its tokens, none that ends an answer, and no stop string.
-    """
-    width = options["context"].shape[1]
-    ids = getattr(lm.model.generation_config, "eos_token_id", None)
-    end_tokens = {*(ids if isinstance(ids, list | tuple) else [ids]), lm.tokenizer.eos_token_id}
-    ends = []
-    for row in output[:, width:].tolist():
-        text, whole = lm.tok_decode(row), len(row) >= options["max_length"] - width
-        stopped = any(stop and stop in text for stop in options["stop"])
-        ends.append(whole and not stopped and end_tokens.isdisjoint(row))
-    return ends
-
-
-def _vllm_ends(lm: Any, output: Any, options: dict[str, Any]) -> list[bool]:
-    """Ends of a batch of `VLLM`, whose engine reports why an answer ended."""
-    generated = options.get("generate", False)  # else log-likelihoods
-    return [each.outputs[0].finish_reason == "length" for each in output if generated]

@@ -19,8 +19,6 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from resonance_vllm.hf_maps import Partial, join, partial_attention
 
 NAME = "leval_shared_prefix"
-STEP = 256
-"""Tokens by which a buffer grows."""
 _REFUSED = ("softcap", "position_bias", "head_mask", "sinks", "s_aux", "sliding_window")
 """Options of attention functions that change the result and that ours does not know."""
 
@@ -28,15 +26,15 @@ Pair = tuple[Tensor, Tensor]
 
 
 class SharedLayer(DynamicLayer):
-    """Keys and values `[batch, kv_heads, length, head_dim]` in a buffer that grows by steps.
+    """Keys and values `[batch, kv_heads, length, head_dim]` in a buffer.
 
     The layer of a text has batch 1, and what was read before a chunk is the prefix of that chunk.
     The layer of rows holds their own tokens after a text. The attention function finds the prefix
     at the keys that it gets, as their attribute `prefix`.
 
     `prefix` of rows is keys and values `[1, kv_heads, length, head_dim]` of the text before them,
-    empty where there is none; None is the layer of a text. A buffer that grows has room for
-    `expected` tokens.
+    empty where there is none; None is the layer of a text. A new buffer has room for `expected`
+    tokens.
     """
 
     is_croppable = False
@@ -71,7 +69,7 @@ class SharedLayer(DynamicLayer):
     def _grow(self, length: int, key_states: Tensor, value_states: Tensor) -> None:
         kept = self.first(self.length) if self.length else None
         self.keys = self.values = None  # without something to keep the buffer goes before the next
-        self.room = -(-max(length, self.expected) // STEP) * STEP
+        self.room = max(length, self.expected)
         self.keys, self.values = (
             each.new_empty(*each.shape[:2], self.room, each.shape[3])
             for each in (key_states, value_states)

@@ -1,21 +1,16 @@
-"""Which texts begin alike, and in what order they are read so that each token is read once."""
+"""In what order texts that begin alike are read, so that each token is read once."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 REPEATED = 0.01
 """Share of tokens that may be read again so that more rows are answered in one batch."""
 
 
-class Batch(NamedTuple):
-    """Numbers of texts, and the token ids that they begin with, which are read first.
-
-    Without `rows` only the prefix is read, and later batches go on from it.
-    """
-
-    prefix: list[int]
-    rows: tuple[int, ...]
+Batch = tuple[list[int], tuple[int, ...]]
+"""Token ids that are read first, and the numbers of the texts that begin with them; later batches
+may go on from a prefix without any."""
 
 
 def common_prefix(first: Sequence[Any], second: Sequence[Any]) -> int:
@@ -23,11 +18,6 @@ def common_prefix(first: Sequence[Any], second: Sequence[Any]) -> int:
     if first[: len(second)] == second[: len(first)]:
         return min(len(first), len(second))
     return next(at for at, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
-
-
-def reading_order(texts: Sequence[list[int]]) -> list[int]:
-    """Numbers of texts, sorted by their tokens, which puts equal beginnings side by side."""
-    return sorted(range(len(texts)), key=lambda number: texts[number])
 
 
 def batches(texts: Sequence[list[int]], most: Sequence[int], least: int = 1) -> Iterator[Batch]:
@@ -41,7 +31,7 @@ def batches(texts: Sequence[list[int]], most: Sequence[int], least: int = 1) -> 
         most: of each text, the tokens that a shared prefix may have.
         least: tokens by which a prefix may be longer than the one before it.
     """
-    order = reading_order(texts)
+    order = sorted(range(len(texts)), key=texts.__getitem__)  # equal beginnings side by side
     alike = [min(common_prefix(texts[a], texts[b]), most[a], most[b]) for a, b in pairwise(order)]
     todo = [(0, len(order), 0)] if order else []
     while todo:
@@ -55,10 +45,10 @@ def batches(texts: Sequence[list[int]], most: Sequence[int], least: int = 1) -> 
         again = sum(inner) - shared * len(inner)
         read = sum(len(texts[row]) - shared for row in rows) - again + shared - start
         if again <= REPEATED * read:
-            yield Batch(prefix, rows)
+            yield prefix, rows
             continue
         if shared > start:
-            yield Batch(prefix, ())
+            yield prefix, ()
         parts = [(a, b, shared) for a, b in pairwise([first, *cuts, last])]
         todo += reversed(parts)
 

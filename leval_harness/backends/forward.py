@@ -1,4 +1,4 @@
-"""Hidden states of a transformers model, and logits where they are needed.
+"""Hidden states of a transformers model, logits where they are needed, and what they predict.
 
 For 16,384 positions and a vocabulary of 49,152 tokens all logits would take 3.2 GB in float32.
 """
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leval_tasks.token_logprobs import SLICE
+from leval_tasks.token_logprobs import SLICE, SumOfLogprobs
 
 logger = logging.getLogger(__name__)
 
@@ -60,37 +60,25 @@ class Head:
         except Exception as error:  # noqa: BLE001
             logger.info("logits come from the whole model: %s", error)
 
-    def states(self, rows: Sequence[list[int]], first: int = 0, past: Any = None) -> Tensor:
-        """What `logits` takes, from position `first` of the rows on.
+    def states(self, tokens: Sequence[int], first: int = 0, past: Any = None) -> Tensor:
+        """What `logits` takes, `[tokens - first, ...]`, from position `first` of the tokens on.
 
-        Args:
-            rows: new tokens of each row; shorter rows are padded at the end.
-            first: positions without a state, at most the length of the longest row.
-            past: cache of the positions before, which gets the new ones.
-
-        Returns:
-            `[rows, longest - first, ...]`.
+        `past` is the cache of the positions before, which gets the new ones.
         """
-        width = max(map(len, rows))
-        self.tokens_read += sum(map(len, rows))
-        tokens = torch.zeros(len(rows), width, dtype=torch.long)
-        for at, row in enumerate(rows):
-            tokens[at, : len(row)] = torch.tensor(row)
-        given: dict[str, Any] = {
-            "input_ids": tokens.to(input_device(self.model)),
-            "use_cache": past is not None,
-        }
+        self.tokens_read += len(tokens)
+        ids = torch.tensor([list(tokens)], device=input_device(self.model))
+        given: dict[str, Any] = {"input_ids": ids, "use_cache": past is not None}
         if past is not None:
             given[self._past] = past
             if "position_ids" in self._takes:  # some models count from 0 themselves
                 start = past.get_seq_length()
-                places = torch.arange(start, start + width, device=given["input_ids"].device)
-                given["position_ids"] = places.expand(len(rows), -1)
+                places = torch.arange(start, start + len(tokens), device=ids.device)
+                given["position_ids"] = places[None]
         if self.decoder is not None:
-            return self.decoder(**given).last_hidden_state[:, first:]
-        keep = max(1, width - first)
+            return self.decoder(**given).last_hidden_state[0, first:]
+        keep = max(1, len(tokens) - first)
         options = {"logits_to_keep": keep} if "logits_to_keep" in self._takes else {}
-        return self.model(**given, **options).logits[:, -keep:]
+        return self.model(**given, **options).logits[0, -keep:]
 
     def logits(self, states: Tensor) -> Tensor:
         """Logits `[positions, vocabulary]` in float32."""
@@ -104,14 +92,58 @@ def token_scores(head: Head, states: Tensor, targets: Sequence[int]) -> tuple[Te
         Natural logarithm of each target's probability, float32 whatever the model's dtype is, and
         whether the target is the most probable token; both `[positions]`, on the CPU.
     """
-    goal = torch.tensor(list(targets), dtype=torch.long, device=states.device)
-    width = head.model.config.get_text_config(decoder=True).vocab_size
-    logprob, correct = torch.empty(len(goal)), torch.empty(len(goal), dtype=torch.bool)
-    for part in torch.arange(len(goal)).split(max(1, SLICE // width)):
-        where = slice(int(part[0]), int(part[-1]) + 1)
-        logits = head.logits(states[where])
-        wanted = goal[where].to(logits.device)
+    goal = torch.tensor(list(targets), device=states.device)
+    size = max(1, SLICE // head.model.config.get_text_config(decoder=True).vocab_size)
+    logprob, correct = [], []
+    for part, wanted in zip(states.split(size), goal.split(size), strict=True):
+        logits = head.logits(part)
+        wanted = wanted.to(logits.device)
         chosen = logits.gather(-1, wanted[:, None]).squeeze(-1)
-        logprob[where] = (chosen - logits.logsumexp(-1)).cpu()
-        correct[where] = (logits.argmax(-1) == wanted).cpu()
-    return logprob, correct
+        logprob.append((chosen - logits.logsumexp(-1)).cpu())
+        correct.append((logits.argmax(-1) == wanted).cpu())
+    return torch.cat(logprob), torch.cat(correct)
+
+
+class Passage:
+    """Tokens of which a part at the end is scored; what is too long is cut on the left.
+
+    `key` is lm-eval's key of the request, None where its answer is not cached.
+
+    Attributes:
+        inputs: What the model reads: context and scored tokens without the last.
+        targets: Scored tokens; target `i` is predicted at input `first + i`.
+        logprob: Natural logarithm of each target's probability, float32 `[targets]`.
+        correct: Whether the target is the most probable token, bool `[targets]`.
+    """
+
+    def __init__(
+        self, context: Sequence[int], scored: Sequence[int], max_length: int, key: Any = None
+    ) -> None:
+        if not context or not 0 < len(scored) <= max_length:
+            raise ValueError(
+                f"{len(scored)} scored tokens after {len(context)} of context; allowed: 1 to "
+                f"max_length={max_length} after at least 1"
+            )
+        surplus = max(0, len(context) + len(scored) - (max_length + 1))
+        if surplus:
+            logger.warning("%d tokens of a context cut from the left", surplus)
+        self.key = key
+        self.inputs, self.targets = [*context, *scored][surplus:-1], list(scored)
+        self.first = len(self.inputs) - len(self.targets)
+        self.logprob = torch.empty(len(self.targets))
+        self.correct = torch.empty(len(self.targets), dtype=torch.bool)
+
+    @property
+    def answer(self) -> tuple[SumOfLogprobs, bool]:
+        """What lm-eval expects: the sum in float64, with its parts, and whether all are correct."""
+        total = SumOfLogprobs(float(self.logprob.double().sum()), self.logprob.numpy())
+        return total, bool(self.correct.all())
+
+    def score(self, head: Head, position: int, states: Tensor) -> None:
+        """Score what states `[positions, ...]` predict, the first at `position`."""
+        part = slice(position - self.first, position - self.first + len(states))
+        self.logprob[part], self.correct[part] = token_scores(head, states, self.targets[part])
+
+    def score_alone(self, head: Head) -> None:
+        """Read and score it in one forward pass."""
+        self.score(head, self.first, head.states(self.inputs, self.first))

@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 from lm_eval.models.huggingface import HFLM
-from transformers.quantizers import AutoQuantizationConfig
 
-from leval_harness.backends.registry import CannotExchange
+from leval_harness.backends import CannotExchange
 from resonance_vllm import hf
 from resonance_vllm.config import by_layer
 from resonance_vllm.core.spec import LENGTH
@@ -65,9 +64,21 @@ class HF(HFLM):
         self._one_at_a_time()
 
     def set_rope(
-        self, rope: Mapping[str, Any] | None, precision: str, context_length: int | None
+        self,
+        rope: Mapping[str, Any] | None,
+        precision: str = "float32",
+        context_length: int | None = None,
     ) -> None:
-        """As `registry.set_rope`."""
+        """Exchange the RoPE settings of the loaded model.
+
+        Args:
+            rope: complete settings; None is the checkpoint as it was loaded.
+            precision: `float32` or `model`, of the rotation.
+            context_length: longest sequence in tokens; None leaves it.
+
+        Raises:
+            CannotExchange: the model has to be loaded anew.
+        """
         try:
             hf.apply_rope(self.model, rope, precision)
         except RopeConfigError as error:
@@ -79,8 +90,7 @@ class HF(HFLM):
 
     def _create_model(self, pretrained: str, *args: Any, **arguments: Any) -> None:
         if self._quantization is not None:
-            settings = AutoQuantizationConfig.from_dict(dict(self._quantization))
-            arguments["quantization_config"] = settings
+            arguments["quantization_config"] = dict(self._quantization)
         auto_class = self.AUTO_MODEL_CLASS
         loader = partial(self._load, auto_class)
         self.AUTO_MODEL_CLASS = SimpleNamespace(from_pretrained=loader)
@@ -116,6 +126,33 @@ class HF(HFLM):
     def _model_generate(self, context: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         self.forget()
         return super()._model_generate(context, *args, **kwargs)
+
+    def autocast(self) -> torch.autocast:
+        """The precision in which the model runs, as lm-eval's argument `mixed_precision_dtype`."""
+        dtype = self.mixed_precision_dtype
+        return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None)
+
+    def ends_of_batch(
+        self,
+        output: torch.Tensor,
+        context: torch.Tensor,
+        max_length: int,
+        stop: list[str],
+        **_: Any,
+    ) -> list[bool]:
+        """Whether the generation limit ended each row that `_model_generate` returned.
+
+        It ended a row that has all its tokens, none that ends an answer, and no stop string.
+        """
+        width = context.shape[1]
+        ids = getattr(self.model.generation_config, "eos_token_id", None)
+        ends = {*(ids if isinstance(ids, list | tuple) else [ids]), self.tokenizer.eos_token_id}
+        found = []
+        for row in output[:, width:].tolist():
+            text, whole = self.tok_decode(row), len(row) >= max_length - width
+            stopped = any(each and each in text for each in stop)
+            found.append(whole and not stopped and ends.isdisjoint(row))
+        return found
 
     @torch.no_grad()
     def forget(self) -> None:

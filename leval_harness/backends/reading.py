@@ -8,8 +8,8 @@ short text is read in both ways, continued, and compared with the model's own fo
 import copy
 import logging
 import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -18,8 +18,8 @@ from transformers import DynamicCache
 from transformers.cache_utils import Cache, DynamicLayer, DynamicSlidingWindowLayer
 
 from leval_harness.backends.attention import SharedLayer, shared_attention
-from leval_harness.backends.documents import common_prefix
-from leval_harness.backends.forward import Head, cache_argument, input_device
+from leval_harness.backends.documents import batches, common_prefix
+from leval_harness.backends.forward import Head, Passage, cache_argument, input_device
 from resonance_vllm.errors import reason_of
 
 logger = logging.getLogger(__name__)
@@ -28,11 +28,9 @@ CHUNK = 2048
 """Tokens of a shared text in one forward pass."""
 
 _SHARED, _OWN = 40, 14  # tokens of the text of the self-check, and of the longer row after it
-# Mean difference of log-probabilities over their mean spread. Two right computations differ by
-# rounding: on twelve layouts of random weights at three scales, and on SmolLM2-135M, by up to 1e-5,
-# in float16 4e-3, in bfloat16 4e-2 (30 layers; 2e-2 with two). A lost key, a position off by the
-# padding or a state that was not restored differ by 0.1 to 1 at most of these, however flat the
-# distribution is. Four times the rounding leaves room for models of more layers.
+# Mean difference of log-probabilities over their mean spread. Rounding is up to 1e-5, in float16
+# 4e-3, in bfloat16 4e-2 (twelve layouts of random weights, and SmolLM2-135M); a lost key, a wrong
+# position or a state that was not restored 0.1 to 1. Four times the rounding, for more layers.
 _TOLERANCE = {torch.float32: 5e-3, torch.float64: 5e-3, torch.float16: 2e-2}
 _TOLERANCE_OF_OTHERS = 0.15
 
@@ -93,9 +91,6 @@ class Reader:
         texts = [each.first(each.length) if self.tokens else () for each in layers]
         return Cache(layers=[SharedLayer(text, extra) for text in texts])
 
-    def _attention(self) -> AbstractContextManager[None]:
-        return shared_attention(self.head.model, active=not self.copied)
-
     def read(
         self,
         text: list[int],
@@ -114,11 +109,11 @@ class Reader:
             # A pass of a single token is decoding, which some recurrent models compute otherwise.
             chunk = text[start : end - (len(text) == end + 1 and self.chunk > 2)]
             unused = min(max(first - start, 0), len(chunk))
-            with self._attention():
-                states = self.head.states([chunk], unused, self.cache)
+            with shared_attention(self.head.model, active=not self.copied):
+                states = self.head.states(chunk, unused, self.cache)
             self.tokens += chunk
             if use is not None and unused < len(chunk):
-                use(start + unused, states[0])
+                use(start + unused, states)
 
     def generate(self, rows: Sequence[list[int]], pad: int, new: int, **options: Any) -> Any:
         """What `generate` of the model returns for rows that begin with the text.
@@ -127,19 +122,15 @@ class Reader:
         the mask. At most `new` tokens are made; `options` are those of `generate`.
         """
         model, shared = self.head.model, len(self.tokens)
-        width = max(map(len, rows))
-        ids = torch.full((len(rows), width), pad)
-        mask = torch.zeros_like(ids)
-        for at, row in enumerate(rows):
-            hole = width - len(row)
-            ids[at, :shared], mask[at, :shared] = torch.tensor(row[:shared]), 1
-            ids[at, shared + hole :], mask[at, shared + hole :] = torch.tensor(row[shared:]), 1
-        device = input_device(model)
+        width, device = max(map(len, rows)), input_device(model)
+        holes = [(row, width - len(row)) for row in rows]
+        ids = [row[:shared] + [pad] * hole + row[shared:] for row, hole in holes]
+        mask = [[1] * shared + [0] * hole + [1] * (len(row) - shared) for row, hole in holes]
         self.head.tokens_read += sum(len(row) - shared for row in rows)
-        with self._attention():
+        with shared_attention(model, active=not self.copied):
             return model.generate(
-                input_ids=ids.to(device),
-                attention_mask=mask.to(device),
+                input_ids=torch.tensor(ids, device=device),
+                attention_mask=torch.tensor(mask, device=device),
                 max_length=width + new,
                 pad_token_id=pad,
                 use_cache=True,
@@ -161,6 +152,25 @@ def fork(cache: Any) -> Any:
     return made
 
 
+def scored(
+    head: Head, reader: Reader, passages: Sequence[Passage], chunk: int | None
+) -> Iterator[Passage]:
+    """Score passages, what they share once, in the order that reads least; yield what is finished.
+
+    `chunk` is the tokens of a text that shares nothing in one forward pass, None for all.
+    """
+    most = [max(0, each.first + 1 - reader.least) for each in passages]
+    for prefix, rows in batches([each.inputs for each in passages], most, reader.least):
+        reader.read(prefix)
+        reader.keep()
+        for each in (passages[row] for row in rows):
+            if not prefix and (chunk is None or len(each.inputs) <= chunk):
+                each.score_alone(head)
+            else:
+                reader.read(each.inputs, each.first, partial(each.score, head))
+            yield each
+
+
 class Reuse(NamedTuple):
     """How a model shares texts, and why not in an earlier mode of this list.
 
@@ -174,7 +184,7 @@ class Reuse(NamedTuple):
 
 def find_reuse(head: Head) -> Reuse:
     """The best way to share texts that gives a loaded model's own answers."""
-    failed, read = "", head.tokens_read
+    failed, read = list[str](), head.tokens_read
     tolerance = _TOLERANCE.get(head.model.dtype, _TOLERANCE_OF_OTHERS)
     for mode, instead in (("shared", "forked for each row"), ("copied", "not shared")):
         try:
@@ -186,10 +196,10 @@ def find_reuse(head: Head) -> Reuse:
         finally:
             head.tokens_read = read
         if difference <= tolerance:
-            return Reuse(mode, failed)
-        failed = f"{failed}; {mode}: {why}" if failed else f"{mode}: {why}"
-        logger.warning("texts are %s (%s: %s)", instead, mode, why)
-    return Reuse("none", failed)
+            return Reuse(mode, "; ".join(failed))
+        failed.append(f"{mode}: {why}")
+        logger.warning("texts are %s (%s)", instead, failed[-1])
+    return Reuse("none", "; ".join(failed))
 
 
 @torch.no_grad()

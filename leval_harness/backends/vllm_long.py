@@ -11,8 +11,7 @@ from typing import Any
 
 from lm_eval.models.vllm_causallms import VLLM
 
-from leval_harness.backends.documents import reading_order
-from leval_harness.backends.registry import CannotExchange
+from leval_harness.backends import CannotExchange
 from leval_harness.backends.vllm_start import starting, with_cpu_cache
 from resonance_vllm.config import ModelPositions, vllm_hf_overrides
 from resonance_vllm.core.spec import RopeSpec
@@ -36,9 +35,12 @@ class RopeVLLM(VLLM):
         self._engine_length: int | None = self._max_length
 
     def set_rope(
-        self, rope: Mapping[str, Any] | None, precision: str, context_length: int | None
+        self,
+        rope: Mapping[str, Any] | None,
+        precision: str = "model",
+        context_length: int | None = None,
     ) -> None:
-        """As `registry.set_rope`; the precision of the rotation is always the model's own."""
+        """As `HF.set_rope`; the precision of the rotation is always the model's own."""
         if self.data_parallel_size > 1:
             raise CannotExchange("data_parallel_size above 1 starts engines at each call")
         if rope is not None:
@@ -50,6 +52,10 @@ class RopeVLLM(VLLM):
         except Exception as error:  # of a worker's process, which names its type in the text alone
             raise CannotExchange(str(error)) from error
         self._max_length = context_length or self._engine_length
+
+    def ends_of_batch(self, output: list[Any], generate: bool = False, **_: Any) -> list[bool]:
+        """Whether the generation limit ended each answer; none where texts were scored."""
+        return [each.outputs[0].finish_reason == "length" for each in output if generate]
 
     def close(self) -> None:
         """End the engine; with `data_parallel_size` above 1 none stays between calls."""
@@ -69,9 +75,6 @@ class VLLMLong(RopeVLLM):
 
     It can read `max_length` positions, the engine's `max_model_len`: a prompt and what is generated
     after it together. A log-likelihood takes one token less, because vLLM generates one after it.
-    With `data_parallel_size` above 1 the engines start later, and lm-eval reads the length from the
-    checkpoint without `hf_overrides`: give `max_model_len` then.
-
     `batch_size` has no effect: the engine gets all requests, and `max_num_seqs` bounds them.
     """
 
@@ -91,7 +94,7 @@ class VLLMLong(RopeVLLM):
         self, requests: list[list[int]], generate: bool = False, sampling_params: Any = None
     ) -> list[Any]:
         """Run the requests in the order of their tokens; outputs are in that of `requests`."""
-        order = reading_order(requests)
+        order = sorted(range(len(requests)), key=requests.__getitem__)
         if isinstance(sampling_params, list):
             sampling_params = [sampling_params[index] for index in order]
         outputs = super()._model_generate(

@@ -6,7 +6,7 @@ This module imports neither torch nor vLLM before an engine is wanted.
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from subprocess import PIPE, Popen, TimeoutExpired
 from tempfile import NamedTemporaryFile
@@ -16,12 +16,10 @@ import psutil
 
 from resonance_vllm.errors import RunError, reason_of
 
-GIB = 1 << 30
-CPU_CACHE_BYTES = 4 * GIB
+CPU_CACHE_BYTES = 4 << 30
 """Keys and values of 180,000 tokens of SmolLM2-135M, or 32,000 tokens of an 8B model, bfloat16."""
 _SHARE = 0.4  # of the free memory: the weights need the rest
 _SIZED_BY = ("kv_cache_memory_bytes", "gpu_memory_utilization", "num_gpu_blocks_override")
-_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
 
 _EXCEPTION = re.compile(r"(?:^|[\s\]])((?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b: .+)$")
 _POINTERS = ("root cause above", "EngineCore encountered", "EngineCore failed", "EngineDeadError")
@@ -35,7 +33,7 @@ def with_cpu_cache(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
     given = dict(arguments)
     stated = any(given.get(name) is not None for name in _SIZED_BY)
-    if stated or os.environ.get(_VARIABLE) or not _on_cpu():
+    if stated or os.environ.get("VLLM_CPU_KVCACHE_SPACE") or not _on_cpu():
         return given
     fits = min(CPU_CACHE_BYTES, int(_SHARE * psutil.virtual_memory().available))
     return {**given, "kv_cache_memory_bytes": fits}
@@ -47,19 +45,15 @@ def _on_cpu() -> bool:
     return bool(current_platform.is_cpu())
 
 
-def last_exception(log: str) -> str | None:
-    """The last exception that a log names, in one line, pointers to others left out."""
+def engine_reason(error: BaseException, log: str) -> str:
+    """Why an engine failed: the last exception that its log names, where the error points to it."""
+    text = reason_of(error)
+    if not any(each in f"{type(error).__name__} {text}" for each in _POINTERS):
+        return text
     found = (_EXCEPTION.search(line.rstrip()) for line in log.splitlines())
     lines = [match[1] for match in found if match]
     causes = [line for line in lines if not any(each in line for each in _POINTERS)]
-    return causes[-1] if causes else None
-
-
-def engine_reason(error: BaseException, log: str) -> str:
-    """Why an engine failed: what its log says where the error points to it."""
-    text = reason_of(error)
-    points = any(each in f"{type(error).__name__} {text}" for each in _POINTERS)
-    return (last_exception(log) if points else None) or text
+    return causes[-1] if causes else text
 
 
 @contextmanager
@@ -67,32 +61,15 @@ def starting() -> Iterator[None]:
     """Start an engine inside; where it fails, its reason is the message.
 
     The engine runs in a process of its own, which tells its reason to standard output and error
-    alone. Both still go where they went.
+    alone. Both are copied by `tee`, which goes on to standard error as long as the engine lives.
 
     Raises:
         UserError: with the last exception of the engine's log.
     """
-    with _heard() as log:
-        try:
-            yield
-        except (RuntimeError, TypeError) as error:  # an argument that the engine does not have
-            raise RunError(f"vLLM does not start: {engine_reason(error, log())}") from error
-
-
-@contextmanager
-def _heard() -> Iterator[Callable[[], str]]:
-    """Copy what this process and its children print; gives a function that returns it.
-
-    Children print through `tee` to what was standard error as long as they live.
-    """
     sys.stdout.flush()
     sys.stderr.flush()
     before = {number: os.dup(number) for number in (1, 2)}
-
-    def give_back() -> None:
-        for number, kept in before.items():
-            os.dup2(kept, number)
-
+    failed: Exception | None = None
     with NamedTemporaryFile("r", encoding="utf-8", errors="replace") as log:
         # A session of its own: Ctrl-C ends it with the last child that prints, not before.
         tee = Popen(["tee", log.name], stdin=PIPE, stdout=before[2], start_new_session=True)
@@ -100,16 +77,16 @@ def _heard() -> Iterator[Callable[[], str]]:
         for number in before:
             os.dup2(tee.stdin.fileno(), number)
         tee.stdin.close()
-
-        def text() -> str:
-            give_back()
+        try:
+            yield
+        except (RuntimeError, TypeError) as error:  # an argument that the engine does not have
+            failed = error
+        finally:
+            for number, kept in before.items():
+                os.dup2(kept, number)
+                os.close(kept)
+        if failed is not None:
             with suppress(TimeoutExpired):  # it ends when the last child does
                 tee.wait(2)
-            return log.read()
-
-        try:
-            yield text
-        finally:
-            give_back()
-            for kept in before.values():
-                os.close(kept)
+            reason = engine_reason(failed, log.read())
+            raise RunError(f"vLLM does not start: {reason}") from failed

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
-from leval_harness.backends import libraries, library_of
+from leval_harness.backends import LIBRARIES, library_of
 from leval_harness.secrets import refuse_credentials
 from leval_harness.smollm2 import prepared
 from leval_tasks.metadata import refuse_near_misses
@@ -48,7 +48,7 @@ def complete(settings: argparse.Namespace, options: Mapping[str, Any]) -> dict[s
         refuse_credentials(values[name], name)
     if isinstance(path := given.get("pretrained"), str):
         given["pretrained"] = prepared(path)
-        if backend in libraries():
+        if backend in LIBRARIES:
             refuse_missing_folder(given["pretrained"], "model_args.pretrained")
     try:
         refuse_near_misses(metadata)

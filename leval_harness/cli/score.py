@@ -6,8 +6,7 @@ from pathlib import Path
 import click
 
 from leval_harness.cli.output import EXISTING_FILE, json_option
-from leval_tasks.closed.catalog import ENTRIES, task_named
-from leval_tasks.closed.definition import PREFIX, SCORES
+from leval_tasks.closed.catalog import ENTRIES, PREFIX, SCORES, task_named
 from leval_tasks.metadata import ClosedSettings
 
 KEYS = ", ".join(task.key for task in ENTRIES)
@@ -36,10 +35,10 @@ def score(
     from leval_tasks.closed.predictions import read, refuse_other_task
 
     chosen, found = task_named(task, "--task"), read(predictions)
-    refuse_other_task(chosen, [gold for _, gold in found.pairs], "--task")
+    refuse_other_task(chosen, [gold for _, gold in found.pairs.values()], "--task")
     rows = [
         chosen.score_responses([response], gold, at, end_of_thinking, opened=thinking_opened)
-        for at, (response, gold) in zip(found.places, found.pairs, strict=True)
+        for at, (response, gold) in found.pairs.items()
     ]
     figures = chosen.aggregate(rows)
     shown = (*SCORES, "unparsed", *chosen.rule.parts)

@@ -22,13 +22,12 @@ from leval_harness.cli.output import (
     table_options,
     write_or_print,
 )
-from leval_harness.training import finetune_settings
-from leval_harness.training.posgen_settings import Architecture, PosGenRun, Recipe
-from leval_harness.training.posgen_settings import preset as load_recipe
-from leval_tasks.posgen.encodings import parse_tests, tests_of, trained_by_default
+from leval_harness.training import settings
+from leval_harness.training.settings import Architecture, FineTuneSettings, PosGenRun, Recipe
+from leval_tasks.metadata import SUBTASKS
+from leval_tasks.posgen.encodings import ENCODINGS, parse_tests, tests_of, trained_by_default
 
-_COUNT = click.IntRange(1)
-_DEVICE = click.option("--device", type=click.Choice(["auto", "cpu"]), default="auto")
+_DATA = ("modulus", "train", "train_length", "length", "seed_policy")
 
 
 @click.group()
@@ -44,29 +43,33 @@ def posgen() -> None:
     "--preset", default="quick", help="Name in harness_configs/posgen; options change it."
 )
 @click.option("--out", type=FOLDER, required=True, help="Output folder.")
-@click.option("--subtask", "subtasks", multiple=True, help="Repeatable; default: the preset's.")
-@click.option("--encoding", "encodings", multiple=True, help="Repeatable; default: the reading's.")
+@click.option(
+    "--subtask", "subtasks", type=click.Choice(SUBTASKS), multiple=True,
+    help="Repeatable; default: the preset's.",
+)  # fmt: skip
+@click.option(
+    "--encoding", "encodings", type=click.Choice(list(ENCODINGS)), multiple=True,
+    help="Repeatable; default: the reading's.",
+)  # fmt: skip
 @click.option("--seed", "seeds", type=int, multiple=True, help="Repeatable; default: the preset's.")
 @click.option("--modulus", type=int, help="Size of the number vocabulary.")
-@click.option("--train-sequences", type=int, help="Number of training sequences.")
+@click.option("--train-sequences", "train", type=int, help="Number of training sequences.")
 @click.option("--train-length", type=int, help="Numbers in a training sequence.")
 @click.option("--length", type=int, help="Numbers in a test sequence.")
 @click.option("--seed-policy", help="random, or cycled: tests begin like training sequences.")
 @setting_options(Recipe)
 @setting_options(Architecture)
-@click.option("--jobs", type=_COUNT, default=1, help="Processes that share the cores or the GPU.")
-@_DEVICE
+@click.option(
+    "--jobs", type=click.IntRange(1), default=1, help="Processes that share the cores or the GPU."
+)
 @json_option
 def train(
     preset: str,
     out: Path,
     subtasks: tuple[str, ...],
     encodings: tuple[str, ...],
-    modulus: int | None,
-    train_sequences: int | None,
-    train_length: int | None,
-    length: int | None,
-    seed_policy: str | None,
+    seeds: tuple[int, ...],
+    jobs: int,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -74,30 +77,26 @@ def train(
 
     Example: leval-harness posgen train --preset paper --jobs 4 --out runs/paper
     """
-    recipe = load_recipe(preset)
-    data = {"modulus": modulus, "train": train_sequences, "seed_policy": seed_policy}
-    data |= {"train_length": train_length, "length": length}
-    # More seeds are more models of the same recipe.
-    seeds = options.pop("seeds") or recipe.seeds
-    changes = {name: options.pop(name) for name in Recipe.model_fields if name in options}
-    shape = {name: options.pop(name) for name in Architecture.model_fields if name in options}
+    recipe = settings.preset(Recipe, preset)
+    data, shape, changes = (
+        {name: options[name] for name in names if options.get(name) is not None}
+        for names in (_DATA, Architecture.model_fields, Recipe.model_fields)
+    )
     recipe = recipe.changed(
-        data={**recipe.data, **given(data)},
-        architecture=recipe.architecture.changed(**given(shape)),
-        **given(changes),
+        data={**recipe.data, **data}, architecture=recipe.architecture.changed(**shape), **changes
     )
     runs = [
         PosGenRun(subtask, encoding, seed)
         for subtask in subtasks or recipe.subtasks
-        for seed in seeds
+        for seed in seeds or recipe.seeds  # more seeds are more models of the same recipe
         for encoding in encodings or trained_by_default(recipe.reading)
     ]
-    from leval_harness.training.posgen_evaluate import cross  # torch, once all is known to be meant
+    from leval_harness.training.posgen_models import cross  # torch, once all is known to be meant
     from leval_harness.training.posgen_train import train_all
 
     tests = {run.encoding: tests_of(recipe.reading, run.encoding) for run in runs}
-    tested = cross(out, tests, device=options["device"])  # once the models are there
-    _show(chain(train_all(recipe, runs, out, **options), tested), as_json)
+    tested = cross(out, tests)  # once the models are there
+    _show(chain(train_all(recipe, runs, out, jobs=jobs), tested), as_json)
 
 
 def _show(results: Iterable[dict[str, Any]], as_json: bool) -> None:
@@ -122,9 +121,8 @@ def _show(results: Iterable[dict[str, Any]], as_json: bool) -> None:
     "--encoding", "encodings", multiple=True, required=True,
     help="To test all models under, or TRAINED:TESTED; repeatable.",
 )  # fmt: skip
-@_DEVICE
 @json_option
-def evaluate(folder: Path, encodings: tuple[str, ...], device: str, as_json: bool) -> None:
+def evaluate(folder: Path, encodings: tuple[str, ...], as_json: bool) -> None:
     """Test trained models under further encodings.
 
     A model is trained once and tested under any encoding; what is tested already is not repeated.
@@ -133,9 +131,9 @@ def evaluate(folder: Path, encodings: tuple[str, ...], device: str, as_json: boo
     Example: leval-harness posgen evaluate runs/posgen --encoding yarn --encoding yarn_code
     """
     tests = parse_tests(encodings)
-    from leval_harness.training.posgen_evaluate import cross  # torch, after all was checked
+    from leval_harness.training.posgen_models import cross  # torch, after all was checked
 
-    _show(cross(folder, tests, device=device), as_json)
+    _show(cross(folder, tests), as_json)
 
 
 @posgen.command()
@@ -176,11 +174,11 @@ def table(
 
 @click.command()
 @click.argument("model", callback=prepared_model)
-@click.option("--data", "sources", multiple=True, help="Text: .jsonl, .txt, a folder, or pg19.")
+@click.option("--data", "sources", multiple=True, help="Text: .jsonl, .txt, or a folder.")
 @click.option("--out", type=FOLDER, required=True, help="Output folder.")
 @click.option("--rope", help="RoPE method, e.g. resonance_yarn:factor=2; `none` keeps the model's.")
 @click.option("--preset", default="cpu", help="Name in harness_configs/train; options change it.")
-@setting_options(finetune_settings.FineTuneSettings)
+@setting_options(FineTuneSettings)
 @json_option
 def finetune(
     model: str,
@@ -203,11 +201,11 @@ def finetune(
     changes = given(options)
     if rope is not None:
         changes["rope"] = None if rope == "none" else RopeRequest.parse(rope).to_dict()
-    settings = finetune_settings.preset(preset).changed(**changes)
+    wanted = settings.preset(FineTuneSettings, preset).changed(**changes)
     from leval_harness.training.finetune import finetune as tune  # torch, after all was checked
 
     with contextlib.redirect_stdout(sys.stderr):  # the Trainer prints each step
-        result = tune(model, sources, out, settings)
+        result = tune(model, sources, out, wanted)
     summary = (
         f"{result['steps']} steps, {result['tokens']:,} tokens, {result['epochs']:.2f} epochs, "
         f"mean loss {result['mean_loss']:.4f}, {result['seconds'] / 60:.0f} min: {out}"

@@ -2,22 +2,26 @@
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from leval_harness.parity.result import DiffResult, compare_lengths, findings_of
+from leval_harness.parity.result import DiffResult, compared
 from leval_harness.parity.setups import SAVED, Setup
-from leval_harness.parity.side import DEFAULT_LENGTH, Side, first_side, in_process, second_side
-from leval_harness.parity.texts import read_texts
+from leval_harness.parity.side import DEFAULT_LENGTH, Side, in_process, read_side
+from leval_harness.text_files import texts_of
+from leval_tasks.perplexity.documents import PYDOCS, Text, language_reference
 from leval_tasks.statistics.difference import MARGIN
-from resonance_vllm.errors import SettingError
+from resonance_vllm.errors import SettingError, not_allowed
 from resonance_vllm.settings import Settings, read
 
 SEED = 0
 """Order in which texts are taken; the same in every run."""
+CHARACTERS_PER_TOKEN = 6
+"""A piece of a long text has this many characters for each token that is read of it, which is more
+than tokenizers put into one."""
 Sided = Setup | str | os.PathLike[str]
 
 
@@ -25,16 +29,16 @@ class Options(Settings):
     """How to compare.
 
     Attributes:
-        texts: a source of `texts.read_texts`.
-        lengths: tokens of a text; () is 4,096 or what A can read. A saved reference has its own.
+        texts: a source of `read_texts`.
+        length: tokens of a text; None is 4,096 or what A can read. A saved reference has its own.
         count: texts.
         margin: nats a token; a smaller difference counts as none.
         ignore: kinds of findings that do not count.
         isolated: whether each checkpoint is loaded in a process of its own.
     """
 
-    texts: str = "pydocs"
-    lengths: tuple[Annotated[int, Field(ge=8, strict=False)], ...] = Field((), strict=False)
+    texts: str = PYDOCS
+    length: int | None = Field(None, ge=8)
     count: PositiveInt = 8
     margin: PositiveFloat = MARGIN
     ignore: tuple[Literal["bos", "tokenizer", "template"], ...] = Field((), strict=False)
@@ -55,24 +59,17 @@ def diff(a: Sided, b: Sided, **options: Any) -> DiffResult:
 
     Example:
         >>> result = diff("hf:smollm2", "vllm:smollm2,kv_cache_dtype=fp8_e4m3")  # doctest: +SKIP
-        >>> result.verdict, result.lengths[0].bins[0].start  # doctest: +SKIP
+        >>> result.verdict, result.bins[0].start  # doctest: +SKIP
         ('worse', 0)
     """
     wanted, first, second = read(Options, options), _setup(a), _setup(b)
     if second.kind == SAVED:
         raise SettingError(f"B: {second.text} is a saved reference, which can only be A")
     for each in (first, second):
-        each.rope()  # what is written wrong is found before a model is loaded, which takes long
+        each.described()  # what is written wrong is found before a model is loaded
     of_a = _first(first, wanted)
-    of_b = _run(second, wanted, second_side, second, of_a.texts, of_a.rows)
-    return DiffResult(
-        a=of_a.setup,
-        b=of_b.setup,
-        lengths=compare_lengths(of_a.logprobs, of_b.logprobs, wanted.margin),
-        findings=tuple(findings_of(of_a, of_b)),
-        ignored=wanted.ignore,
-        texts=tuple({"name": each.name, "sha256": each.sha256} for each in of_a.texts),
-    )
+    of_b = _run(second, wanted, of_a.texts, of_a.rows)
+    return compared(of_a, of_b, wanted.margin, wanted.ignore)
 
 
 def save_reference(a: Sided, path: Path, **options: Any) -> Side:
@@ -94,12 +91,48 @@ def _first(setup: Setup, options: Options) -> Side:
     """What A reads of the options' texts, or what a saved reference holds."""
     if setup.kind == SAVED:
         return Side.load(Path(setup.target).expanduser())
-    lengths = sorted(set(options.lengths))
-    texts = read_texts(options.texts, max(lengths, default=DEFAULT_LENGTH))
+    texts = read_texts(options.texts, options.length or DEFAULT_LENGTH)
     random.Random(SEED).shuffle(texts)
-    return _run(setup, options, first_side, setup, texts, lengths, options.count)
+    return _run(setup, options, texts, None, options.length, options.count)
 
 
-def _run(setup: Setup, options: Options, function: Callable[..., Side], *arguments: Any) -> Side:
+def _run(setup: Setup, options: Options, *arguments: Any) -> Side:
     apart = options.isolated and setup.library is not None
-    return in_process(function, *arguments) if apart else function(*arguments)
+    return (in_process if apart else read_side)(setup, *arguments)
+
+
+def read_texts(source: str, longest: int) -> list[Text]:
+    """All texts of a source, each once; some may be too short for `longest` tokens.
+
+    Args:
+        source: `pydocs` (the language reference that comes with Python), or what `texts_of` reads.
+            The language reference and a single text file are cut into pieces.
+        longest: tokens that will be read of each.
+
+    Raises:
+        SettingError: an unknown source, or a file that holds no texts.
+    """
+    path = Path(source).expanduser()
+    if source == PYDOCS:
+        found = _pieces(Text(PYDOCS, language_reference()[0]), longest)
+    elif not path.exists():
+        allowed = f"{PYDOCS}, a JSONL or text file, a folder of them"
+        raise SettingError(not_allowed("--texts", source, allowed))
+    elif path.is_dir() or path.suffix == ".jsonl":
+        texts = enumerate(texts_of(path, "--texts"), 1)
+        found = (Text(f"{each.name}-{number}", each.text) for number, each in texts)
+    else:
+        (whole,) = texts_of(path, "--texts")
+        found = _pieces(whole, longest)
+    once: dict[str, Text] = {}  # a copy is no further unit of chance
+    for each in found:
+        once.setdefault(each.text.strip(), each)
+    return [each for content, each in once.items() if content]
+
+
+def _pieces(text: Text, tokens: int) -> Iterator[Text]:
+    """Pieces of equal size, each from the beginning of a line; what remains is left out."""
+    start, size = 0, tokens * CHARACTERS_PER_TOKEN
+    while start + size <= len(text.text):
+        yield Text(f"{text.name}-{start}", text.text[start : start + size])
+        start = text.text.find("\n", start + size - 1) + 1 or len(text.text)

@@ -9,77 +9,12 @@ import numpy as np
 
 from leval_harness.layout import DIFF_KIND, DIFF_SCHEMA
 from leval_harness.parity.side import Side
-from leval_tasks.statistics.difference import (
-    BETTER,
-    OPEN,
-    SAME,
-    WORSE,
-    Bin,
-    difference_bins,
-    equal_up_to,
-    verdict_of,
-)
-from leval_tasks.token_logprobs import Logprobs
+from leval_tasks.statistics import difference
+from leval_tasks.statistics.difference import OPEN, SAME, Bin
 
-EXIT_CODES = {SAME: 0, BETTER: 0, OPEN: 3, WORSE: 4}
+EXIT_CODES = {SAME: 0, difference.BETTER: 0, OPEN: 3, difference.WORSE: 4}
 MOST_TEXTS = 4096
 """The number of texts that would decide is not given beyond this number."""
-
-
-@dataclass(frozen=True)
-class LengthResult:
-    """Texts of one length.
-
-    Attributes:
-        length: tokens of each text.
-        texts: how many were read.
-        identical: losses of all texts are equal bit for bit up to this position.
-        margin: nats a token.
-        bins: differences by position from there on; none where all losses are equal.
-        loss_a, loss_b: nats a token, over all positions.
-        apart: mean absolute difference of the loss of a token, nats.
-    """
-
-    length: int
-    texts: int
-    identical: int
-    margin: float
-    bins: tuple[Bin, ...]
-    loss_a: float
-    loss_b: float
-    apart: float
-
-    @property
-    def verdict(self) -> str:
-        """`same`, `worse`, `better` or `not decided`."""
-        return verdict_of(self.bins)
-
-    def sentence(self) -> str:
-        """The verdict in one sentence; every number of it is one of a bin."""
-        size = f"{self.texts} text{'s' * (self.texts != 1)} of {self.length:,} tokens"
-        if not self.bins:
-            return f"Identical: all losses are equal bit for bit; {size}."
-        before = f"identical up to {self.identical:,}, then " if self.identical else ""
-        if self.verdict == SAME:
-            most = max(abs(end) for each in self.bins for end in (each.low, each.high))
-            said = f"{before}the same within ±{self.margin:g} nats a token"
-            return f"{said[0].upper()}{said[1:]} (every interval lies within ±{most:.4f}); {size}."
-        found = [each for each in self.bins if each.verdict == self.verdict]
-        first, largest = found[0], max(found, key=lambda each: abs(each.difference))
-        if self.verdict == OPEN:
-            widest = max(found, key=Bin.more)
-            needed = widest.more() * self.texts
-            texts = f"about {math.ceil(needed):,} texts would decide"
-            texts = texts if needed <= MOST_TEXTS else "more texts will not decide"
-            return f"Not decided: {before}{_amount(widest)}: {texts}; {size}."
-        most_of = "" if largest is first else f", most of all {_amount(largest)}"
-        return f"{self.verdict.capitalize()}: {before}{_amount(first)}{most_of}; {size}."
-
-
-def _amount(part: Bin) -> str:
-    loss = f"{abs(part.difference):.4f} {'higher' if part.difference > 0 else 'lower'} loss"
-    ends = f"interval {part.low:+.4f} to {part.high:+.4f}"
-    return f"{loss} over {part.start:,}–{part.end:,} ({ends})"
 
 
 @dataclass(frozen=True)
@@ -96,7 +31,12 @@ class DiffResult:
 
     Attributes:
         a, b: the setups with their RoPE settings (None: not known) and versions.
-        lengths: one result a length.
+        length: tokens of each text.
+        identical: losses of all texts are equal bit for bit up to this position.
+        margin: nats a token.
+        bins: differences by position from there on; none where all losses are equal.
+        loss_a, loss_b: nats a token, over all positions.
+        apart: mean absolute difference of the loss of a token, nats.
         findings: differences of tokenizers, BOS or template.
         ignored: kinds of findings that do not count.
         texts: name and SHA-256 of the texts.
@@ -104,16 +44,21 @@ class DiffResult:
 
     a: dict[str, Any]
     b: dict[str, Any]
-    lengths: tuple[LengthResult, ...]
+    length: int
+    identical: int
+    margin: float
+    bins: tuple[Bin, ...]
+    loss_a: float
+    loss_b: float
+    apart: float
     findings: tuple[Finding, ...]
     ignored: tuple[str, ...]
     texts: tuple[dict[str, str], ...]
 
     @property
     def verdict(self) -> str:
-        """Of the losses: worse if any length is; else not decided, better, same in this order."""
-        found = {each.verdict for each in self.lengths}
-        return next(each for each in (WORSE, OPEN, BETTER, SAME) if each in found)
+        """Of the losses: `same`, `worse`, `better` or `not decided`."""
+        return difference.verdict_of(self.bins)
 
     @property
     def exit_code(self) -> int:
@@ -122,20 +67,40 @@ class DiffResult:
         return 4 if counted else EXIT_CODES[self.verdict]
 
     def sentences(self) -> list[str]:
-        """Different RoPE settings and input first, then a sentence for each length."""
+        """Different RoPE settings and input first, then the verdict."""
         a, b = (side.get("rope") for side in (self.a, self.b))
         first = [] if None in (a, b) or a == b else [f"RoPE settings differ: A {a}, B {b}."]
         found = [f"Different input: {each.sentence}." for each in self.findings]
-        return [*first, *found, *(each.sentence() for each in self.lengths)]
+        return [*first, *found, self._verdict_sentence()]
+
+    def _verdict_sentence(self) -> str:
+        """Every number of it is one of a bin."""
+        texts = len(self.texts)
+        size = f"{texts} text{'s' * (texts != 1)} of {self.length:,} tokens"
+        if not self.bins:
+            return f"Identical: all losses are equal bit for bit; {size}."
+        before = f"identical up to {self.identical:,}, then " if self.identical else ""
+        if self.verdict == SAME:
+            most = max(abs(end) for each in self.bins for end in (each.low, each.high))
+            said = f"{before}the same within ±{self.margin:g} nats a token"
+            return f"{said[0].upper()}{said[1:]} (every interval lies within ±{most:.4f}); {size}."
+        found = [each for each in self.bins if each.verdict == self.verdict]
+        first, largest = found[0], max(found, key=lambda each: abs(each.difference))
+        if self.verdict == OPEN:
+            widest = max(found, key=Bin.more)
+            needed = widest.more() * texts
+            decide = f"about {math.ceil(needed):,} texts would decide"
+            decide = decide if needed <= MOST_TEXTS else "more texts will not decide"
+            return f"Not decided: {before}{_amount(widest)}: {decide}; {size}."
+        most_of = "" if largest is first else f", most of all {_amount(largest)}"
+        return f"{self.verdict.capitalize()}: {before}{_amount(first)}{most_of}; {size}."
 
     def as_json(self) -> dict[str, Any]:
         """The content of `diff.json`; the open end of an interval is null."""
         content = asdict(self)
-        for each, written in zip(self.lengths, content["lengths"], strict=True):
-            written["verdict"] = each.verdict
-            for part, row in zip(each.bins, written["bins"], strict=True):
-                ends = {end: None for end in ("low", "high") if math.isinf(row[end])}
-                row |= {"verdict": part.verdict, **ends}
+        for part, row in zip(self.bins, content["bins"], strict=True):
+            ends = {end: None for end in ("low", "high") if math.isinf(row[end])}
+            row |= {"verdict": part.verdict, **ends}
         return {
             "kind": DIFF_KIND,
             "schema": DIFF_SCHEMA,
@@ -144,6 +109,32 @@ class DiffResult:
             "sentences": self.sentences(),
             **content,
         }
+
+
+def _amount(part: Bin) -> str:
+    loss = f"{abs(part.difference):.4f} {'higher' if part.difference > 0 else 'lower'} loss"
+    ends = f"interval {part.low:+.4f} to {part.high:+.4f}"
+    return f"{loss} over {part.start:,}–{part.end:,} ({ends})"
+
+
+def compared(a: Side, b: Side, margin: float, ignored: tuple[str, ...]) -> DiffResult:
+    """Compare what two sides have read of the same rows."""
+    of_a, of_b = (-side.logprobs.astype(np.float64) for side in (a, b))
+    identical = difference.equal_up_to(of_a, of_b)
+    return DiffResult(
+        a=a.setup,
+        b=b.setup,
+        length=len(a.rows[0]),
+        identical=identical,
+        margin=margin,
+        bins=difference.difference_bins(of_b - of_a, identical, margin),
+        loss_a=float(of_a.mean()),
+        loss_b=float(of_b.mean()),
+        apart=float(np.abs(of_b - of_a).mean()),
+        findings=tuple(findings_of(a, b)),
+        ignored=ignored,
+        texts=tuple({"name": each.name, "sha256": each.sha256} for each in a.texts),
+    )
 
 
 def findings_of(a: Side, b: Side) -> Iterator[Finding]:
@@ -179,28 +170,3 @@ def _part(a: Sequence[int], b: Sequence[int]) -> str:
     pairs = enumerate(zip(a, b, strict=False))
     at = next((at for at, (x, y) in pairs if x != y), min(len(a), len(b)))
     return f"from token {at} on A has {list(a[at : at + 3])}, B {list(b[at : at + 3])}"
-
-
-def compare_lengths(
-    a: Sequence[Logprobs], b: Sequence[Logprobs], margin: float
-) -> tuple[LengthResult, ...]:
-    """Compare what was read of the same rows, which are grouped by length, ascending."""
-    sizes = sorted({len(each) for each in a})
-    made = []
-    for size in sizes:
-        of_a, of_b = (-np.stack([each for each in side if len(each) == size]).astype(np.float64)
-                      for side in (a, b))  # fmt: skip
-        identical = equal_up_to(of_a, of_b)
-        made.append(
-            LengthResult(
-                length=size + 1,
-                texts=len(of_a),
-                identical=identical,
-                margin=margin,
-                bins=difference_bins(of_b - of_a, identical, margin, len(sizes)),
-                loss_a=float(of_a.mean()),
-                loss_b=float(of_b.mean()),
-                apart=float(np.abs(of_b - of_a).mean()),
-            )
-        )
-    return tuple(made)

@@ -4,7 +4,6 @@ import json
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,18 +49,17 @@ class ServerReader(Reader):
         except (UserError, KeyError):
             return None
 
-    def read(self, rows: Sequence[list[int]]) -> Iterator[Logprobs]:
+    def read(self, tokens: list[int]) -> Logprobs:
         asked = {"model": self.model, "temperature": 0.0, "max_tokens": 1, "prompt_logprobs": 1}
-        for row in rows:
-            choices = self._call("/v1/completions", {**asked, "prompt": row}).get("choices") or [{}]
-            entries = choices[0].get("prompt_logprobs")
-            if not entries or len(entries) != len(row):
-                raise UserError(
-                    f"{self.root} returns prompt_logprobs, the log-probabilities of given tokens, "
-                    f"of {len(entries or ())} of {len(row)} tokens; `vllm serve` returns all"
-                )
-            found = zip(row[1:], entries[1:], strict=True)
-            yield np.array([each[str(token)]["logprob"] for token, each in found], np.float32)
+        choices = self._call("/v1/completions", {**asked, "prompt": tokens}).get("choices") or [{}]
+        entries = choices[0].get("prompt_logprobs") or []
+        if len(entries) != len(tokens):
+            raise UserError(
+                f"{self.root} returns prompt_logprobs, the log-probabilities of given tokens, "
+                f"of {len(entries)} of {len(tokens)} tokens; `vllm serve` returns all"
+            )
+        found = zip(tokens[1:], entries[1:], strict=True)
+        return np.array([each[str(token)]["logprob"] for token, each in found], np.float32)
 
     def _call(self, path: str, content: dict[str, Any] | None = None) -> dict[str, Any]:
         data = None if content is None else json.dumps(content).encode()

@@ -4,25 +4,27 @@ MODEL                                         a checkpoint on transformers
 hf:MODEL,dtype=float32,attn_implementation=eager
 vllm:MODEL,kv_cache_dtype=fp8_e4m3
 vllm:MODEL,hf_overrides={"rope_parameters": {...}}
-hf:MODEL,rope=yarn:factor=2                   more keys of rope: as JSON, or by --rope-b
+hf:MODEL,rope=yarn:factor=2                   more keys of rope: as JSON
 http://localhost:8000,model=NAME              a server that returns prompt log-probabilities
 base.npz                                      saved by an earlier diff
 """
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
-from leval_harness.backends import libraries, library_of
+from leval_harness.backends import LIBRARIES
 from leval_harness.smollm2 import prepared
 from resonance_vllm.config import ModelPositions, model_args
 from resonance_vllm.core.spec import RopeRequest, parsed_value
 from resonance_vllm.errors import SettingError, one_of, shown
 
 SERVER, SAVED = "server", "saved"
+_BETWEEN = re.compile(r",(?=\s*[A-Za-z_]\w*\s*=)")  # in JSON no name stands before "="
 OWN_ARGUMENTS = ("rope", "threads", "prefill_chunk")
 """Arguments of a local setup that the backend does not get."""
 
@@ -32,8 +34,7 @@ class Setup:
     """One side of a comparison, which the user wrote as `text`.
 
     Attributes:
-        kind: a backend with RoPE settings (`hf-long` and `vllm-long` read given texts as `hf` and
-            `vllm` do), `SERVER` or `SAVED`.
+        kind: one of `LIBRARIES` (`-long` reads given texts as without it), `SERVER` or `SAVED`.
         target: checkpoint folder or hub name, URL, or path of a file.
         arguments: those of the backend, and `OWN_ARGUMENTS`.
     """
@@ -44,39 +45,35 @@ class Setup:
     text: str = ""
 
     @classmethod
-    def parse(cls, text: str, rope: str | None = None) -> Self:
-        """Read a setup from its text, see the module; `rope` is the same as the argument `rope`.
+    def parse(cls, text: str) -> Self:
+        """Read a setup from its text, see the module.
 
         Raises:
             SettingError: names the part that cannot be read and what is allowed.
         """
-        target, *rest = [part.strip() for part in _split(text)]
+        target, *rest = [part.strip() for part in _BETWEEN.split(text)]
         prefix, colon, path = target.partition(":")
         if colon and "://" not in target and not Path(target).expanduser().exists():
-            kind, target = one_of("setup", prefix, libraries()), path
+            kind, target = one_of("setup", prefix, LIBRARIES), path
         elif target.startswith(("http://", "https://")):
             kind = SERVER
         else:
             kind = SAVED if target.endswith(".npz") else "hf"
         if not target or "=" in target.partition("/")[0]:
             raise SettingError(f"setup: {shown(text)} names no model; allowed: MODEL,key=value,...")
-        arguments: dict[str, Any] = {} if rope is None else {"rope": rope}
-        for item in rest:
-            key, equals, value = item.partition("=")
-            if not equals or not key:
-                raise SettingError(f"setup: {shown(item)} has no value; allowed: key=value")
-            arguments.setdefault(key.strip(), parsed_value(value.strip()))
-        if kind in libraries():
+        pairs = (each.partition("=") for each in rest)
+        arguments = {key.strip(): parsed_value(value.strip()) for key, _, value in pairs}
+        if kind in LIBRARIES:
             return cls(kind, prepared(target), arguments, text)
         if "rope" in arguments:
-            allowed = ", ".join(libraries())
+            allowed = ", ".join(LIBRARIES)
             raise SettingError(f"rope: {kind} runs a model as it is; allowed with: {allowed}")
         return cls(kind, target, arguments, text)
 
     @property
     def library(self) -> str | None:
         """`transformers` or `vllm` for a model that is loaded here."""
-        return library_of(self.kind) if self.kind in libraries() else None
+        return LIBRARIES.get(self.kind)
 
     def backend_arguments(self) -> dict[str, Any]:
         """Arguments of lm-eval's model, `pretrained` included and RoPE settings translated.
@@ -102,34 +99,15 @@ class Setup:
         return {**made, **given}
 
     def described(self) -> dict[str, Any]:
-        """For the results: as it was written, its RoPE settings and versions."""
-        packages = () if self.library is None else ("torch", self.library)
-        return {
-            "text": self.text,
-            "rope": self.rope(),
-            "versions": {name: version(name) for name in packages},
-        }
+        """For the results: as it was written, its versions, and its RoPE settings.
 
-    def rope(self) -> dict[str, Any] | None:
-        """The RoPE settings that it runs with, as far as they are known without loading it."""
+        As far as they are known without loading it.
+        """
         if self.library is None:
-            return None
+            return {"text": self.text, "rope": None, "versions": {}}
         arguments = self.backend_arguments()
         written = arguments.get("hf_overrides", arguments)
         asked = written.get("rope_parameters") if isinstance(written, Mapping) else None
         shipped = ModelPositions.of_checkpoint(self.target, self.arguments.get("revision")).rope
-        return dict(asked or shipped)
-
-
-def _split(text: str) -> Iterator[str]:
-    """Parts between commas that stand outside of brackets and quotation marks."""
-    depth, quoted, part = 0, False, ""
-    for each in text:
-        quoted ^= each == '"'
-        depth += 0 if quoted else (each in "{[(") - (each in "}])")
-        if each == "," and depth == 0 and not quoted:
-            yield part
-            part = ""
-        else:
-            part += each
-    yield part
+        versions = {name: version(name) for name in ("torch", self.library)}
+        return {"text": self.text, "rope": dict(asked or shipped), "versions": versions}

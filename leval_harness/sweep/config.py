@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
 
-from leval_harness.backends import OWN_BACKENDS, libraries
+from leval_harness.backends import LIBRARIES, OWN_BACKENDS
 from leval_harness.secrets import refuse_credentials
 from leval_harness.sweep import ConfigError
 from leval_harness.yaml_files import parse_yaml, read_yaml, shipped
@@ -20,7 +20,7 @@ from resonance_vllm.settings import Settings, read
 
 Item = TypeVar("Item")
 
-ROPE_BACKENDS = libraries()
+ROPE_BACKENDS = LIBRARIES
 """Backends whose RoPE settings we can write; the others run a model as its server has it."""
 RESERVED_ARGS = {
     **dict.fromkeys(("pretrained", "model"), "models.<name>.path"),

@@ -21,7 +21,7 @@ from leval_harness.layout import LOSSES_OF
 from leval_harness.sweep.answers import Answers
 from leval_harness.sweep.claims import Folder
 from leval_harness.sweep.task_registry import lm_eval_names, own_tasks, task_folders
-from leval_tasks.closed.definition import marks_in
+from leval_tasks.closed.catalog import marks_in
 from leval_tasks.closed.thinking import THINKING, opens_thinking, thinking_unfinished
 from resonance_vllm import config as overrides
 from resonance_vllm.config import ModelPositions
@@ -57,12 +57,8 @@ class LoadedModel:
         """
         try:
             if self.exchanges:
-                backends.set_rope(
-                    self.lm,
-                    cell.method.rope_parameters,
-                    precision=cell.method.rope_precision,
-                    context_length=length_of(cell),
-                )
+                method = cell.method
+                self.lm.set_rope(method.rope_parameters, method.rope_precision, length_of(cell))
             elif self.arguments != cell.model_args:
                 raise backends.CannotExchange("the model is loaded for another cell")
         except backends.CannotExchange as error:

@@ -14,8 +14,7 @@ import yaml
 
 from leval_harness.sweep import ConfigError
 from leval_tasks import metadata as task_settings
-from leval_tasks.closed.catalog import TASKS
-from leval_tasks.closed.definition import VERSION
+from leval_tasks.closed.catalog import TASKS, VERSION
 from resonance_vllm.errors import SettingError, near
 from resonance_vllm.settings import field_names
 
@@ -63,7 +62,7 @@ def own_tasks() -> dict[str, OwnTask]:
             family=path.relative_to(ROOT).parts[0],
             version=metadata.get("version") or (str(VERSION) if closed else "none"),
             members=tuple(content["task"]) if "group" in content else (name,),
-            file=closed.file.name if closed else f"{corpus}.jsonl" if corpus else None,
+            file=closed.file if closed else f"{corpus}.jsonl" if corpus else None,
         )
     return known
 

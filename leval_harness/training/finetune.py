@@ -13,11 +13,10 @@ import pandas as pd
 import torch
 from accelerate import PartialState
 from torch import Tensor
-from torch.utils.data import Dataset
 from transformers import AutoTokenizer, Trainer, TrainerCallback, TrainingArguments
 
 from leval_harness.training import trainer as shared
-from leval_harness.training.finetune_settings import FineTuneSettings
+from leval_harness.training.settings import FineTuneSettings
 from leval_harness.training.text import Ids, prepare_text
 from leval_tasks.perplexity.documents import Text
 from resonance_vllm.config import ModelPositions, length_limit
@@ -34,25 +33,15 @@ METRICS_FILE = "metrics.csv"
 COLUMNS = ("step", "loss", "learning_rate", "grad_norm")
 
 
-class Rows(Dataset[dict[str, Tensor]]):
+def reading_order(rows: Ids, sequences: int, seed: int) -> list[dict[str, Tensor]]:
     """All sequences of a run in the order in which they are read, epoch after epoch.
 
-    A run that is resumed after its last step is then at the end of its one epoch and trains no
-    further; with more data than steps, transformers would do one step too many.
+    Resumed after its last step, a run is then at the end of its one epoch and trains no further.
     """
-
-    def __init__(self, rows: Ids, sequences: int, seed: int) -> None:
-        self.rows = torch.from_numpy(rows)
-        epochs = range(-(-sequences // len(rows)))
-        orders = [np.random.RandomState(seed + e).permutation(len(rows)) for e in epochs]
-        self.order = np.concatenate(orders)[:sequences]
-
-    def __len__(self) -> int:
-        return len(self.order)
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        row = self.rows[self.order[index]]
-        return {"input_ids": row, "labels": row}
+    epochs = range(-(-sequences // len(rows)))
+    orders = [np.random.RandomState(seed + e).permutation(len(rows)) for e in epochs]
+    order = np.concatenate(orders)[:sequences]
+    return [{"input_ids": row, "labels": row} for row in torch.from_numpy(rows)[order]]
 
 
 class _Finite(TrainerCallback):
@@ -103,15 +92,19 @@ def finetune(
 
     Args:
         model_path: folder or hub name of a causal language model with RoPE.
-        sources: training text, see `text.read_documents`.
+        sources: files and folders of training text.
         out: output folder.
         settings: of the run.
 
     Raises:
         UserError: a setting does not fit the model, or the loss is NaN or infinite.
     """
-    asked_for = {"schema_version": 1, "model": str(model_path), "data": list(sources)}
-    request = {**asked_for, **settings.model_dump()}
+    request = {
+        "schema_version": 1,
+        "model": model_path,
+        "data": [*sources],
+        **settings.model_dump(),
+    }
     shared.refuse_other(out / REQUEST_FILE, request)
     if (finished := read_object(out / RESULT_FILE)) is not None:
         logger.info("%s is finished already", out)
@@ -124,35 +117,23 @@ def finetune(
     sequences *= processes.num_processes
     with loading(model_path):
         tokenizer = AutoTokenizer.from_pretrained(model_path)
-    rows, held_out = prepare_text(sources, tokenizer, settings, sequences)
+    rows, held_out = prepare_text(sources, tokenizer, settings)
     model = load_model(model_path, settings)
     if processes.is_main_process:  # written only now that all settings are known to fit
         out.mkdir(parents=True, exist_ok=True)
         write_json(out / REQUEST_FILE, request)
-    order = Rows(rows, sequences, settings.seed)
-    return _train(model, tokenizer, order, held_out, out, settings)
-
-
-def _train(
-    model: Any,
-    tokenizer: Any,
-    rows: Rows,
-    held_out: Sequence[Text],
-    out: Path,
-    settings: FineTuneSettings,
-) -> dict[str, Any]:
-    """Train, from the last state if there is one, and write everything; see `finetune`."""
+    order = reading_order(rows, sequences, settings.seed)
     states = out / "states"
     arguments = _arguments(states, settings)
-    trainer = Trainer(model, arguments, train_dataset=rows, callbacks=[_Finite()])
+    trainer = Trainer(model, arguments, train_dataset=order, callbacks=[_Finite()])
     done = trainer.train(resume_from_checkpoint=_last_state(states))
     _save(trainer, tokenizer, out, settings)
     steps = pd.DataFrame([row for row in trainer.state.log_history if "loss" in row])
     result = {
         "schema_version": 1,
         "steps": trainer.state.global_step,
-        "tokens": len(rows) * settings.sequence_length,
-        "epochs": len(rows) / len(rows.rows),
+        "tokens": sequences * settings.sequence_length,
+        "epochs": sequences / len(rows),
         "mean_loss": float(steps["loss"].mean()),
         "held_out": [document.sha256 for document in held_out],
         "seconds": done.metrics["train_runtime"],

@@ -1,6 +1,10 @@
-"""PosGen models, and the sequences that they learn."""
+"""PosGen models, the sequences that they learn, and their tests.
 
-from collections.abc import Iterator
+A finished run has a `result.json`. Each of its tests under another encoding is a file
+`tested/<encoding>.json` beside it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -9,17 +13,32 @@ import numpy as np
 import torch
 from safetensors.torch import load_model as load_weights
 from torch import Tensor
+from torch.nn.functional import cross_entropy
+from tqdm import tqdm
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from leval_harness.training.posgen_settings import PosGenRun, Recipe, rope_parameters
+from leval_harness.training.settings import PosGenRun, Recipe, rope_parameters
 from leval_harness.training.t5 import PosGenT5Config, PosGenT5ForCausalLM
+from leval_harness.training.trainer import device, made_by
 from leval_tasks.metadata import PosGenSettings
-from leval_tasks.posgen.sequences import splits
-from leval_tasks.posgen.vocabulary import PREFIX, special_id, vocabulary_size
+from leval_tasks.posgen.sequences import (
+    PREFIX,
+    position_ranges,
+    special_id,
+    splits,
+    vocabulary_size,
+)
 from resonance_vllm.config import ModelPositions, hf_overrides
+from resonance_vllm.errors import UserError
+from resonance_vllm.files import read_object, write_json
 from resonance_vllm.hf import apply_rope, register
+from resonance_vllm.settings import read
 
 WEIGHTS = "model.safetensors"
+SETTINGS_FILE = "settings.json"
+RESULT_FILE = "result.json"
+TESTS = "tested"
+EVALUATION_BATCH = 125
 
 
 def build_config(recipe: Recipe, run: PosGenRun) -> Any:
@@ -50,8 +69,8 @@ def build_config(recipe: Recipe, run: PosGenRun) -> Any:
         **rope,
     }
     if a.kind == "t5":
-        return PosGenT5Config(dropout=a.dropout, **common)
-    return LlamaConfig(tie_word_embeddings=False, **common)
+        return PosGenT5Config(dropout=a.dropout, tie_word_embeddings=True, **common)
+    return LlamaConfig(attention_dropout=a.dropout, tie_word_embeddings=False, **common)
 
 
 def build_model(recipe: Recipe, run: PosGenRun) -> Any:
@@ -110,3 +129,86 @@ def batches(recipe: Recipe, run: PosGenRun) -> Iterator[tuple[Tensor, Tensor]]:
         generator = np.random.RandomState(np.array([run.seed, epoch], dtype=np.uint32))
         order = torch.from_numpy(generator.permutation(settings.train))
         yield parted(settings, sequences[order.split(recipe.batch_size)[index]])
+
+
+def losses_and_hits(model: Any, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Cross-entropy in float32 of every label, and whether it is the most probable token.
+
+    Labels `[batch, labels]`, as both results, are of the last places of inputs `[batch, length]`.
+    """
+    labels = labels.to(model.device)
+    logits = model(input_ids=inputs.to(model.device), use_cache=False).logits
+    logits = logits[:, -labels.shape[1] :].float()
+    losses = cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+    return losses.view(labels.shape), logits.argmax(-1) == labels
+
+
+@torch.no_grad()
+def evaluate(
+    model: Any, settings: PosGenSettings, split: str, rows: int | None = None
+) -> dict[str, Any]:
+    """Teacher-forced metrics over all tokens after the seed of the first `rows` of a split.
+
+    Returns:
+        `loss` in nats, the fractions `id_accuracy` and `ood_accuracy`, and `by_position`, that of
+        each number after the seed.
+    """
+    was_training = model.training
+    model.eval()
+    parts = split_tokens(settings)[split][:rows].split(EVALUATION_BATCH)
+    found = zip(*(losses_and_hits(model, *parted(settings, part)) for part in parts), strict=True)
+    losses, hits = (torch.cat(each).cpu().double() for each in found)
+    model.train(was_training)
+    shares, seed = hits.mean(dim=0).tolist(), settings.seed_tokens
+    bands = position_ranges(settings).items()  # the first share is of the number after the seed
+    return {
+        "loss": float(losses.mean()),
+        **{name: sum(shares[a - seed : b - seed]) / (b - a) for name, (a, b) in bands},
+        "by_position": shares,
+    }
+
+
+def read_recipe(folder: Path) -> Recipe:
+    """The recipe that a folder's models were trained by; its `reading` is not recorded.
+
+    Raises:
+        UserError: the folder was not written by `posgen train`.
+    """
+    written = read_object(folder / SETTINGS_FILE)
+    if written is None:
+        raise UserError(f"folder: {folder} holds no {SETTINGS_FILE} of `posgen train`")
+    return read(Recipe, written, SETTINGS_FILE)
+
+
+def finished_runs(folder: Path) -> dict[PosGenRun, dict[str, Any]]:
+    """Each finished run of a folder, and its result."""
+    files = sorted(folder.glob(f"*/*/seed-*/{RESULT_FILE}"))
+    results = [result for file in files if (result := read_object(file))]
+    return {PosGenRun(each["subtask"], each["encoding"], each["seed"]): each for each in results}
+
+
+def cross(folder: Path, tests: Mapping[str, Sequence[str]]) -> Iterator[dict[str, Any]]:
+    """Test finished runs under every encoding that they have no test of; yield the new tests.
+
+    `tests` is trained encoding -> those to test it under. Its own is left out: training tests it.
+
+    Raises:
+        UserError: the folder was not written by `posgen train`.
+    """
+    recipe = read_recipe(folder)
+    waiting = [
+        (run, encoding, file)
+        for run in finished_runs(folder)
+        for encoding in tests.get(run.encoding, ())
+        if encoding != run.encoding
+        and not (file := folder / run.folder / TESTS / f"{encoding}.json").exists()
+    ]
+    for run, encoding, file in tqdm(waiting, disable=None if waiting else True):
+        model = load_model(recipe, run, folder).to(device())
+        apply_rope(model, rope_parameters(encoding, recipe))
+        test = evaluate(model, recipe.settings(run.subtask), "test")
+        record = {"schema_version": 1, **vars(run), "tested_with": encoding, "test": test}
+        record |= made_by()
+        file.parent.mkdir(exist_ok=True)
+        write_json(file, record)
+        yield record

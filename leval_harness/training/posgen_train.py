@@ -13,19 +13,11 @@ from joblib import Parallel, delayed
 from torch import Tensor
 from tqdm import tqdm
 
+from leval_harness.training import posgen_models as models
 from leval_harness.training import trainer as shared
-from leval_harness.training.posgen_evaluate import (
-    RESULT_FILE,
-    SETTINGS_FILE,
-    TESTS,
-    evaluate,
-    finished_runs,
-    losses_and_hits,
-)
-from leval_harness.training.posgen_models import batches, build_model, split_tokens
-from leval_harness.training.posgen_settings import PosGenRun, Recipe, rope_parameters
-from leval_tasks.posgen.encodings import ENCODINGS
-from leval_tasks.posgen.vocabulary import build_tokenizer
+from leval_harness.training.settings import PosGenRun, Recipe, rope_parameters
+from leval_tasks.posgen.encodings import tests_of
+from leval_tasks.posgen.sequences import build_tokenizer
 from resonance_vllm.files import write_json
 from resonance_vllm.hf import apply_rope
 
@@ -34,56 +26,49 @@ METRICS = ("step", "epoch", "train_loss", "validation_loss", "id_accuracy", "ood
 
 
 class Training:
-    """One model with its optimiser and its learning rate; `step` is how many it has done."""
+    """One model with its optimiser and its learning rate."""
 
-    def __init__(self, recipe: Recipe, run: PosGenRun, device: str) -> None:
+    def __init__(self, recipe: Recipe, run: PosGenRun) -> None:
         torch.manual_seed(run.seed)
-        self.recipe, self.run, self.step = recipe, run, 0
-        self.device = shared.device_of(device)
-        self.model = build_model(recipe, run).to(self.device).train()
-        if self.device.type == "cpu" and recipe.architecture.kind == "llama":
+        self.recipe, self.run = recipe, run
+        self.model = models.build_model(recipe, run).to(shared.device()).train()
+        if self.model.device.type == "cpu" and recipe.architecture.kind == "llama":
             # With its backward pass torch's fused kernel for CPUs is slower at such lengths.
             self.model.set_attn_implementation("eager")
-        self.optimizer = torch.optim.AdamW(
-            [p for p in self.model.parameters() if p.requires_grad],
-            lr=recipe.learning_rate,
-            weight_decay=recipe.weight_decay,
-        )
+        rate = recipe.learning_rate
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(trained, rate, weight_decay=recipe.weight_decay)
         # One cycle: cosine, 10 % warm-up from lr/25, down to lr/250,000; it moves beta1 as well.
         self.schedule = torch.optim.lr_scheduler.OneCycleLR(
-            self.optimizer,
-            max_lr=recipe.learning_rate,
-            total_steps=recipe.steps + 1,
-            pct_start=0.1,
+            self.optimizer, rate, recipe.steps + 1, pct_start=0.1
         )
 
     def learn(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """One step; the mean loss before it. Inputs and labels are those of `losses_and_hits`."""
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.bf16):
-            losses, _ = losses_and_hits(self.model, inputs, labels)
+        with torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.recipe.bf16):
+            losses, _ = models.losses_and_hits(self.model, inputs, labels)
         loss = losses.mean()
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
         self.schedule.step()
-        self.step += 1
         return loss.detach()
 
     def validate(self) -> dict[str, Any]:
         """What `evaluate` finds on the validation split."""
         recipe, scaled = self.recipe, self.recipe.keep == "best_scaled"
         if scaled:
-            encoding = ENCODINGS[self.run.encoding].scaled("code")
+            encoding = tests_of("code", self.run.encoding)[-1]
             apply_rope(self.model, rope_parameters(encoding, recipe))
         settings = recipe.settings(self.run.subtask)
-        found = evaluate(self.model, settings, "validation", recipe.validation_rows)
+        found = models.evaluate(self.model, settings, "validation", recipe.validation_rows)
         if scaled:
             apply_rope(self.model)
         return found
 
 
 def train_run(
-    recipe: Recipe, run: PosGenRun, folder: Path, device: str = "auto", progress: bool = True
+    recipe: Recipe, run: PosGenRun, folder: Path, progress: bool = True
 ) -> dict[str, Any]:
     """Train a model; write a checkpoint, metrics and `result.json` below `folder`.
 
@@ -91,14 +76,15 @@ def train_run(
         UserError: the loss became NaN or infinite.
     """
     start = time.monotonic()
-    training = Training(recipe, run, device)
+    training = Training(recipe, run)
     every = recipe.evaluate_every * recipe.steps_per_epoch
     rows: list[tuple[float, ...]] = []
     best, kept, weights = -1.0, recipe.steps, None
-    steps = tqdm(batches(recipe, run), run.folder, recipe.steps, disable=None if progress else True)
-    for inputs, labels in steps:
+    steps = tqdm(
+        models.batches(recipe, run), run.folder, recipe.steps, disable=None if progress else True
+    )
+    for step, (inputs, labels) in enumerate(steps, 1):
         loss = training.learn(inputs, labels)
-        step = training.step
         if step % every and step != recipe.steps:
             continue
         shared.refuse_infinite(loss.item(), f"step {step} in {run.folder}")
@@ -112,47 +98,37 @@ def train_run(
         training.model.load_state_dict(weights)
     facts = {"kept_step": kept, "steps": recipe.steps, "seconds": time.monotonic() - start}
     settings, place = recipe.settings(run.subtask), folder / run.folder
-    test = evaluate(training.model, settings, "test")
+    test = models.evaluate(training.model, settings, "test")
     training.model.save_pretrained(place)
     build_tokenizer(settings.modulus).save_pretrained(place)
     pd.DataFrame(rows, columns=METRICS).to_csv(place / METRICS_FILE, index=False)
-    shutil.rmtree(place / TESTS, ignore_errors=True)  # of a model before
+    shutil.rmtree(place / models.TESTS, ignore_errors=True)  # of a model before
     record = {"schema_version": 1, **vars(run), "test": test, **facts, **shared.made_by()}
-    write_json(place / RESULT_FILE, record)
+    write_json(place / models.RESULT_FILE, record)
     return record
 
 
 def train_all(
-    recipe: Recipe,
-    runs: Sequence[PosGenRun],
-    folder: Path,
-    *,
-    jobs: int = 1,
-    device: str = "auto",
+    recipe: Recipe, runs: Sequence[PosGenRun], folder: Path, *, jobs: int = 1
 ) -> Iterator[dict[str, Any]]:
     """Train every run that has no result in the folder yet; yield all results.
 
-    Args:
-        recipe: of all runs.
-        runs: what to train.
-        folder: output folder.
-        jobs: runs at a time, each in a process of its own.
-        device: `auto` or `cpu`.
+    `jobs` runs are trained at a time, each in a process of its own.
 
     Raises:
         SettingError: the sequences cannot be made; nothing is written.
         UserError: the folder holds something else, or a loss is NaN or infinite.
     """
     for subtask in {run.subtask for run in runs}:
-        split_tokens(recipe.settings(subtask))
+        models.split_tokens(recipe.settings(subtask))
     request = recipe.recorded()
-    shared.refuse_other(folder / SETTINGS_FILE, request)
+    shared.refuse_other(folder / models.SETTINGS_FILE, request)
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / SETTINGS_FILE, request)
-    done = finished_runs(folder)
+    write_json(folder / models.SETTINGS_FILE, request)
+    done = models.finished_runs(folder)
     yield from (done[run] for run in runs if run in done)
     # Small models keep one core busier than two: each process has its share of the cores.
     side_by_side = Parallel(n_jobs=jobs, return_as="generator_unordered")
     train = delayed(train_run)
     todo = [run for run in runs if run not in done]
-    yield from side_by_side(train(recipe, run, folder, device, jobs == 1) for run in todo)
+    yield from side_by_side(train(recipe, run, folder, jobs == 1) for run in todo)

@@ -1,9 +1,10 @@
 """PosGen's T5 kind: T5-Small's decoder with RoPE, as a class of transformers.
 
 ReLU feed-forward, attention logits not divided by the square root of the head size, tied embeddings
-with the final state scaled by `hidden ** -0.5`, RMS norms before each sub-layer, no biases. Pairs
-(i, i + d/2) rotate, as in Llama; weights start out symmetric in the dimensions of a head, so this
-is the same model as one that rotates neighbouring dimensions. Names of weights are those of Llama.
+with the final state scaled by `hidden ** -0.5`, RMS norms before each sub-layer, no biases, dropout
+of embeddings, attention weights, sub-layer outputs and the final state. Pairs (i, i + d/2) rotate,
+as in Llama; weights start out symmetric in the dimensions of a head, so this is the same model as
+one that rotates neighbouring dimensions. Names of weights are those of Llama.
 """
 
 from typing import Any, cast
@@ -11,28 +12,17 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, scaled_dot_product_attention
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutput
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 
-class PosGenT5Config(PreTrainedConfig):
-    """Sizes of a `PosGenT5ForCausalLM`."""
+class PosGenT5Config(LlamaConfig):
+    """Sizes of a `PosGenT5ForCausalLM`, by Llama's names."""
 
     model_type = "posgen_t5"
-    vocab_size: int = 22
-    hidden_size: int = 512
-    intermediate_size: int = 2048
-    num_hidden_layers: int = 2
-    num_attention_heads: int = 8
-    num_key_value_heads: int = 8
-    head_dim: int = 64
-    max_position_embeddings: int = 260
-    rms_norm_eps: float = 1e-6
     dropout: float = 0.1
-    rope_parameters: dict[str, Any] | None = None
-    tie_word_embeddings: bool = True
 
 
 class Attention(nn.Module):

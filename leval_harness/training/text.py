@@ -1,34 +1,30 @@
 """Training text: read, split by document before anything else, tokenised and packed."""
 
 import hashlib
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from leval_harness.text_files import texts_of
-from leval_harness.training.finetune_settings import FineTuneSettings
+from leval_harness.training.settings import FineTuneSettings
 from leval_tasks.perplexity.documents import Text
 from resonance_vllm.errors import SettingError, UserError, not_allowed
 from resonance_vllm.files import user_path
 
 Ids = npt.NDArray[np.int64]
-HUB_SETS = {"pg19": "emozilla/pg19"}
-CHARACTERS_PER_TOKEN = 6
-"""More than English has, so that a large data set is read no further than one epoch needs."""
 SHARED_RUN = 50
 NONE: Ids = np.empty(0, dtype=np.int64)
 
 
 def prepare_text(
-    sources: Sequence[str], tokenizer: Any, settings: FineTuneSettings, sequences: int
+    sources: Sequence[str], tokenizer: Any, settings: FineTuneSettings
 ) -> tuple[Ids, list[Text]]:
     """Packed training rows `[rows, sequence_length]` and the held-out documents.
 
     Text is split by document first; what training documents share with held-out ones in runs of
-    50 tokens is cut out of them. The run reads `sequences` of the rows in all.
+    50 tokens is cut out of them.
 
     Raises:
         UserError: there is too little text, or it cannot be read; the tokenizer has no end-of-text
@@ -40,8 +36,7 @@ def prepare_text(
         encoded = tokenizer(document.text, add_special_tokens=False, verbose=False)
         return np.array(encoded["input_ids"], dtype=np.int64)
 
-    documents = read_documents(sources, CHARACTERS_PER_TOKEN * sequences * settings.sequence_length)
-    training, held_out = split_documents(documents, settings.held_out, settings.seed)
+    training, held_out = split_documents(read_documents(sources), settings.held_out, settings.seed)
     known = np.concatenate([NONE, *(run_hashes(ids(each)) for each in held_out)])
     pieces = [piece for document in training for piece in without_shared(ids(document), known)]
     if tokenizer.eos_token_id is None:
@@ -49,11 +44,8 @@ def prepare_text(
     return pack(pieces, settings.sequence_length, tokenizer.eos_token_id, settings.seed), held_out
 
 
-def read_documents(sources: Sequence[str], characters: float = math.inf) -> list[Text]:
-    """Read text, each document once.
-
-    Sources are what `texts_of` reads, or `pg19` for the hub data set, which is read up to so many
-    characters.
+def read_documents(sources: Sequence[str]) -> list[Text]:
+    """Text of what `texts_of` reads, each document once.
 
     Raises:
         SettingError: a source is not there or holds no text.
@@ -61,29 +53,14 @@ def read_documents(sources: Sequence[str], characters: float = math.inf) -> list
     documents: dict[str, Text] = {}
     for source in sources:
         path = user_path(source)
-        if source in HUB_SETS and not path.exists():
-            found = _read_hub(source, characters)
-        elif source and path.exists():
-            found = texts_of(path, "data")
-        else:
-            kinds = f"a .jsonl or text file that is there, a folder of them, {', '.join(HUB_SETS)}"
+        if not source or not path.exists():
+            kinds = "a .jsonl or text file that is there, or a folder of them"
             raise SettingError(not_allowed("data", source, kinds))
-        documents |= {each.sha256: each for each in found if each.text.strip()}
+        documents |= {each.sha256: each for each in texts_of(path, "data") if each.text.strip()}
     if not documents:
         names = ", ".join(sources) or "nothing"
         raise SettingError(f"data: no text in {names}; give --data FILE")
     return list(documents.values())
-
-
-def _read_hub(name: str, characters: float) -> Iterator[Text]:
-    from datasets import load_dataset
-
-    seen = 0
-    for row in load_dataset(HUB_SETS[name], split="train", streaming=True):
-        yield Text(name, row["text"])
-        seen += len(row["text"])
-        if seen >= characters:
-            return
 
 
 def split_documents(

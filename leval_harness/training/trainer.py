@@ -35,23 +35,18 @@ def refuse_other(file: Path, request: Mapping[str, Any]) -> None:
 
 
 def refuse_infinite(loss: float, place: str) -> None:
-    """Stop a training whose loss is NaN or infinite.
-
-    Raises:
-        RunError: it is.
-    """
+    """Stop a training whose loss is NaN or infinite, with a `RunError`."""
     if not math.isfinite(loss):
         raise RunError(f"loss: {loss} at {place}; lower the learning rate, or train without bf16")
 
 
-def device_of(name: str) -> torch.device:
-    """`cpu`, or for `auto` the accelerator of this machine, else its CPU.
+def device() -> torch.device:
+    """The accelerator of this machine, else its CPU.
 
     A torch that was built for CUDA names it on machines without a GPU too, so availability is
     checked.
     """
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    return accelerator if name == "auto" and accelerator else torch.device("cpu")
+    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 
 
 def made_by() -> dict[str, Any]:

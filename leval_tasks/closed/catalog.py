@@ -1,8 +1,139 @@
-"""The closed-ended tasks: an entry each, in the order of the tables' columns."""
+"""The closed-ended tasks: what one is, and an entry for each, in the order of the tables' columns.
 
-from leval_tasks.closed.definition import ClosedTask, PublishedFile
-from leval_tasks.closed.rules import LastNumber, Letters, PrintedOutput, TopicName, TrueTwice
+Files are those of OpenLMLab/LEval cd34b050, LEval-data/Closed-ended-tasks.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from leval_tasks.closed.rules import (
+    LastNumber,
+    Letters,
+    PrintedOutput,
+    Rule,
+    TopicName,
+    TrueTwice,
+    mean,
+)
+from leval_tasks.closed.thinking import remove_thinking, thinking_unfinished
 from resonance_vllm.errors import one_of
+
+PREFIX = "leval_closed_"
+"""Before a task's key, its name in lm-eval."""
+
+VERSION = 1
+"""Of the tasks; another version gives other results."""
+
+SCORES = ("exact_match", "exact_match_strict")
+
+MARKS = ("right", "wrong", "unparsed", "thinking_removed", "thinking_unfinished")
+"""What holds of the answer to a question or does not; one of the first three does."""
+
+Row = Mapping[str, float | None]
+"""Scores and marks of one question; None for a part that it does not have."""
+
+
+def marks_in(filtered_resps: Any) -> dict[str, float]:
+    """1 or 0 for each of `MARKS` from a sample's `filtered_resps`; empty for other tasks' samples.
+
+    The first item is the extracted answer followed by the marks that hold.
+    """
+    first = filtered_resps[0] if isinstance(filtered_resps, list) and filtered_resps else None
+    if not isinstance(first, list) or len(first) < 2 or first[1] not in MARKS[:3]:
+        return {}
+    return {name: float(name in first[1:]) for name in MARKS}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClosedTask:
+    """One closed-ended task.
+
+    Attributes:
+        key: short name; with `PREFIX` lm-eval's name of the task.
+        title: name in tables, as in the paper.
+        file: name of L-Eval's file.
+        sha256: of the published file; empty where no copy was available.
+        system_prompt: the official one.
+        rule: how an answer is read and scored.
+        references: regular expression that a raw reference begins with, by which predictions for
+            another task are noticed.
+        first_references: digest of the published file's first references
+            (`leval_tasks.closed.predictions`), where they could be those of another task.
+        form: how a prompt is laid out: a `question` inside a frame with `Answer:` at its end; a
+            `record` followed by the question; `steps`, where the question begins the reasoning
+            that the model goes on with.
+        second_question: makes the question of a second prompt, which stands alone, without system
+            prompt and document, from the first (SFiction).
+        truncation: side that is cut where a document is too long, as in the official scripts.
+        own_clusters: questions are independent although they share a text (GSM's worked examples)
+            or have a document each.
+        in_group: whether it counts in `leval_closed`, the paper's Avg.
+    """
+
+    key: str
+    title: str
+    file: str
+    sha256: str = ""
+    system_prompt: str
+    rule: Rule
+    references: str = ""
+    first_references: str = ""
+    form: Literal["question", "record", "steps"] = "question"
+    second_question: Callable[[str], str] | None = None
+    truncation: str = "right"
+    own_clusters: bool = False
+    in_group: bool = True
+
+    @property
+    def name(self) -> str:
+        """lm-eval's name of the task."""
+        return PREFIX + self.key
+
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the scores."""
+        return (*SCORES, *self.rule.parts)
+
+    def score_responses(
+        self, responses: Sequence[str], gold: str, number: int, mark: str, *, opened: bool = False
+    ) -> dict[str, float | None]:
+        """Scores and marks of one question: lm-eval's task and `score` both call this.
+
+        Args:
+            responses: one for each prompt, or the one text that a prediction file holds.
+            gold: the raw reference.
+            number: of the question in its document, or of the record in its file, from 0.
+            mark: what ends a model's thinking; empty keeps everything.
+            opened: whether the prompts already opened the thinking.
+
+        Returns:
+            A value for each of `metrics`, None for a part that the question does not have, and 0
+            or 1 for each of `MARKS`.
+        """
+        text, between = self.rule.join(responses), self.rule.between
+        split = re.split(re.escape(between), text, maxsplit=1, flags=re.IGNORECASE)
+        pieces = split if between else [text]
+        answers = [remove_thinking(each, mark, opened=opened) for each in pieces]
+        unfinished = [thinking_unfinished(each, mark, opened=opened) for each in pieces]
+        judged = self.rule.judge(between.join(text for text, _ in answers), gold)
+        return {
+            "exact_match": judged.score,
+            "exact_match_strict": judged.strict,
+            "right": float(judged.right),
+            "wrong": float(judged.parsed and not judged.right),
+            "unparsed": float(not judged.parsed),
+            "thinking_removed": float(any(removed for _, removed in answers)),
+            "thinking_unfinished": float(any(unfinished)),
+            **self.rule.part_scores(judged, number),
+        }
+
+    def aggregate(self, rows: Sequence[Row]) -> dict[str, float]:
+        """The task's figure of each metric of at least one question, fractions 0..1."""
+        columns = {name: [row[name] for row in rows] for name in rows[0]}
+        known = {name: [v for v in each if v is not None] for name, each in columns.items()}
+        return {name: mean(values) for name, values in known.items() if values}
+
 
 ONE_LETTER = (
     "Now you are given a very long document. Please follow the instruction based on this "
@@ -25,11 +156,9 @@ ENTRIES = (
     ClosedTask(
         key="coursera",
         title="Coursera",
-        file=PublishedFile(
-            "coursera.jsonl",
-            sha256="03ef77fcbd191545ee9f750487d1e6b209352e6440cadc6671f0c9f4fcb753a5",
-            first_references="5b59e9063885bb0f",
-        ),
+        file="coursera.jsonl",
+        sha256="03ef77fcbd191545ee9f750487d1e6b209352e6440cadc6671f0c9f4fcb753a5",
+        first_references="5b59e9063885bb0f",
         system_prompt=(
             "Now you are given a very long document. Please follow the instruction based on this "
             "document. For multi-choice questions, there could be a sinlge correct option or "
@@ -42,11 +171,9 @@ ENTRIES = (
     ClosedTask(  # sixteen worked examples as the document
         key="gsm",
         title="GSM",
-        file=PublishedFile(
-            "gsm100.jsonl",
-            sha256="768d7b1d52be9406994b098fdfb9c2fd055bf2eb3d79748b42a9e55ddcc81f2a",
-            first_references="3bac4686134ccd38",
-        ),
+        file="gsm100.jsonl",
+        sha256="768d7b1d52be9406994b098fdfb9c2fd055bf2eb3d79748b42a9e55ddcc81f2a",
+        first_references="3bac4686134ccd38",
         system_prompt=(
             "Given several question answer pairs, you need to follow a similar format to answer "
             "the last question. Make sure the response is end with The answer is _ . "
@@ -59,10 +186,8 @@ ENTRIES = (
     ClosedTask(
         key="quality",
         title="QuALITY",
-        file=PublishedFile(
-            "quality.jsonl",
-            sha256="e12593a3da249dc1f769d10e07da896a524917f278900a6f6ef42e7fd4daa67b",
-        ),
+        file="quality.jsonl",
+        sha256="e12593a3da249dc1f769d10e07da896a524917f278900a6f6ef42e7fd4daa67b",
         system_prompt=ONE_LETTER,
         rule=Letters(several=False),
         references=r"\(?[A-D][.)]?(\s|$)",
@@ -70,11 +195,9 @@ ENTRIES = (
     ClosedTask(
         key="toefl",
         title="TOEFL",
-        file=PublishedFile(
-            "tpo.jsonl",
-            sha256="7596d085ddc8e11418d53e956b492f9cba7087c2fc1b516508a26257eed1a57e",
-            first_references="823ef486bca1b79e",
-        ),
+        file="tpo.jsonl",
+        sha256="7596d085ddc8e11418d53e956b492f9cba7087c2fc1b516508a26257eed1a57e",
+        first_references="823ef486bca1b79e",
         system_prompt=ONE_LETTER,
         rule=Letters(several=False),
         references=r"\(?[A-D][.)]?\s*$",
@@ -82,7 +205,7 @@ ENTRIES = (
     ClosedTask(  # a code base with a few calls at its end
         key="codeu",
         title="CodeU",
-        file=PublishedFile("codeU.jsonl"),
+        file="codeU.jsonl",
         system_prompt=(
             "Now you are given a code base consisting of a large amount of functions and the "
             "corresponding comments. In the end, I will call some functions defined in the code "
@@ -97,10 +220,8 @@ ENTRIES = (
     ClosedTask(  # is a statement true in the story, and is it true in our world?
         key="sfiction",
         title="SFiction",
-        file=PublishedFile(
-            "sci_fi.jsonl",
-            sha256="eb704ffaacb8c84df4b9d70a8557066de25798b9af1332fd1f2dee77a8112d06",
-        ),
+        file="sci_fi.jsonl",
+        sha256="eb704ffaacb8c84df4b9d70a8557066de25798b9af1332fd1f2dee77a8112d06",
         system_prompt=(
             "Now you are given a scientific fiction. I will ask you some questions and the answer "
             'should be "True" or "False". Notice that you should answer the question based on the '
@@ -113,11 +234,9 @@ ENTRIES = (
     ClosedTask(  # which topic of a long conversation came first, second, third?
         key="topic_retrieval",
         title="TopicRet",
-        file=PublishedFile(
-            "topic_retrieval_longchat.jsonl",
-            sha256="c048104b31ad60d460bcd474bad41603b42418a4e3e32cd955d752d1bf11e11f",
-            first_references="7f82d042c362354e",
-        ),
+        file="topic_retrieval_longchat.jsonl",
+        sha256="c048104b31ad60d460bcd474bad41603b42418a4e3e32cd955d752d1bf11e11f",
+        first_references="7f82d042c362354e",
         system_prompt=(
             "Below is a record of our previous conversation on many different topics. You are the "
             "ASSISTANT, and I am the USER. At the beginning of each topic, the USER will say 'I "
@@ -140,12 +259,10 @@ GROUP = "leval_closed"
 
 
 def task_named(name: str, field: str = "task") -> ClosedTask:
-    """A task by its name in lm-eval or its key, as the user wrote it in a field.
-
-    The prefix `leval_` of prediction files is accepted too.
+    """A task by its name in lm-eval or its key, also with the prefix `leval_` of prediction files.
 
     Raises:
-        SettingError: an unknown name, with the nearest one.
+        SettingError: an unknown name, with the nearest one; `field` is where the user wrote it.
     """
     tasks = {task.key: task for task in ENTRIES}
     if (key := name.removeprefix("leval_")) in tasks:

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leval_tasks.closed.catalog import ENTRIES
-from leval_tasks.closed.definition import ClosedTask
+from leval_tasks.closed.catalog import ENTRIES, ClosedTask
 from leval_tasks.errors import DataError
 from resonance_vllm.errors import SettingError, shown
 from resonance_vllm.files import json_lines, parse_json
@@ -29,18 +28,12 @@ FIRST = 20
 
 @dataclass(frozen=True)
 class Predictions:
-    """A prediction file.
+    """A prediction file, and how many lines (no JSON) and records the official scorer leaves out.
 
-    Attributes:
-        pairs: (response, reference) of each record that is scored, in file order.
-        places: of the pairs among all records, from 0.
-        key: name of the responses.
-        dropped: lines that are not JSON, left out as by the official scorer.
-        skipped: records that the official scorer leaves out, for their `evaluation`.
+    `pairs` has place among all records, from 0 -> (response, reference); `key` names the responses.
     """
 
-    pairs: tuple[tuple[str, str], ...]
-    places: tuple[int, ...]
+    pairs: dict[int, tuple[str, str]]
     key: str
     dropped: int
     skipped: int
@@ -82,17 +75,13 @@ def read(path: Path) -> Predictions:
             f"{path} holds nothing to score: {dropped} lines are no JSON, and 'evaluation' of "
             f"{len(records)} records is none of {', '.join(SCORED)}"
         )
-    skipped = len(records) - len(pairs)
-    return Predictions(tuple(pairs.values()), tuple(pairs), key, dropped, skipped)
+    return Predictions(pairs, key, dropped, len(records) - len(pairs))
 
 
 def refuse_other_task(task: ClosedTask, references: Sequence[str], field: str) -> None:
     """Refuse references of another task, by their form or because they are published ones.
 
-    Args:
-        task: the task that the user named.
-        references: all of a file, in its order.
-        field: how the user named it.
+    `references` are all of a file, in its order; `field` is how the user named the task.
 
     Raises:
         SettingError: names the task that they belong to, where it is known.
@@ -101,7 +90,7 @@ def refuse_other_task(task: ClosedTask, references: Sequence[str], field: str) -
     first = "\n".join(each.strip() for each in references[:FIRST])
     digest = hashlib.sha256(first.encode()).hexdigest()[:16]
     for other in ENTRIES:
-        if other.file.first_references == digest and other is not task:
+        if other.first_references == digest and other is not task:
             raise SettingError(f"{wrong}its references are those of {other.key}")
     odd = _odd(task, references)
     if len(odd) >= MOST_ODD * len(references):

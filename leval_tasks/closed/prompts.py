@@ -1,18 +1,20 @@
-"""The prompts of L-Eval's closed-ended tasks: what stands around document and question.
+"""The prompts of L-Eval's closed-ended tasks, and documents that are cut to fit into them.
 
 The texts are those of OpenLMLab/LEval cd34b050, `Baselines/llama2-chat-test.py` with `--metric
-exam_eval`, misspellings included, because scores are comparable only with them. Where a chat
-template is applied, the same content goes through the template.
+exam_eval`, misspellings included, because scores are comparable only with them. Lengths are counted
+in the model's own tokens. All questions about a document get the same cut, that of the longest one,
+so that their prompts share a prefix.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from jinja2.exceptions import TemplateError
 
-from leval_tasks.closed.definition import ClosedTask
+from leval_tasks.closed.catalog import ClosedTask
 from leval_tasks.closed.thinking import opens_thinking
+from leval_tasks.errors import ContextLengthError
 from resonance_vllm.errors import SettingError
 
 CHAT_TEMPLATE = "chat_template"
@@ -20,23 +22,15 @@ MARK = "@@LEVAL-DOCUMENT@@"  # stands for the document while a template is rende
 ANSWER = "Answer:"
 DIRECTLY = "Please directly give the answer without any additional output or explanation "
 
-
-class Around(NamedTuple):
-    """Text before a document and after it, with `{question}` in it."""
-
-    before: str
-    after: str
-
-
 CONTENT = {
-    "steps": Around("", "\n\n{question}"),
-    "record": Around("", "\n\n{question}"),
-    "question": Around("Document is as follows. ", " \nQuestion: {question}.  " + DIRECTLY),
+    "steps": ("", "\n\n{question}"),
+    "record": ("", "\n\n{question}"),
+    "question": ("Document is as follows. ", " \nQuestion: {question}.  " + DIRECTLY),
 }
-"""What a user asks in each form of `ClosedTask`."""
+"""What a user asks in each form of `ClosedTask`: the text before a document and after it."""
 
-SECOND = "{question}Please directly answer without any additional output or explanation. "
-"""SFiction's question about the real world, which stands alone."""
+SECOND = "Please directly answer without any additional output or explanation. "
+"""Follows SFiction's question about the real world, which stands alone."""
 
 FRAMES = {
     "llama2": (
@@ -54,34 +48,22 @@ ChatTemplate = Callable[[Sequence[Message]], Any]
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt around a document.
+    """A prompt: the text before a document and after it.
 
-    Attributes:
-        before: text before the document.
-        after: text after the document.
-        messages: for chat servers, (role, content) of the messages with `MARK` in place of the
-            document; `before` and `after` are then what the server is expected to render, used for
-            counting only.
-        system_role: `system`, or `user` where the template has no system role; None without a
-            chat template.
-        answer_prefix: where `Answer:` stands: `assistant`, `user`, or `none`.
-        has_document: False for a second prompt, which stands alone.
+    For chat servers `messages` has the messages with `MARK` in place of the document; the text is
+    then what the server is expected to render, used for counting only.
     """
 
     before: str
     after: str
-    messages: tuple[tuple[str, str], ...] = ()
-    system_role: str | None = None
-    answer_prefix: str = "none"
-    has_document: bool = True
+    messages: tuple[Message, ...] = ()
 
-    def text(self, document: str) -> str:
-        """The prompt with a document in it."""
-        return self.before + (document if self.has_document else "") + self.after
-
-    def fill(self, document: str) -> list[Message]:
-        """The messages with a document in them."""
-        return [{"role": r, "content": c.replace(MARK, document)} for r, c in self.messages]
+    def argument(self, document: str, template: ChatTemplate | None = None) -> Any:
+        """The backend's input with a document in it; messages go through a server's template."""
+        if self.messages and template:
+            sent = [m | {"content": m["content"].replace(MARK, document)} for m in self.messages]
+            return template(sent)
+        return self.before + document + self.after
 
 
 @dataclass(frozen=True)
@@ -92,24 +74,19 @@ class QuestionPrompts:
     pieces: tuple[str, ...]
 
     def arguments(self, template: ChatTemplate | None) -> list[Any]:
-        """The backend's input for each prompt; messages go through a chat server's template."""
-        kept = "".join(self.pieces)
-        return [
-            template(prompt.fill(kept)) if prompt.messages and template else prompt.text(kept)
-            for prompt in self.prompts
-        ]
+        """The backend's input for each prompt."""
+        kept = ("".join(self.pieces), "")  # a second prompt stands alone
+        pairs = zip(self.prompts, kept, strict=False)
+        return [prompt.argument(text, template) for prompt, text in pairs]
 
 
 class PromptWriter:
     """Writes the prompts of questions in one frame; a chat template is probed once.
 
-    Args:
-        frame: name of the frame.
-        tokenizer: renders messages in place of a chat server's template, for counting.
-        template: lm-eval's chat template, for the frame `chat_template`.
-        answer_prefix: `assistant` or `user`. On a chat server, and where the template already opens
-            the model's thinking, `Answer:` goes to the end of the user's message in any case.
-        system_instruction: goes before the system prompt.
+    The tokenizer renders messages in place of a chat server's template, for counting. On a chat
+    server, and where the template already opens the model's thinking, `Answer:` goes to the end of
+    the user's message whatever `answer_prefix` says. A `system_instruction` goes before the system
+    prompt.
     """
 
     def __init__(
@@ -136,21 +113,15 @@ class PromptWriter:
         Raises:
             SettingError: the chat template refuses the messages.
         """
-        system, content = self.system + task.system_prompt, CONTENT[task.form]
-        before, after = content.before, content.after.replace("{question}", question)
-        second = ""
-        if task.second_question:
-            second = SECOND.replace("{question}", task.second_question(question))
+        system, (before, after) = self.system + task.system_prompt, CONTENT[task.form]
+        after = after.replace("{question}", question)
+        second = task.second_question(question) + SECOND if task.second_question else ""
         if self.template is None:
             head, tails = FRAMES[self.frame]
-            before, after = head.replace("{system}", system) + before, after + tails[task.form]
-            prefix = "user" if after.endswith(ANSWER) else "none"
-            made = [Prompt(before, after, answer_prefix=prefix)]
-            if second:
-                text = f"{second}\n{ANSWER}"
-                made.append(Prompt(text, "", answer_prefix="user", has_document=False))
-            return made
-        prefix = self.answer_prefix if task.form == "question" else "none"
+            before = head.replace("{system}", system) + before
+            made = [Prompt(before, after + tails[task.form])]
+            return [*made, Prompt(f"{second}\n{ANSWER}", "")] if second else made
+        prefix = self.answer_prefix if task.form == "question" else ""
         made = [self._rendered(system, before + MARK + after, prefix)]
         return [*made, self._rendered("", second, prefix)] if second else made
 
@@ -170,10 +141,8 @@ class PromptWriter:
                 f"frame: the model's chat template refuses ({error}); allowed: plain or llama2, "
                 "without --apply_chat_template"
             ) from error
-        before, mark, after = (text + ANSWER * (prefix == "assistant")).partition(MARK)
-        sent = tuple((m["role"], m["content"]) for m in messages) if self.server else ()
-        role = "system" if self.system_role else "user"
-        return Prompt(before, after, sent, role, prefix, has_document=bool(mark))
+        before, _, after = (text + ANSWER * (prefix == "assistant")).partition(MARK)
+        return Prompt(before, after, tuple(messages) if self.server else ())
 
     def _text(self, messages: Sequence[Message]) -> str:
         """Rendered messages; for a chat server the tokenizer's rendering."""
@@ -205,3 +174,87 @@ def frame_name(requested: str | None, template: ChatTemplate | None) -> str:
     if name != CHAT_TEMPLATE and template is not None:
         raise SettingError(f"frame: {name!r} is text; leave --apply_chat_template out")
     return name
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What is kept of a document: its text, in two `pieces` around a cut in the middle.
+
+    `head` and `tail` are the kept tokens at its beginning (all where nothing is cut) and its end.
+    """
+
+    pieces: tuple[str, ...]
+    head: int
+    tail: int
+    truncated: bool
+
+
+class TokenizedDocument:
+    """A document with the character ranges `offsets` of its tokens."""
+
+    def __init__(self, text: str, tokenizer: Any) -> None:
+        self.text = text
+        self.tokenizer = tokenizer
+        encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        self.offsets = list(encoding["offset_mapping"])
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def keep(self, count: int, side: str) -> Cut:
+        """Keep `count` tokens, 1 or more; `side` is where the cut is made: middle, right, left."""
+        n = len(self)
+        if count >= n:
+            return Cut((self.text,), n, 0, truncated=False)
+        head = {"right": count, "left": 0, "middle": (count + 1) // 2}[side]
+        tail = count - head
+        pieces = [self.text[: self.offsets[head - 1][1]]] if head else []
+        pieces += [self.text[self.offsets[n - tail][0] :]] if tail else []
+        return Cut(tuple(pieces), head, tail, truncated=True)
+
+
+def count_tokens(tokenizer: Any, texts: Sequence[str]) -> list[int]:
+    """Number of tokens of each text, with special tokens except for one that begins with BOS."""
+    bos = getattr(tokenizer, "bos_token", None)
+    special = not (bos and texts[0].startswith(bos))
+    return [len(ids) for ids in tokenizer(list(texts), add_special_tokens=special)["input_ids"]]
+
+
+def fit(
+    document: TokenizedDocument, prompts: Sequence[Prompt], room: int, side: str
+) -> tuple[Cut | None, list[int]]:
+    """Cut a document so that every prompt about it, which begin alike, has at most `room` tokens.
+
+    The longest question finds the cut, and all of them are counted once it is there. `side` is
+    where the document is cut: `middle`, `right`, `left`; or `skip`.
+
+    Returns:
+        The cut, None where `skip` leaves the document out; and the length of each prompt in tokens.
+
+    Raises:
+        ContextLengthError: instructions and question alone do not fit.
+    """
+    endings = [prompt.after for prompt in prompts]
+
+    def lengths(cut: Cut, endings: Sequence[str]) -> list[int]:
+        shared = "".join([prompts[0].before, *cut.pieces])
+        return count_tokens(document.tokenizer, [shared + ending for ending in endings])
+
+    sizes = count_tokens(document.tokenizer, endings)
+    longest = endings[sizes.index(max(sizes))]
+    keep = len(document)
+    cut, totals = document.keep(keep, side), list[int]()
+    for asked in ([longest], endings):
+        while (excess := max(totals := lengths(cut, asked)) - room) > 0:
+            if side == "skip":
+                return None, totals
+            keep -= excess
+            if keep < 1:
+                frame = max(totals) - cut.head - cut.tail
+                raise ContextLengthError(
+                    f"The context is too small: instructions and question alone take {frame} "
+                    f"tokens and {max(room, 0)} are left beside the answer. Give a larger "
+                    "context_length or a smaller max_gen_toks."
+                )
+            cut = document.keep(keep, side)
+    return cut, totals

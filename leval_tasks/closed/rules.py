@@ -17,24 +17,13 @@ LETTERS = "ABCD"
 PARTIAL_CREDIT = 0.25
 FACT_MARK = "[fact:"
 FINAL_OUTPUT = "the final output"
-LEFT_OUT = (
-    "will be",
-    "of the code",
-    "is",
-    "would be",
-    "the value of",
-    "the result of",
-    "printed",
-)
+LEFT_OUT = ("will be", "of the code", "is", "would be", "the value of", "the result of", "printed")
 DROP_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 @dataclass(frozen=True)
 class Extraction:
-    """The text that the official comparison sees, and whether it was read from the response.
-
-    Else it is empty, an error mark or the scorer's fallback "A".
-    """
+    """The text that the official comparison sees, and whether it was read from the response."""
 
     answer: str
     parsed: bool
@@ -61,19 +50,14 @@ class Judgement:
 
 
 class Rule(ABC):
-    """How one task's responses are read and compared with the reference.
-
-    Attributes:
-        between: what stands between the answers to two prompts in a prediction file; else empty.
-        parts: names of further metrics, fractions of which more is better. The task's score weighs
-            every part the same.
-        guess_score: expected official score of a guess, a fraction; None where undefined, or where
-            it depends on the references.
-    """
+    """How one task's responses are read and compared with the reference."""
 
     between: ClassVar[str] = ""
+    """What stands between the answers to two prompts in a prediction file."""
     parts: ClassVar[tuple[str, ...]] = ()
+    """Names of further metrics, fractions of which more is better."""
     guess_score: float | None = None
+    """Expected official score of a guess; None where undefined or dependent on the references."""
 
     @abstractmethod
     def read(self, response: str, gold: str) -> Extraction:
@@ -98,10 +82,7 @@ class Rule(ABC):
         return Judgement(score, score if answer.parsed else 0.0, answer.parsed, answer.answer)
 
     def part_scores(self, judged: Judgement, number: int) -> Mapping[str, float | None]:
-        """Score of each of `parts` for question `number` of its document, counted from 0.
-
-        None for a part that the question does not have.
-        """
+        """Score of each of `parts`, or None, for question `number` (from 0) of a document."""
         return judged.parts
 
 
@@ -130,15 +111,6 @@ def _squeeze(text: str) -> str:
 def mean(values: Sequence[float]) -> float:
     """Arithmetic mean of at least one value, the same on every Python: 3.12 changed `sum`."""
     return math.fsum(values) / len(values)
-
-
-def mean_of_parts(values: Sequence[float], parts: Sequence[Sequence[str]]) -> float:
-    """Mean of scores of questions in which each of their `parts`, if any, weighs the same."""
-    by_part: dict[str, list[float]] = {}
-    for value, names in zip(values, parts, strict=True):
-        for name in names or ("",):
-            by_part.setdefault(name, []).append(value)
-    return mean([mean(each) for each in by_part.values()])
 
 
 class Letters(Rule):
@@ -178,10 +150,7 @@ class Letters(Rule):
         return _letters(gold.split()[0] if gold.strip() else "") or "A"
 
     def chance(self, golds: Sequence[str]) -> float | None:
-        """Of several letters: one of the 15 sets, drawn at random; a part of the right one counts.
-
-        A set of n letters has 2**n - 2 parts, which earn a quarter each.
-        """
+        """Of several letters: one of 15 sets, at random; 2**n - 2 parts of n earn a quarter."""
         if not self.several or not golds:
             return self.guess_score
         sizes = [len(set(self.reference(gold))) for gold in golds]
@@ -277,10 +246,7 @@ class TrueTwice(Rule):
 
 
 def _stored(text: str) -> tuple[str, str]:
-    """Loyalty text and fact text of the stored form, lower-cased.
-
-    The fact text loses its last character, meant to be the bracket; without `[fact:` it is empty.
-    """
+    """Loyalty text and fact text of the stored form, the latter less its last character, a `]`."""
     loyalty, *fact = text.lower().split(FACT_MARK)
     return loyalty, fact[0][:-1] if fact else ""
 
@@ -288,8 +254,7 @@ def _stored(text: str) -> tuple[str, str]:
 class TopicName(Rule):
     """The topic's name anywhere in the response; a guess has no chance level.
 
-    The three questions about a conversation ask for its first, second and third topic in turn;
-    the three positions weigh the same.
+    The three questions about a conversation ask for its first, second and third topic in turn.
     """
 
     parts = ("first", "second", "third")

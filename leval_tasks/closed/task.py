@@ -12,41 +12,37 @@ from typing import Any
 from lm_eval.api.filter import FilterEnsemble
 from lm_eval.api.instance import Instance
 from lm_eval.config.task import TaskConfig
+from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.utils import warning_once
 
 from leval_tasks import data
-from leval_tasks.closed.catalog import task_named
-from leval_tasks.closed.definition import MARKS, SCORES, VERSION, Row
-from leval_tasks.closed.fitting import TokenizedDocument, fit
-from leval_tasks.closed.prompts import ChatTemplate, PromptWriter, QuestionPrompts, frame_name
-from leval_tasks.closed.rules import mean, mean_of_parts
+from leval_tasks.closed.catalog import MARKS, VERSION, Row, task_named
+from leval_tasks.closed.prompts import (
+    ChatTemplate,
+    PromptWriter,
+    QuestionPrompts,
+    TokenizedDocument,
+    fit,
+    frame_name,
+)
+from leval_tasks.closed.rules import mean
 from leval_tasks.closed.thinking import opens_thinking, remove_thinking
 from leval_tasks.errors import ContextLengthError
 from leval_tasks.lm_task import Described, PlainTask, QuestionFilter
 from leval_tasks.metadata import ClosedSettings, asked_without_template, read_metadata
 from leval_tasks.metrics import NOT_AVAILABLE, directions, stderr_of_mean
 from leval_tasks.model import find_tokenizer, resolve_context, tokenizer_name
-from resonance_vllm.errors import SettingError, not_allowed
 
 logger = logging.getLogger(__name__)
-GENERATION = {"until": [], "do_sample": False, "temperature": 0.0}
 TOKENS = 512
 """Tokens of an answer, where lm-eval's generation arguments say nothing."""
-LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
-"""Names of that number, in the order in which backends read them."""
-
-
-class PartScore(float):
-    """A score with the names of the `parts` that its question has."""
-
-    parts: tuple[str, ...] = ()
 
 
 class LEvalClosedTask(PlainTask):
     """One of L-Eval's closed-ended tasks, which `task` of lm-eval's configuration names.
 
     Raises:
-        TaskError: a setting, the data or the tokenizer is not usable.
+        UserError: a setting, the data or the tokenizer is not usable.
     """
 
     VERSION = VERSION
@@ -64,12 +60,12 @@ class LEvalClosedTask(PlainTask):
         self._docs = self._read_docs()
         self._prompts: dict[tuple[str, int], QuestionPrompts] = {}
         self._opened = False
-        kwargs = {**GENERATION, **(config.get("generation_kwargs") or {})}
+        greedy = {"until": [], "do_sample": False, "temperature": 0.0}
         lm_config = TaskConfig(
             task=self.closed.name,
             task_alias=self.closed.title,
             output_type="generate_until",
-            generation_kwargs={**kwargs, "until": list(kwargs["until"])},
+            generation_kwargs={**greedy, **(config.get("generation_kwargs") or {})},
             num_fewshot=0,
             metadata={
                 **self.run,
@@ -115,10 +111,6 @@ class LEvalClosedTask(PlainTask):
         """The question alone; the prompt around it is made when requests are built."""
         return str(doc["question"])
 
-    def doc_to_target(self, doc: Mapping[str, Any]) -> str:
-        """The reference answer."""
-        return str(doc["gold"])
-
     def build_all_requests(self, **kwargs: Any) -> None:
         """Fit the documents to the context, then build the requests as lm-eval does."""
         self.prepare(_template(kwargs), str(kwargs.get("system_instruction") or ""))
@@ -127,19 +119,16 @@ class LEvalClosedTask(PlainTask):
     def prepare(self, template: ChatTemplate | None, system_instruction: str = "") -> None:
         """Write the prompts, fit the documents and record both in the task's metadata.
 
-        Args:
-            template: lm-eval's chat template; None where none is applied.
-            system_instruction: goes before the system prompt.
+        `template` is lm-eval's chat template; a `system_instruction` precedes the system prompt.
 
         Raises:
-            TaskError: no tokenizer or context length is known, or the prompts do not fit.
-            SettingError: a generation length, or a frame that does not go with the template.
+            SettingError: no tokenizer is known, or the frame does not go with the template.
+            ContextLengthError: no context length is known, or the prompts do not fit.
         """
         tokenizer, length = find_tokenizer(self.run), resolve_context(self.run)
-        kwargs, settings = self.config.generation_kwargs, self.settings
-        generated = generation_tokens(kwargs)
-        kept = {name: value for name, value in kwargs.items() if name not in LENGTHS}
-        self.config.generation_kwargs = {**kept, "max_gen_toks": generated}
+        settings = self.settings
+        arguments = normalize_gen_kwargs(self.config.generation_kwargs, TOKENS)
+        self.config.generation_kwargs, generated = dict(arguments), arguments["max_gen_toks"]
         frame = frame_name(settings.frame, template)
         if template is None and not settings.frame and getattr(tokenizer, "chat_template", None):
             name = getattr(tokenizer, "name_or_path", "the model")
@@ -153,8 +142,7 @@ class LEvalClosedTask(PlainTask):
         if not self._docs:
             raise ContextLengthError(
                 f"{self.closed.name}: every document is longer than the context of {length} tokens "
-                "and truncation is 'skip'. Give a larger context_length, or truncation: middle, "
-                "right or left."
+                "and skipped. Give a larger context_length, or truncation: middle, right or left."
             )
         first = next(iter(self._prompts.values()))
         mark, asked = settings.end_of_thinking, first.arguments(template)
@@ -168,8 +156,6 @@ class LEvalClosedTask(PlainTask):
             "generated_tokens": generated,
             "tokenizer": tokenizer_name(self.run),
             "frame": frame,
-            "system_role": first.prompts[0].system_role,
-            "answer_prefix": first.prompts[0].answer_prefix,
             **({"opens_thinking": True} if self._opened else {}),
         }
 
@@ -232,14 +218,10 @@ class LEvalClosedTask(PlainTask):
     def process_results(self, doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, Any]:
         """Scores of one question, from responses or from descriptions that carry them."""
         row = self._score(doc, [getattr(result, "response", result) for result in results])
-        scores = {name: PartScore(row[name] or 0.0) for name in SCORES}
-        for score in scores.values():
-            score.parts = self.closed.parts_of(row)
         return {
-            **scores,
+            **{name: row[name] for name in self.closed.metrics()},
             # after exact_match: its aggregate replaces lm-eval's own field of this name
             "exact_match_stderr": (doc["cluster"], row["exact_match"]),
-            **{name: row[name] for name in self.closed.rule.parts},
         }
 
     def higher_is_better(self) -> dict[str, bool]:
@@ -248,40 +230,14 @@ class LEvalClosedTask(PlainTask):
 
     def aggregation(self) -> dict[str, Any]:
         """How each metric becomes the task's figure."""
-        return {
-            **dict.fromkeys(self.higher_is_better(), _mean_of_known),
-            **dict.fromkeys(SCORES, _mean_of_scores),
-            "exact_match_stderr": stderr_of_mean,
-        }
-
-
-def generation_tokens(generation_kwargs: Mapping[str, Any]) -> int:
-    """Tokens to generate, from lm-eval's generation arguments.
-
-    Raises:
-        SettingError: no positive whole number, or two names have different ones.
-    """
-    given = {name: generation_kwargs[name] for name in LENGTHS if generation_kwargs.get(name)}
-    first = next(iter(given), "")
-    for name, tokens in given.items():
-        if type(tokens) is not int or tokens < 1:
-            raise SettingError(not_allowed(name, tokens, "a whole number of at least 1"))
-        if tokens != given[first]:
-            raise SettingError(
-                not_allowed(name, tokens, f"{given[first]}, as {first} is; give one")
-            )
-    return int(given.get(first, TOKENS))
+        of_scores = dict.fromkeys(self.closed.metrics(), _mean_of_known)
+        return {**of_scores, "exact_match_stderr": stderr_of_mean}
 
 
 def _mean_of_known(values: Sequence[float | None]) -> float | str:
     """Mean of the values that a metric has, `N/A` where no question has one."""
     known = [value for value in values if value is not None]
     return mean(known) if known else NOT_AVAILABLE
-
-
-def _mean_of_scores(values: Sequence[PartScore]) -> float:
-    """Mean of a score, in which topic retrieval's positions weigh the same."""
-    return mean_of_parts(values, [value.parts for value in values])
 
 
 def _template(kwargs: Mapping[str, Any]) -> ChatTemplate | None:

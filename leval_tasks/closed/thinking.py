@@ -20,13 +20,10 @@ THINKING = {
 
 
 def remove_thinking(response: str, end_mark: str, *, opened: bool = False) -> tuple[str, bool]:
-    """Remove what a reasoning model writes before its answer; an empty mark keeps everything.
+    """What follows the last mark, without leading blanks, and whether anything was removed.
 
-    `opened` is whether the prompt already opened the thinking, see `opens_thinking`.
-
-    Returns:
-        The text after the last mark without leading blanks, and whether anything was removed. A
-        response whose thinking never ends holds no answer: all of it is removed.
+    An empty mark keeps everything. A response whose thinking never ends holds no answer: all of it
+    is removed. `opened` is whether the prompt already opened the thinking, see `opens_thinking`.
     """
     if thinking_unfinished(response, end_mark, opened=opened):
         return "", True

@@ -1,24 +1,23 @@
 """Effective context length, as lm-eval tasks: each text in full, and in windows.
 
 A text is read once in full and once in windows of the trained length, which move by half of it.
-Tokens are scored from a quarter of the trained length on. `loss` and `windows_loss` are the means
-of both reads, nats a token; `gain` is the mean of windows minus full, clipped. The first of the
-`filtered_resps` of a sample holds the sums over blocks of 64 tokens that the rule takes.
+`loss` and `windows_loss` are the means of both reads, nats a token; `gain` is the mean of windows
+minus full, clipped. The first of the `filtered_resps` of a sample holds the sums over blocks of 64
+tokens that the rule takes.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from lm_eval.api.filter import FilterEnsemble
 
 from leval_tasks.lm_task import Described, QuestionFilter
-from leval_tasks.metadata import EffectiveContextSettings, TextSettings, scored_from
+from leval_tasks.metadata import EffectiveContextSettings, scored_from
 from leval_tasks.metrics import with_stderr
 from leval_tasks.model import LengthLimit, find_limit, running_model, shipped_length
-from leval_tasks.perplexity.task import PerplexityTask
-from leval_tasks.perplexity.windows import Window, document_tokens, make_windows
+from leval_tasks.perplexity.task import PerplexityTask, Window, make_windows
 from leval_tasks.statistics.effective_context import Floats, block_sums, clipped_difference
 from leval_tasks.token_logprobs import Logprobs, SumOfLogprobs, check_reports_tokens
 from resonance_vllm.errors import SettingError, not_allowed
@@ -28,20 +27,12 @@ FULL, WINDOWS = "full", "windows"
 Losses = Mapping[str, Logprobs]
 """Read -> nats of each scored token, float32 `[tokens]`."""
 
-COLUMNS = ("start", "tokens", "full", "windows", "gain")
-"""What a block holds: its first position, BOS counted, and sums over its tokens. A gain is the loss
-in windows minus the loss of the full read, clipped token by token."""
-
 METRICS = {"loss": FULL, "windows_loss": WINDOWS, "gain": "all"}
 """Metric -> the read that it is of; a gain needs both."""
 
 
 class EffectiveContextTask(PerplexityTask):
-    """One corpus; settings come through lm-eval's `--metadata`.
-
-    Attributes:
-        token_losses: document -> read -> nats of each token, once results were processed.
-    """
+    """One corpus."""
 
     settings_type = EffectiveContextSettings
 
@@ -49,20 +40,16 @@ class EffectiveContextTask(PerplexityTask):
         super().__init__(config)
         self._filters = [FilterEnsemble("none", [lambda: QuestionFilter(self._describe)])]
         self.token_losses: dict[str, Losses] = {}
+        """Document -> read -> nats of each token, once results were processed."""
 
-    def _complete(self) -> TextSettings:
+    @cached_property
+    def settings(self) -> Any:
+        """The settings of this run, complete."""
         shipped, limit = shipped_length(self._metadata), find_limit(self._metadata)
         self._config.metadata["shipped_length"] = shipped
         settings = complete_settings(self._given, limit, shipped)
         self._moving = moving_window(settings.window or 0, limit)
         return settings
-
-    def test_docs(self) -> list[dict[str, Any]]:
-        """What is logged of each text: its name, its size, and the digest of its tokens."""
-        texts = [repr(each.tokens).encode() for each in self._documents.values()]
-        digests = [hashlib.sha256(text).hexdigest()[:16] for text in texts]
-        pairs = zip(super().test_docs(), digests, strict=True)
-        return [doc | {"tokens_sha256": digest} for doc, digest in pairs]
 
     def build_all_requests(self, **kwargs: Any) -> None:
         """As lm-eval, for a model that reports the log-probability of each token."""
@@ -82,16 +69,18 @@ class EffectiveContextTask(PerplexityTask):
 
     def _losses(self, doc: Mapping[str, Any], totals: Sequence[SumOfLogprobs]) -> Losses:
         """The losses of a text from the answers to its windows."""
-        pairs = zip(self._reads(doc), totals, strict=True)
-        parts = [(*read, total.logprobs) for read, total in pairs]
-        return joined(parts, self._start, len(self._documents[doc["document_id"]].tokens))
+        losses: dict[str, Logprobs] = {}
+        start, n = self._start, len(self._documents[doc["document_id"]].tokens)
+        for (read, window), total in zip(self._reads(doc), totals, strict=True):
+            of_read = losses.setdefault(read, np.full(n - start, np.nan, np.float32))
+            of_read[window.score_start - start : window.end - start] = -total.logprobs
+        return losses
 
     @property
     def _start(self) -> int:
         """Tokens of a text before the first that is scored, BOS not counted."""
         given = self.settings
-        start = scored_from(given.window, given.context_length[0])
-        return document_tokens(start, bool(self._bos))
+        return scored_from(given.window, given.context_length[0]) - len(self._bos)
 
     def _describe(self, doc: Mapping[str, Any], totals: list[SumOfLogprobs]) -> list[Described]:
         """The blocks of a text beside the answer to its first window."""
@@ -127,12 +116,9 @@ def moving_window(window: int, limit: LengthLimit) -> int:
 def complete_settings(
     given: EffectiveContextSettings, limit: LengthLimit, trained: int | None
 ) -> EffectiveContextSettings:
-    """The settings with the defaults that depend on the model filled in.
+    """The settings with the length of the texts, by default the backend's limit, and the window.
 
-    Args:
-        given: as the user wrote them.
-        limit: of the run's backend; the length of the texts where none is given.
-        trained: the length that the checkpoint's config claims; None where there is none to read.
+    `trained` is the length that the checkpoint's config claims; None where there is none to read.
 
     Raises:
         SettingError: settings that do not fit each other, or no trained length is known.
@@ -145,8 +131,7 @@ def complete_settings(
     window = given.window or trained
     if window is None:
         raise SettingError(
-            "window: the checkpoint names no trained length; give window, the tokens of a window "
-            "that it reads well"
+            "window: the checkpoint names no trained length; give the tokens that it reads well"
         )
     start = scored_from(window, length)
     if not start < length:
@@ -158,17 +143,10 @@ def complete_settings(
 
 
 def windows_of(n: int, start: int, window: int, reads: str, bos: bool) -> list[tuple[str, Window]]:
-    """Every window of a text of `n` tokens, with the read that it belongs to.
+    """Every window of a text of `n` tokens without BOS, with the read that it belongs to.
 
-    Windows move by half of their size, so that a token past the first one has half a window of
-    context at least. Of the first one, the tokens from `start` on are scored.
-
-    Args:
-        n: tokens of the text, without BOS.
-        start: the first token that is scored.
-        window: positions of a window, BOS included.
-        reads: `all`, `full` or `windows`.
-        bos: whether windows begin with BOS.
+    Windows of `window` positions, BOS included, move by half of their size, so that a token past
+    the first one has half a window of context at least. Tokens are scored from `start` on.
     """
     found = []
     if reads != WINDOWS:
@@ -183,21 +161,10 @@ def windows_of(n: int, start: int, window: int, reads: str, bos: bool) -> list[t
     return found
 
 
-def joined(
-    parts: Sequence[tuple[str, Window, Logprobs]], start: int, n: int
-) -> dict[str, Logprobs]:
-    """Losses of tokens `start..n-1` by read, from the log-probabilities of its windows."""
-    losses: dict[str, Logprobs] = {}
-    for read, window, logprobs in parts:
-        of_read = losses.setdefault(read, np.full(n - start, np.nan, np.float32))
-        of_read[window.score_start - start : window.end - start] = -logprobs
-    return losses
-
-
 def block_rows(losses: Losses, start: int) -> list[list[float | None]]:
-    """Sums over blocks of tokens, a row of `COLUMNS` each; None where a read is missing.
+    """Of each block of tokens from position `start` on, BOS counted: its start, tokens, and sums.
 
-    `start` is the position of the first token of the losses, BOS counted.
+    The sums are of the losses in full, in windows, and of the gain; None where a read is missing.
     """
     reads = [losses.get(FULL), losses.get(WINDOWS), gains(losses)]
     found = [None if each is None else block_sums(np.asarray(each, np.float64)) for each in reads]
@@ -208,7 +175,7 @@ def block_rows(losses: Losses, start: int) -> list[list[float | None]]:
 
 
 def gains(losses: Losses) -> Floats | None:
-    """Clipped gain of each token of the full read over that in windows; None without both."""
+    """Loss in windows minus loss of the full read, clipped, by token; None without both."""
     if FULL not in losses or WINDOWS not in losses:
         return None
     return -clipped_difference(losses[FULL], losses[WINDOWS])

@@ -42,12 +42,9 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class TokenizedText:
-    """One document in the model's own tokens.
+    """One document in the model's own tokens: ids without special tokens.
 
-    Attributes:
-        text: the text that the tokens cover.
-        tokens: token ids without special tokens.
-        ends: for each token, where in `text` it ends (characters).
+    `ends` says of each where in `text`, which they cover, it ends (characters).
     """
 
     document_id: str
@@ -70,22 +67,17 @@ class TextRow(BaseModel):
 
 def encoder(tokenizer: Any) -> Encode:
     """The tokeniser of a model as a function of text."""
+    options = {"add_special_tokens": False, "return_offsets_mapping": True, "verbose": False}
 
     def encode(text: str) -> tuple[list[int], list[int]]:
-        found = tokenizer(
-            text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
-        )
+        found = tokenizer(text, **options)
         return list(found["input_ids"]), [end for _, end in found["offset_mapping"]]
 
     return encode
 
 
 def read_corpus(corpus: str, data_dir: str | None) -> tuple[list[Text], dict[str, Any]]:
-    """All texts of a corpus and where they came from.
-
-    Args:
-        corpus: its name.
-        data_dir: see `corpus_file`; without it `LEVAL_DATA_DIR`.
+    """All texts of a corpus, by its name, and where they came from.
 
     Raises:
         DataError: the file is missing or damaged.
@@ -98,11 +90,7 @@ def read_corpus(corpus: str, data_dir: str | None) -> tuple[list[Text], dict[str
 
 
 def corpus_file(name: str, source: Source) -> Path:
-    """A file of texts, one JSON object with `text` a line, of a folder or its subfolder `corpora`.
-
-    Raises:
-        DataError: there is none.
-    """
+    """A file of texts in a folder or its subfolder `corpora`; a `DataError` where there is none."""
     folders = [source.folder, source.folder / "corpora"] if source.folder else []
     path = next((each / name for each in folders if (each / name).is_file()), None)
     if path is None:
@@ -129,7 +117,7 @@ def draw(
     Raises:
         DataError: no document is long enough.
     """
-    usable: dict[str, Text] = {}
+    usable = dict[str, Text]()
     for text in texts:
         usable.setdefault(text.text.strip(), text)
     candidates = [text for stripped, text in usable.items() if stripped]
@@ -146,9 +134,8 @@ def draw(
             chosen[index] = TokenizedText(text.name, text.text, tokens[:longest], ends[:longest])
     if not chosen:
         raise DataError(
-            f"none of {len(candidates)} documents has the {least} tokens that the longest "
-            f"context needs; the longest has {seen}. Take a shorter "
-            "context_length or other documents"
+            f"none of {len(candidates)} documents has the {least} tokens that the longest context "
+            f"needs; the longest has {seen}. Take a shorter context_length or other documents"
         )
     if len(chosen) < settings.num_docs:
         logger.warning(
@@ -178,10 +165,9 @@ def without_repeats(paragraphs: Iterable[str]) -> list[str]:
 
 
 def language_reference(topics: Mapping[str, str] | None = None) -> tuple[str, str]:
-    """The topics without passages that an earlier one holds, and their SHA-256.
+    """The topics by name, less passages that an earlier one holds, and their SHA-256.
 
-    The same passages are shipped under several names. By default of this Python's
-    `pydoc_data.topics`, in the order of their names.
+    By default of this Python's `pydoc_data.topics`, which ship passages under several names.
     """
     if topics is None:
         from pydoc_data.topics import topics as shipped
@@ -195,10 +181,7 @@ def language_reference(topics: Mapping[str, str] | None = None) -> tuple[str, st
 def draw_pydocs(
     encode: Encode, settings: TextSettings, size: int
 ) -> tuple[list[TokenizedText], dict[str, Any]]:
-    """Documents of `size` tokens from the language reference, drawn with the seed.
-
-    Returns:
-        The documents, and where the text comes from.
+    """Documents of `size` tokens from the language reference, and where the text comes from.
 
     Raises:
         DataError: the language reference is shorter than one document.

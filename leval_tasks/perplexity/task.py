@@ -1,12 +1,17 @@
 """Perplexity as lm-eval tasks: token windows out, sums and counts of each document back.
 
-Token ids go to the model as they are, nothing is tokenised twice or cut. The softmax is float32 on
-hf, hf-long, vllm and vllm-long; `local-completions` gives the server's own sums.
+Token ids go to the model as they are, nothing is tokenised twice or cut.
+
+A document is `n` tokens without special tokens, numbered from 0. A window of `W` positions holds
+`W` tokens, BOS included, so it carries `w = W - 1` document tokens with BOS and `w = W` without.
+Without BOS nothing stands before the document's first token, and that token is never scored.
 """
 
 import hashlib
 import logging
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
@@ -14,26 +19,84 @@ from lm_eval.api.instance import Instance
 from lm_eval.config.task import TaskConfig
 
 from leval_tasks.lm_task import PlainTask
-from leval_tasks.metadata import PerplexitySettings, TextSettings, read_metadata
+from leval_tasks.metadata import Mode, PerplexitySettings, TextSettings, read_metadata
 from leval_tasks.metrics import OURS, aggregations, compose, directions, split, with_stderr
 from leval_tasks.model import LengthLimit, find_limit, find_tokenizer, running_model
 from leval_tasks.perplexity import documents
 from leval_tasks.perplexity.documents import TokenizedText
-from leval_tasks.perplexity.windows import (
-    METRICS,
-    Window,
-    document_pairs,
-    document_tokens,
-    make_windows,
-)
 from leval_tasks.token_logprobs import REQUEST, scored_requests
 from resonance_vllm.errors import SettingError, not_allowed
 
 logger = logging.getLogger(__name__)
+METRICS = ("token_perplexity", "paper_perplexity", "word_perplexity", "byte_perplexity",
+           "bits_per_byte")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One forward pass: document tokens `start..end-1`, of which `score_start..end-1` are scored.
+
+    `context_length` is the `W` that it was made for, `bos` whether BOS is put in front.
+    """
+
+    context_length: int
+    start: int
+    score_start: int
+    end: int
+    bos: bool
+
+    @property
+    def scored(self) -> int:
+        """Number of tokens scored."""
+        return self.end - self.score_start
+
+
+def make_windows(n: int, context_length: int, stride: int, mode: Mode, bos: bool) -> list[Window]:
+    """The windows of one document at one context length, in reading order.
+
+    Windows of `context_length` positions, at least 2, begin at 0, S, 2S, …; the first one scores
+    all its tokens, a later one those that the one before did not reach. Same as
+    `eval/perplexity.py` of YaRN and of Resonance RoPE for `stride <= w`.
+
+    Args:
+        n: tokens of the document.
+        context_length: `W`, BOS included.
+        stride: `S` tokens, 1 to `W - 1`, so that a token is before those that a window scores.
+        mode: `sliding`, or `truncate`: the first window alone.
+        bos: whether every window begins with BOS.
+    """
+    w, scored_up_to, start = context_length - bos, 0 if bos else 1, 0
+    windows: list[Window] = []
+    while scored_up_to < n:
+        end = min(start + w, n)
+        windows.append(Window(context_length, start, scored_up_to, end, bos))
+        start, scored_up_to = start + stride, end
+    return windows[:1] if mode == "truncate" else windows
+
+
+def document_pairs(
+    nll: Sequence[float], scored: Sequence[int], text: str
+) -> dict[str, list[float]]:
+    """The pairs of numerator and denominator that one document gives at one context length.
+
+    They are made of the nats and the number of scored tokens of each window, and of the text that
+    was scored. `paper_perplexity` is the sum of the windows' mean nats over the windows: each
+    counts once whatever it scores, as in the scripts of YaRN and Resonance RoPE. The others are
+    nats over tokens, words or UTF-8 bytes.
+    """
+    total, text_bytes = math.fsum(nll), len(text.encode())
+    window_means = math.fsum(x / n for x, n in zip(nll, scored, strict=True))
+    return {
+        "token_perplexity": [total, sum(scored)],
+        "paper_perplexity": [window_means, len(scored)],
+        "word_perplexity": [total, len(text.split())],
+        "byte_perplexity": [total, text_bytes],
+        "bits_per_byte": [total, text_bytes],
+    }
 
 
 class PerplexityTask(PlainTask):
-    """One corpus read window by window; settings come through lm-eval's `--metadata`.
+    """One corpus read window by window.
 
     Documents and tokenizer are read when requests are built.
     """
@@ -52,25 +115,17 @@ class PerplexityTask(PlainTask):
         self._given: Any = read_metadata(self.settings_type, self._metadata)
 
     def test_docs(self) -> list[dict[str, Any]]:
-        """What is logged of each document: its name and size, never its text."""
+        """What is logged of each document: name, size and digest of its tokens, never its text."""
         return [
             {
                 "document_id": name,
                 "cluster": name,
                 "source": self._config.metadata["data"]["source"],
                 "document_tokens": len(document.tokens),
+                "tokens_sha256": _digest(document.tokens),
             }
             for name, document in self._documents.items()
         ]
-
-    @property
-    def settings(self) -> Any:
-        """The settings of this run, complete."""
-        return self._reading[0]
-
-    @property
-    def _documents(self) -> dict[str, TokenizedText]:
-        return self._reading[1]
 
     @cached_property
     def _bos(self) -> list[int]:
@@ -78,20 +133,20 @@ class PerplexityTask(PlainTask):
         bos = find_tokenizer(self._metadata).bos_token_id
         return [] if bos is None else [bos]
 
-    def _complete(self) -> TextSettings:
-        limit = find_limit(self._metadata)
-        return complete_settings(self._given, limit, bos=bool(self._bos))
+    @cached_property
+    def settings(self) -> Any:
+        """The settings of this run, complete."""
+        return complete_settings(self._given, find_limit(self._metadata), bos=bool(self._bos))
 
     @cached_property
-    def _reading(self) -> tuple[Any, dict[str, TokenizedText]]:
-        encode = documents.encoder(find_tokenizer(self._metadata))
-        settings: Any = self._complete()
+    def _documents(self) -> dict[str, TokenizedText]:
+        encode, settings = documents.encoder(find_tokenizer(self._metadata)), self.settings
         if not self._bos:
             logger.warning(
                 "windows begin without BOS: the first token of each document is not scored"
             )
         corpus = str(self._metadata["corpus"])
-        full = document_tokens(settings.context_length[-1], bool(self._bos))
+        full = settings.context_length[-1] - len(self._bos)
         longest = getattr(settings, "max_tokens", full)  # of an effective context: one window
         if corpus == documents.PYDOCS:
             size = longest or full * (2 if settings.mode == "sliding" else 1)
@@ -100,7 +155,7 @@ class PerplexityTask(PlainTask):
             texts, data = documents.read_corpus(corpus, settings.data_dir)
             drawn = documents.draw(texts, encode, settings, full, longest)
         self._config.metadata.update(data=data, settings=settings.recorded(), documents=len(drawn))
-        return settings, {each.document_id: each for each in drawn}
+        return {each.document_id: each for each in drawn}
 
     def build_all_requests(self, **kwargs: Any) -> None:
         """As lm-eval, of plain text: no chat template, and never from its request cache."""
@@ -170,12 +225,7 @@ class PerplexityTask(PlainTask):
 def complete_settings(
     given: PerplexitySettings, limit: LengthLimit, *, bos: bool
 ) -> PerplexitySettings:
-    """The settings with the defaults that depend on the model filled in.
-
-    Args:
-        given: as the user wrote them.
-        limit: of the run's backend; the context length where none is given.
-        bos: whether windows begin with BOS.
+    """The settings with the context length, by default the backend's limit.
 
     Raises:
         SettingError: settings that do not fit each other.
@@ -186,7 +236,7 @@ def complete_settings(
     if given.mode == "sliding" and given.stride > most:  # tokens would never be scored
         allowed = f"1 to {most}, the tokens that a window of {lengths[0]} positions can score"
         raise SettingError(not_allowed("stride", given.stride, allowed))
-    full = document_tokens(lengths[-1], bos)
+    full = lengths[-1] - bos
     if given.max_tokens is not None and given.max_tokens < full:
         window = f"at least {full}, a window of the longest context"
         raise SettingError(not_allowed("max_tokens", given.max_tokens, window))
@@ -198,18 +248,18 @@ class WindowRequest(Instance):
     """One window for a model, which `leval_tasks.token_logprobs.scored_requests` answers.
 
     lm-eval logs `arguments` of a request: here a line that names the window and the digest of its
-    tokens, never the tokens.
-
-    Attributes:
-        window: the window.
-        token_parts: None (no cache key), ids of the context, ids of the scored tokens.
+    tokens, never the tokens. Those are the `token_parts` after None (no cache key): ids of the
+    context, ids of the scored tokens.
     """
 
     def __init__(self, window: Window, context: list[int], scored: list[int], **kwargs: Any):
-        digest = hashlib.sha256(repr((context, scored)).encode()).hexdigest()[:16]
         label = (
-            f"{kwargs['doc']['document_id']} @{window.context_length}: tokens "
-            f"{window.start}-{window.end}, scored from {window.score_start}, sha256 {digest}"
+            f"{kwargs['doc']['document_id']} @{window.context_length}: tokens {window.start}-"
+            f"{window.end}, scored from {window.score_start}, sha256 {_digest((context, scored))}"
         )
         super().__init__(request_type=REQUEST, arguments=(label,), **kwargs)
         self.window, self.token_parts = window, (None, context, scored)
+
+
+def _digest(tokens: Sequence[Any]) -> str:
+    return hashlib.sha256(repr(tokens).encode()).hexdigest()[:16]

@@ -21,11 +21,6 @@ class Encoding:
     resonance: bool
     scaling: Reading | None
 
-    def scaled(self, scaling: Reading | None) -> Name:
-        """Name of the encoding with another scaling."""
-        found = (self.resonance, scaling)
-        return next(e.name for e in ENCODINGS.values() if (e.resonance, e.scaling) == found)
-
 
 ENCODINGS: Mapping[str, Encoding] = {
     each.name: each
@@ -41,7 +36,7 @@ ENCODINGS: Mapping[str, Encoding] = {
 """Name -> encoding; the paper's four first, in its order."""
 
 PUBLISHED: tuple[Name, ...] = ("rope", "resonance", "yarn", "resonance_yarn")
-"""Those of the paper's Table 1, in its order."""
+"""Those of the paper's Table 1."""
 
 
 class Pair(NamedTuple):
@@ -51,36 +46,27 @@ class Pair(NamedTuple):
     tested: Name
 
 
-def parse_pair(text: str) -> Pair:
-    """`TRAINED:TESTED`, or one name for a model tested with its own encoding.
-
-    Raises:
-        SettingError: no such encoding.
-    """
-    names = [one_of("encoding", name.strip(), ENCODINGS) for name in text.split(":", 1)]
-    return Pair(ENCODINGS[names[0]].name, ENCODINGS[names[-1]].name)
+OF_CODE = {
+    "yarn": Pair("rope", "yarn_code"),
+    "resonance_yarn": Pair("resonance", "resonance_yarn_code"),
+}
+"""Row of Table 1 -> what the authors' code trains and tests for it, where they differ."""
 
 
 def parse_tests(texts: Iterable[str]) -> Mapping[str, list[str]]:
-    """Trained encoding -> those to test it under, of `TESTED` (all models) or `TRAINED:TESTED`.
-
-    Raises:
-        SettingError: no such encoding.
-    """
+    """Trained encoding -> those to test it under, of `TESTED` (all models) or `TRAINED:TESTED`."""
     tests: dict[str, list[str]] = {name: [] for name in ENCODINGS}
     for text in texts:
-        pair = parse_pair(text)
-        for trained in (pair.trained,) if ":" in text else tests:
-            tests[trained].append(pair.tested)
+        names = [one_of("encoding", name.strip(), ENCODINGS) for name in text.split(":", 1)]
+        for trained in names[:1] if ":" in text else tests:
+            tests[trained].append(names[-1])
     return tests
 
 
-def published_pairs(reading: Reading) -> dict[Name, Pair]:
+def published_pairs(reading: Reading) -> dict[str, Pair]:
     """Row of the paper's Table 1 -> what a reading of the protocol trains and tests for it."""
-    pairs = {name: Pair(name, name) for name in PUBLISHED}
-    for name in ("yarn", "resonance_yarn") if reading == "code" else ():
-        pairs[name] = Pair(ENCODINGS[name].scaled(None), ENCODINGS[name].scaled("code"))
-    return pairs
+    pairs: dict[str, Pair] = {name: Pair(name, name) for name in PUBLISHED}
+    return pairs | (OF_CODE if reading == "code" else {})
 
 
 def trained_by_default(reading: Reading) -> tuple[Name, ...]:
@@ -90,5 +76,6 @@ def trained_by_default(reading: Reading) -> tuple[Name, ...]:
 
 def tests_of(reading: Reading, trained: str) -> tuple[Name, ...]:
     """Encodings under which a reading tests a model that was trained with one."""
-    encoding = ENCODINGS[trained]
-    return (encoding.name, encoding.scaled("code")) if reading == "code" else (encoding.name,)
+    pairs = published_pairs(reading).values()
+    further = [pair.tested for pair in pairs if pair.trained == trained]
+    return tuple(dict.fromkeys([ENCODINGS[trained].name, *further]))

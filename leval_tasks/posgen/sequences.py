@@ -1,20 +1,22 @@
 """PosGen sequences: every token after the seed is a sum, modulo `m`, of earlier tokens.
 
 Sources: arXiv 2403.00071, Section 5 and Appendix C.1; where its formula for the semi-recursive
-sub-task is ambiguous, the reading that reproduces its Figure 2. The settings are described in
-`leval_tasks.metadata.PosGenSettings`.
+sub-task is ambiguous, the reading that reproduces its Figure 2. In a checkpoint the number n is the
+token with the id n.
 """
 
-from dataclasses import dataclass
 from itertools import combinations
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from leval_tasks.metadata import PosGenSettings
-from resonance_vllm.errors import SettingError
+from resonance_vllm.errors import SettingError, not_allowed
 
 Tokens = npt.NDArray[np.int64]
+SPECIAL_TOKENS = ("[UNK]", "[PAD]", "[CLS]", "[SEP]", "[EOS]")
+PREFIX = "[EOS]"  # starts every sequence
 
 
 def position_ranges(settings: PosGenSettings) -> dict[str, tuple[int, int]]:
@@ -27,8 +29,7 @@ def position_ranges(settings: PosGenSettings) -> dict[str, tuple[int, int]]:
     return {**past, "id_accuracy": (settings.seed_tokens, train)}
 
 
-@dataclass(frozen=True)
-class Splits:
+class Splits(NamedTuple):
     """Sequences `[n, length]` of the three splits."""
 
     train: Tokens
@@ -83,7 +84,7 @@ def random_seeds(n: int, width: int, modulus: int, seed: int) -> Tokens:
 def cycled_seeds(n: int, width: int, modulus: int) -> Tokens:
     """All strictly increasing tuples in lexicographic order, repeated until there are `n`."""
     if width > modulus:
-        raise SettingError(f"modulus: {modulus} is not allowed; allowed: at least {width}")
+        raise SettingError(not_allowed("modulus", modulus, f"at least {width}"))
     tuples = np.array(list(combinations(range(modulus), width)), dtype=np.int64)
     return tuples[np.arange(n) % len(tuples)]
 
@@ -93,9 +94,6 @@ def splits(settings: PosGenSettings) -> Splits:
 
     With `seed_policy: cycled` validation and test are the first sequences of the training set at
     full length, as in the authors' code.
-
-    Raises:
-        SettingError: the settings cannot be met.
     """
     s, width = settings, settings.seed_tokens
     n = s.train + s.validation + s.test
@@ -106,3 +104,48 @@ def splits(settings: PosGenSettings) -> Splits:
         everything = extend(random_seeds(n, width, s.modulus, s.seed), s)
         train, rest = everything[: s.train], everything[s.train :]
     return Splits(train[:, : s.train_length], rest[: s.validation], rest[s.validation :])
+
+
+def special_id(token: str, modulus: int) -> int:
+    """Id of a special token in a PosGen checkpoint: they follow the numbers 0..m-1."""
+    return modulus + SPECIAL_TOKENS.index(token)
+
+
+def vocabulary_size(modulus: int) -> int:
+    """Tokens of a PosGen checkpoint: the numbers and the special ones."""
+    return modulus + len(SPECIAL_TOKENS)
+
+
+def modulus_of(tokenizer: Any) -> int:
+    """How many numbers a tokenizer knows: those of which the text is the token with that id.
+
+    Raises:
+        SettingError: it does not know 0 and 1.
+    """
+    known, modulus = tokenizer.get_vocab(), 0
+    while known.get(str(modulus)) == modulus:
+        modulus += 1
+    if modulus < 2:
+        raise SettingError(
+            f"tokenizer: {getattr(tokenizer, 'name_or_path', tokenizer)!r} has no number "
+            "vocabulary; use a checkpoint of `leval-harness posgen train`"
+        )
+    return modulus
+
+
+def build_tokenizer(modulus: int) -> Any:
+    """The tokenizer that PosGen checkpoints carry: one token a number, then the special ones."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    words = [*map(str, range(modulus)), *SPECIAL_TOKENS]
+    inner = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="[UNK]"))
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    inner.post_processor = processors.TemplateProcessing(
+        single=f"{PREFIX} $A", special_tokens=[(PREFIX, special_id(PREFIX, modulus))]
+    )
+    names = {"unk": "[UNK]", "pad": "[PAD]", "cls": "[CLS]", "sep": "[SEP]"}
+    special = {f"{name}_token": token for name, token in names.items()}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=inner, **special, eos_token=PREFIX, bos_token=PREFIX
+    )

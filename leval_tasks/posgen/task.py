@@ -1,8 +1,7 @@
 """lm-eval tasks `posgen_*`: teacher-forced accuracy past the training length.
 
 The model reads each true sequence once, and its most likely token at every position is compared
-with the true next one. That needs a result for each position, which lm-eval's own request types do
-not give, so the tasks send `teacher_forced` requests, which the backend `hf-long` answers.
+with the true next one. The backend `hf-long` answers such requests, `teacher_forced`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,8 +16,7 @@ from leval_tasks.lm_task import PlainTask
 from leval_tasks.metadata import PosGenSettings, refuse_near_misses
 from leval_tasks.metrics import directions, stderr_of_mean, with_stderr
 from leval_tasks.model import find_limit, find_tokenizer, running_model
-from leval_tasks.posgen.sequences import position_ranges, splits
-from leval_tasks.posgen.vocabulary import modulus_of
+from leval_tasks.posgen.sequences import modulus_of, position_ranges, splits
 from resonance_vllm.errors import SettingError, not_allowed
 from resonance_vllm.files import read_object
 from resonance_vllm.settings import field_names, read
@@ -42,10 +40,7 @@ class TokenRequest(Instance):
 def accuracies(correct: list[bool], settings: PosGenSettings) -> dict[str, float]:
     """Metrics of one sequence: fractions by the names of `position_ranges`.
 
-    Args:
-        correct: whether each of the numbers 1..length-1 (or 0..length-1) was predicted; the last
-            item belongs to the last number.
-        settings: the data set.
+    `correct` says whether each of the numbers 1..length-1 (or 0..length-1) was predicted.
     """
     offset = settings.length - len(correct)
     return {
@@ -90,12 +85,7 @@ class PosGenTask(PlainTask):
         return str(doc["sequence"])
 
     def build_all_requests(self, **kwargs: Any) -> None:
-        """As lm-eval, after checking that the model reads these sequences whole.
-
-        Raises:
-            SettingError: the backend gives no result for each position.
-            ContextLengthError: the model does not read so long a sequence.
-        """
+        """As lm-eval, for a backend with a result for each position that reads sequences whole."""
         model = running_model()
         if model is not None and not hasattr(model, REQUEST):
             raise SettingError(

@@ -75,10 +75,9 @@ def known_error(totals: npt.ArrayLike, sizes: npt.ArrayLike) -> float:
 
 
 def clustered_stderr(items: Iterable[tuple[Hashable, float]]) -> float:
-    """Standard error of a mean score over questions that share documents.
+    """Standard error of a mean score of (document, score) pairs; NaN as in `known_error`.
 
-    `items` are (document, score) pairs; with one question a document it is the usual `s / sqrt(n)`.
-    NaN for fewer than two documents, and where all of them are equal.
+    With one question a document it is the usual `s / sqrt(n)`.
     """
     scores: dict[Hashable, list[float]] = {}
     for document, score in items:
@@ -88,14 +87,10 @@ def clustered_stderr(items: Iterable[tuple[Hashable, float]]) -> float:
 
 
 def ratios(sums: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """`ratio_of_sums` of many numbers.
-
-    Args:
-        sums: a row for each number and document, with the columns `num` and `den`.
-        keys: the columns that name a number.
+    """`ratio_of_sums` of many numbers: `num` and `den` of a row for each number and document.
 
     Returns:
-        a row for each number, `keys` as its index: `ratio`, `error` (NaN where no spread is seen),
+        a row for each number, its `keys` as index: `ratio`, `error` (NaN where no spread is seen),
         `df` and `clusters` (documents).
     """
     groups = sums.groupby(list(keys), sort=False, dropna=False)
@@ -116,9 +111,8 @@ def clopper_pearson(successes: npt.ArrayLike, n: npt.ArrayLike) -> tuple[Floats,
 def logit_interval(mean: npt.ArrayLike, half: npt.ArrayLike) -> tuple[Floats, Floats]:
     """`mean ± half` on the logit scale: within 0..1, and asymmetric where the mean is.
 
-    A mean near 0 or 1 of a few documents is skewed: at 85% of 7 documents whose questions are
-    correlated at 0.2 the symmetric interval covers 88%, this one 95%
-    (`reports/statistics/simulation.py`).
+    At 85% of 7 documents whose questions are correlated at 0.2 the symmetric interval covers 88%,
+    this one 95% (`reports/statistics/simulation.py`).
     """
     mean = np.asarray(mean, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -139,14 +133,10 @@ def _random_signs(documents: int) -> Floats:
 
 
 def sign_flip_p(differences: npt.ArrayLike) -> Floats:
-    """Two-sided p of the sign-flip test.
+    """Two-sided p `[...]` of the sign-flip test of `[..., G]` sums of method - baseline.
 
-    Args:
-        differences: `[..., G]`, for each document the sum of (method - baseline).
-
-    Returns:
-        `[...]`; below 20 documents the exact share of sign patterns whose sum is at least as far
-        from 0 as the observed one, else `(1 + hits)/(1 + 9,999)`, which is never 0.
+    Below 20 documents the exact share of sign patterns whose sum is at least as far from 0 as the
+    observed one, else `(1 + hits)/(1 + 9,999)`, which is never 0.
     """
     d = np.asarray(differences, dtype=np.float64)
     documents = d.shape[-1]
@@ -180,9 +170,7 @@ def smallest_p(documents: npt.ArrayLike, *, exact: npt.ArrayLike = False) -> Flo
 def holm(p: pd.Series, families: pd.Series | None = None) -> pd.Series:
     """Adjusted p values (Holm 1979), to compare with the level itself; NaN stays NaN.
 
-    Args:
-        p: of each test.
-        families: the family of each test; None for one of all.
+    `families` is the family of each test; None for one of all.
     """
     ordered = p.dropna().astype(float).sort_values(kind="stable")
     family = pd.Series(0, p.index)[ordered.index] if families is None else families[ordered.index]

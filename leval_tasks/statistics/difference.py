@@ -1,14 +1,13 @@
 """Does setup B read like setup A? Intervals of the difference of their losses, by position.
 
 `difference = loss of B - loss of A` for each token, nats; negative is better for B. The interval is
-that of effective context length: a plain t interval over blocks of 64 tokens of all texts, at 95%
-over all bins together. The bins begin where the losses stop being equal bit for bit, and double in
-width, so that a fault which begins at one position is not diluted by what follows.
+that of effective context length, at 95% over all bins together. The bins begin where the losses
+stop being equal bit for bit, and double in width, so that a fault which begins at one position is
+not diluted by what follows.
 
 A bin whose interval lies within the margin is *same*. Otherwise it is *worse* or *better* if its
-interval lies on one side of zero, and *not decided* if it holds zero. Texts are the same if all
-bins are; worse if any bin is; better if any is and none is worse. So the verdict can be read off
-the intervals. Error rates are in reports/diff.
+interval lies on one side of zero, and *not decided* if it holds zero. Error rates are in
+reports/diff.
 """
 
 import itertools
@@ -21,14 +20,13 @@ import numpy as np
 from leval_tasks.statistics.effective_context import Floats, block_sums, interval
 
 LEVEL = 0.05
-"""Level of the intervals, over all bins and lengths together."""
+"""Level of the intervals, over all bins together."""
 
 MARGIN = 0.01
 """Nats a token: a smaller difference is none."""
 
 FIRST_BIN = 256
 """Tokens of the first bin, or a quarter of what there is where that is less."""
-
 
 SAME, WORSE, BETTER, OPEN = "same", "worse", "better", "not decided"
 
@@ -70,10 +68,7 @@ def equal_up_to(a: Floats, b: Floats) -> int:
 
 
 def doubling_edges(start: int, end: int) -> list[int]:
-    """Positions that bound bins of 256, 512, … tokens.
-
-    A last bin of less than half of its width is joined to the one before.
-    """
+    """Bounds of bins of 256, 512, … tokens; a last one of less than half joins the one before."""
     width = min(FIRST_BIN, max(1, (end - start) // 4))
     edges = [start]
     while edges[-1] < end:
@@ -84,19 +79,13 @@ def doubling_edges(start: int, end: int) -> list[int]:
     return edges
 
 
-def difference_bins(
-    differences: Floats, start: int, margin: float = MARGIN, lengths: int = 1
-) -> tuple[Bin, ...]:
-    """The bins of texts of one length, from `start` on; none where all losses are equal.
+def difference_bins(differences: Floats, start: int, margin: float = MARGIN) -> tuple[Bin, ...]:
+    """The bins of texts, from `start` on; none where all losses are equal.
 
-    Args:
-        differences: `[G, T]`, loss of B minus loss of A.
-        start: position up to which all losses are equal, see `equal_up_to`.
-        margin: nats a token.
-        lengths: how many lengths of texts are compared; the level is divided by their number.
+    `differences` are loss of B minus loss of A, `[G, T]`; `start` is from `equal_up_to`.
     """
     edges = doubling_edges(start, differences.shape[1])
-    level = LEVEL / lengths / max(1, len(edges) - 1)
+    level = LEVEL / max(1, len(edges) - 1)
     found = []
     for begin, end in itertools.pairwise(edges):
         parts = [block_sums(text[begin:end]) for text in differences]
@@ -107,6 +96,6 @@ def difference_bins(
 
 
 def verdict_of(bins: Sequence[Bin]) -> str:
-    """Of all bins of a length: `same`, `worse`, `better` or `not decided`."""
+    """Of all bins of a length: worse if any is, else better, else not decided, else same."""
     found = {each.verdict for each in bins}
     return next((each for each in (WORSE, BETTER, OPEN) if each in found), SAME)

@@ -1,17 +1,13 @@
 """Effective context length: up to where a model reads a text as well as its yardstick does.
 
-Each token of a text has two losses: under the method, after the whole text before it, and under the
-yardstick. Their difference, loss under the method minus loss under the yardstick, is clipped to
-±1 nat a token; negative is better for the method. Sums over blocks of 64 tokens are what the
-functions here take.
+A difference is the loss of a token under the method, after the whole text before it, minus that
+under the yardstick, clipped to ±1 nat; negative is better for the method. The functions here take
+its sums over blocks of 64 tokens.
 
-The rule. Positions are cut into six equal bins. Each has its mean difference and a plain t interval
-over the blocks of all texts, at a level of 0.5% over all six (Bonferroni). A method shows no
-degradation up to the end of the last bin whose interval lies below the margin, and degradation by
-the end of the first bin whose interval lies above it; bins after that one do not count. So the
-answer can be read off the intervals. A level of 0.5% is what it takes for the answer to be wrong in
-at most 3% of samples at either end (5% with one text): the blocks are not quite independent, and
-their sums are skewed (docs/reference/effective-context.md).
+The rule. Positions are cut into six equal bins, each with its mean difference and a plain t
+interval over the blocks of all texts, at a level of 0.5% over all six (Bonferroni): so the answer,
+read off the intervals, is wrong in at most 3% of samples at either end (5% with one text), for the
+blocks are not quite independent, and their sums are skewed (docs/reference/effective-context.md).
 """
 
 import itertools
@@ -86,12 +82,8 @@ def block_sums(values: Floats) -> tuple[Floats, Floats]:
 def interval(sums: Floats, tokens: Floats, level: float = LEVEL) -> Interval:
     """Mean over some blocks and its two-sided t interval, blocks as units.
 
-    The standard error is that of a ratio of sums. One block alone has an interval without ends.
-
-    Args:
-        sums: difference of each block, nats, `[B]`.
-        tokens: in each block, `[B]`.
-        level: share of samples that the interval may miss.
+    `sums` are the differences of the blocks, nats, `[B]`, `tokens` what is in them. The standard
+    error is that of a ratio of sums. One block alone has an interval without ends.
     """
     n, mean = sums.size, float(sums.sum() / tokens.sum())
     if n < 2:
@@ -114,11 +106,7 @@ def bin_edges(start: int, longest: int) -> list[int]:
 def bins(middles: Floats, sums: Floats, tokens: Floats, edges: Sequence[int]) -> list[Bin]:
     """The mean difference in each bin, with intervals that hold nominally 99.5% together.
 
-    Args:
-        middles: position of the middle of each block of all texts, `[B]`.
-        sums: as in `interval`.
-        tokens: as in `interval`.
-        edges: from `bin_edges`.
+    `middles` are the positions of the blocks' middles, `[B]`; `edges` come from `bin_edges`.
     """
     found = []
     for start, end in itertools.pairwise(edges):
@@ -132,7 +120,8 @@ def bins(middles: Floats, sums: Floats, tokens: Floats, edges: Sequence[int]) ->
 def answer(found: Sequence[Bin], margin: float = MARGIN) -> tuple[int | None, int | None]:
     """The end of the last bin that shows no degradation, and that of the first that shows some.
 
-    Bins after the first that shows degradation do not count. None where there is no such bin.
+    A bin shows none where its interval lies below the margin, and some where it lies above it; bins
+    after the first such one do not count. None where there is no such bin.
     """
     above = next((at for at, each in enumerate(found) if each.low > margin), len(found))
     below = [each.end for each in found[:above] if each.high < margin]
@@ -143,13 +132,8 @@ def breaks_near(ends: Floats, sums: Floats, tokens: Floats, margin: float = MARG
     """Where the running sum of difference minus margin, over all texts, is lowest.
 
     A point estimate of where a method starts to lose, to be read only where degradation is shown.
-    None where the sum is never below zero: it loses from the first position on.
-
-    Args:
-        ends: position at which each block of all texts ends, `[B]`.
-        sums: as in `interval`.
-        tokens: as in `interval`.
-        margin: nats a token.
+    None where the sum is never below zero: it loses from the first position on. `ends` are the
+    positions at which the blocks of all texts end, `[B]`.
     """
     places, of_place = np.unique(ends, return_inverse=True)
     running = np.cumsum(np.bincount(of_place, sums - margin * tokens))

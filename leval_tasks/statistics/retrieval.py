@@ -1,7 +1,4 @@
-"""How far a model retrieves: a length with an interval, from questions at growing lengths.
-
-The largest length up to which every score is at least a threshold. It is a fact about the model:
-fewer questions widen what is known of it and never lengthen it.
+"""How far a model retrieves: the largest length up to which every score is at least a threshold.
 
 Its ends by one-sided tests. Low: lengths are shown in order, up to the first that is not; only the
 first one that truly is not can be shown wrongly, so that no correction is due. High: the hypothesis
@@ -14,7 +11,7 @@ are equally hard, so that the binomial tails of the sum are safe.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from scipy import stats
 
@@ -25,14 +22,11 @@ THRESHOLD = 0.856
 """Of RULER (Hsieh et al. 2024): the score of Llama-2-7B at 4,096 tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class RetrievalLength:
+class RetrievalLength(NamedTuple):
     """A length with an interval, of the lengths that were asked.
 
-    Attributes:
-        low: the largest length that is shown; None where nothing is, beyond the shortest asked.
-        high: the largest length that is not refused.
-        refused: the shortest length that is refused, the one after `high`; None where none is.
+    `low` is the largest length that is shown, None where nothing is, beyond the shortest asked;
+    `high` the largest that is not refused, and `refused` the one after it.
     """
 
     low: int | None
@@ -40,8 +34,7 @@ class RetrievalLength:
     refused: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Retrieved:
+class Retrieved(NamedTuple):
     """Questions at one length: the sum of their scores, each from 0 to 1, and their number."""
 
     length: int

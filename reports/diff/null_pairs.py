@@ -31,16 +31,15 @@ def rows(model, folder):
     for number, dtype in itertools.product(range(SETS), ("float32", "bfloat16")):
         texts, base = folder / f"texts-{number}.txt", folder / f"{dtype}-{number}.npz"
         texts.write_text(text[number * size : (number + 1) * size])
-        options = {"texts": str(texts), "lengths": (128,), "isolated": False}
+        options = {"texts": str(texts), "length": 128, "isolated": False}
         save_reference(f"hf:{model},dtype={dtype},threads=1", base, **options)
         for change in CHANGES:
             arguments = change if "threads" in change else f"threads=1,{change}"
             result = diff(str(base), f"hf:{model},dtype={dtype},{arguments}", **options)
-            (length,) = result.lengths
-            ends = [abs(end) for each in length.bins for end in (each.low, each.high)]
-            numbers = (length.loss_b - length.loss_a, max(ends, default=0.0), length.apart)
+            ends = [abs(end) for each in result.bins for end in (each.low, each.high)]
+            numbers = (result.loss_b - result.loss_a, max(ends, default=0.0), result.apart)
             yield (
-                dtype, change, number, result.verdict, length.identical,
+                dtype, change, number, result.verdict, result.identical,
                 *(f"{each:.6f}" for each in numbers),
             )  # fmt: skip
 

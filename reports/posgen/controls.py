@@ -84,7 +84,7 @@ def rotations(recipe, encoding="yarn_code"):
 
     The wavelengths of L and more are those of the encoding.
     """
-    from leval_harness.training.posgen_settings import rope_parameters
+    from leval_harness.training.settings import rope_parameters
     from resonance_vllm.core.frequencies import formula
     from resonance_vllm.core.method import plain_frequencies
     from resonance_vllm.core.spec import RopeSpec
@@ -124,13 +124,13 @@ def train_with(table, recipe):
 
 def train(arguments):
     """Train models with a control; each stands where a model trained with RoPE would."""
-    from leval_harness.training.posgen_settings import PosGenRun, preset
     from leval_harness.training.posgen_train import train_all
+    from leval_harness.training.settings import PosGenRun, Recipe, preset
 
-    recipe = preset("small")
+    recipe = preset(Recipe, "small")
     train_with(arguments.table, recipe)
     runs = [PosGenRun(arguments.subtask, "rope", seed) for seed in arguments.seed]
-    for done in train_all(recipe, runs, arguments.runs, device="cpu"):
+    for done in train_all(recipe, runs, arguments.runs):
         print(f"seed {done['seed']}: {100 * done['test']['ood_accuracy']:.2f} % past L")
 
 
@@ -147,8 +147,12 @@ def test(arguments):
     import torch
     from tqdm import tqdm
 
-    from leval_harness.training.posgen_evaluate import evaluate, finished_runs, read_recipe
-    from leval_harness.training.posgen_models import load_model
+    from leval_harness.training.posgen_models import (
+        evaluate,
+        finished_runs,
+        load_model,
+        read_recipe,
+    )
     from resonance_vllm.hf import apply_rope
 
     torch.set_num_threads(1)

@@ -67,7 +67,7 @@ def keep(name: str, fields: Sequence[str], rows: Iterable[dict[str, str]]) -> No
 
 def collect(setting: str, folder: Path) -> None:
     """Keep the rows of a folder."""
-    from leval_harness.training.posgen_evaluate import read_recipe
+    from leval_harness.training.posgen_models import read_recipe
 
     recipe, found = read_recipe(folder), read_experiment(folder)
     data, shape = recipe.settings("recursive"), recipe.architecture

@@ -1,13 +1,14 @@
 """How answers ended, against the tokens that a plain greedy loop gives."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
-from lm_eval.api.instance import Instance
-from lm_eval.models.huggingface import HFLM
+from tiny_backends import asked, build
 
 from leval_harness.backends.answer_limits import AnswerEnds, record_answer_ends
+from leval_harness.backends.hf import HF
 from leval_harness.backends.hf_long import HFLong
 from leval_harness.sweep.evaluation import mark_answer_ends
 
@@ -24,26 +25,16 @@ def greedy(model, tokenizer, prompt):
     return new
 
 
-@pytest.mark.parametrize("backend", [HFLM, HFLong])
+@pytest.mark.parametrize("backend", [HF, HFLong])
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_an_answer_reached_the_limit_where_nothing_else_ended_it(
-    make_model, tokenizer, backend, kind
-):
-    model = make_model(kind)
+def test_an_answer_reached_the_limit_where_nothing_else_ended_it(tokenizer, backend, kind):
+    model = build(kind)
     texts = {prompt: greedy(model, tokenizer, prompt) for prompt in PROMPTS}
     stop = tokenizer.decode(texts[PROMPTS[0]][2])
     lm = backend(model, tokenizer=tokenizer, device="cpu", batch_size=5)
     ends = record_answer_ends(lm)
-    given = {"until": [stop], "max_gen_toks": LIMIT, "do_sample": False}
-    asked = [
-        Instance("generate_until", {}, (prompt, dict(given)), 0, ("task", at, 1))
-        for at, prompt in enumerate(PROMPTS)
-    ]
-    answers = lm.generate_until(asked, disable_tqdm=True)
-    rows = [
-        {"arguments": [each.args], "resps": [[answer]]}
-        for each, answer in zip(asked, answers, strict=True)
-    ]
+    answers = lm.generate_until(asked(PROMPTS, until=[stop], max_gen_toks=LIMIT), disable_tqdm=True)
+    rows = list(map(row, PROMPTS, answers))
     mark_answer_ends(ends.of, {"task": rows})
     expected = [float(2 not in new and stop not in tokenizer.decode(new)) for new in texts.values()]
     assert [row["reached_limit"] for row in rows] == expected
@@ -52,24 +43,23 @@ def test_an_answer_reached_the_limit_where_nothing_else_ended_it(
     assert not ends.pending
 
 
-class VLLM(SimpleNamespace):
-    """Stands for lm-eval's backend, which cannot be imported without vLLM."""
-
-    __module__ = "lm_eval.models.vllm_causallms"
-
-
+@pytest.mark.vllm
 def test_the_engine_of_vllm_says_why_an_answer_ended():
-    outputs = [
-        SimpleNamespace(outputs=[SimpleNamespace(finish_reason=reason)])
-        for reason in ("length", "stop", "length")
-    ]
-    lm = VLLM(_model_generate=lambda **given: outputs, cache_hook=None)
+    from leval_harness.backends.vllm_long import RopeVLLM
+
+    reasons = [SimpleNamespace(finish_reason=reason) for reason in ("length", "stop", "length")]
+    outputs = [SimpleNamespace(outputs=[each]) for each in reasons]
+    tell = partial(RopeVLLM.ends_of_batch, None)
+    lm = SimpleNamespace(
+        _model_generate=lambda **given: outputs, cache_hook=None, ends_of_batch=tell
+    )
     ends = record_answer_ends(lm)
     lm._model_generate(requests=[], generate=False)
     assert not ends.pending, "texts that are scored have no end"
     for _ in range(2):  # what lm-eval made no texts of is not the next batch's
         lm._model_generate(requests=[], generate=True)
     assert list(ends.pending) == [True, False, True]
+    assert record_answer_ends(SimpleNamespace()) is None, "a class that cannot tell is left alone"
 
 
 def row(prompt, *answers, **more):
@@ -94,12 +84,3 @@ def test_a_question_has_the_share_of_its_answers_that_reached_the_limit():
     rows = [row("Q", "A", "B"), row("Q", "A", "C"), row("P", "A")]
     mark_answer_ends(ends.of, {"gsm8k": rows})
     assert [each.get("reached_limit") for each in rows] == [0.75, None, None], "all or none"
-
-
-def test_other_backends_are_left_alone():
-    lm = SimpleNamespace(cache_hook=None)
-    assert record_answer_ends(lm) is None
-    assert lm.cache_hook is None
-    lm = HFLM.__new__(HFLM)
-    lm.backend = "seq2seq"
-    assert record_answer_ends(lm) is None

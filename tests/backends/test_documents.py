@@ -13,11 +13,10 @@ TEXTS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), min_size=
 def read(texts, most):
     """Tokens read and texts asked."""
     path, tokens, asked = [], 0, []
-    for batch in batches(texts, most):
-        shared = batch.prefix
+    for shared, rows in batches(texts, most):
         kept = common_prefix(path, shared)
         tokens, path = tokens + len(shared) - kept, shared
-        for row in batch.rows:
+        for row in rows:
             assert texts[row][: len(shared)] == shared
             assert len(shared) <= most[row]
             tokens += len(texts[row]) - len(shared)
@@ -42,8 +41,7 @@ def test_every_text_is_asked_once_after_its_own_prefix(texts, reserve):
 @given(TEXTS)
 def test_a_prefix_grows_by_several_tokens_where_one_is_not_read_as_several_are(texts):
     kept = [[]]  # the places to which a path that cannot be cut goes back
-    for batch in batches(texts, [len(text) for text in texts], 2):
-        shared = batch.prefix
+    for shared, _ in batches(texts, [len(text) for text in texts], 2):
         while kept[-1] != shared[: len(kept[-1])]:
             kept.pop()
         assert len(shared) - len(kept[-1]) != 1
@@ -53,7 +51,7 @@ def test_a_prefix_grows_by_several_tokens_where_one_is_not_read_as_several_are(t
 def test_questions_of_a_document_form_one_batch_though_they_begin_alike():
     document = list(range(1000, 2000))
     texts = [[*document, 7, 8, n] for n in range(4)] + [[*document, 9, n] for n in range(4)]
-    assert [len(batch.rows) for batch in batches(texts, [1000] * 8)] == [8]
+    assert [len(rows) for _, rows in batches(texts, [1000] * 8)] == [8]
 
 
 def test_deeply_nested_texts_need_no_recursion():

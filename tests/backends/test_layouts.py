@@ -9,15 +9,14 @@ from typing import Any
 
 import families_models
 import pytest
-import torch
 from families_models import model_of
 from families_record import folders
-from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
+from tiny_backends import SIZES, VOCAB, asked, build, words
 
 from leval_harness.backends.hf_long import HFLong
 
-VOCAB, WINDOW = 120, 16
+WINDOW = 16
 MAMBA = {
     "mamba_d_ssm": 96, "mamba_n_heads": 8, "mamba_d_head": 12, "mamba_d_state": 8,
     "mamba_n_groups": 1, "mamba_expand": 2, "mamba_d_conv": 4, "mamba_chunk_size": 16,
@@ -57,49 +56,31 @@ NOT_RUN = {
     "step35": "generates no text",
     "t5gemma_2b": "has an encoder",
 }
-SIZES = {
-    "vocab_size": VOCAB, "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12,
-    "max_position_embeddings": 256, "initializer_range": 0.3, "bos_token_id": 1,
-    "eos_token_id": 2, "pad_token_id": 3,
-}  # fmt: skip
-
+OF_TOKENS = ("vocab_size", "bos_token_id", "eos_token_id", "pad_token_id")
 RNG = random.Random(0)
 
 
-def words(n):
-    return " ".join(f"w{RNG.randrange(100)}" for _ in range(n))
-
-
 # A frame, two documents longer than the windows, questions of unequal length about each, one long.
-FRAME = words(3)
+FRAME = words(RNG, 3)
 PROMPTS = [
-    f"{FRAME} {document} {words(n)}"
-    for document in (words(40), words(55))
+    f"{FRAME} {document} {words(RNG, n)}"
+    for document in (words(RNG, 40), words(RNG, 55))
     for n in (3, 9, 5, 1, 5, 40)
 ]
-PROMPTS += [words(20), "w7"]
+PROMPTS += [words(RNG, 20), "w7"]
 
 
 def of_layout(name):
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    own = {**LAYOUTS, **UNSHARED}[name]
-    known = AutoConfig.for_model(name)
-    sizes = {key: value for key, value in SIZES.items() if hasattr(known, key)}
-    torch.manual_seed(0)
-    config = AutoConfig.for_model(name, **sizes | own)
-    return AutoModelForCausalLM.from_config(config).float().eval()
+    return build(name, initializer_range=0.3, **{**LAYOUTS, **UNSHARED}[name])
 
 
 def of_family(folder):
     """A model with a short vocabulary and short windows."""
     config = families_models.config_of(folder)
     for each in (config, config.get_text_config(decoder=True)):
-        for key, value in SIZES.items():
-            if key not in ("vocab_size", "initializer_range") and not key.endswith("_token_id"):
-                continue
-            setattr(each, key, value)
+        each.initializer_range = 0.3
+        for key in OF_TOKENS:
+            setattr(each, key, SIZES[key])
         if getattr(each, "vocab_size_per_layer_input", None):
             each.vocab_size_per_layer_input = VOCAB
         for key in ("sliding_window", "attention_chunk_size"):
@@ -113,19 +94,13 @@ def of_family(folder):
     return model
 
 
-def asked():
-    given = {"until": ["w5"], "max_gen_toks": 8, "do_sample": False}
-    return [
-        Instance("generate_until", {}, (prompt, dict(given)), 0, ("task", index, 1))
-        for index, prompt in enumerate(PROMPTS)
-    ]
-
-
 def compare(model, tokenizer, **options):
     """`hf-long` against `hf`; the tokens read for answers over the unique ones."""
     theirs = HFLM(model, tokenizer=tokenizer, device="cpu", logits_cache=False)
     ours = HFLong(model, tokenizer=tokenizer, device="cpu", prefill_chunk=24, **options)
-    assert ours.generate_until(asked(), True) == theirs.generate_until(asked(), True)
+    assert ours.generate_until(asked(PROMPTS, max_gen_toks=8), True) == theirs.generate_until(
+        asked(PROMPTS, max_gen_toks=8), True
+    )
     read = ours.telemetry()["tokens_prefilled"]
     ids = [tokenizer(prompt)["input_ids"] for prompt in PROMPTS]
     unique = len({tuple(row[:n]) for row in ids for n in range(1, len(row) + 1)})
@@ -159,8 +134,7 @@ def test_layouts_are_read_once_and_answer_as_hf(tokenizer, name):
     ],
 )
 def test_families_are_read_once_and_answer_as_hf(tokenizer, folder):
-    model = of_family(folder)
-    check_shared(model, tokenizer)
+    check_shared(of_family(folder), tokenizer)
 
 
 @pytest.mark.parametrize("name", UNSHARED)

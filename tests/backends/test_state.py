@@ -4,11 +4,11 @@ import random
 
 import pytest
 import torch
-from lm_eval.api.instance import Instance
+from tiny_backends import asked, build
 
+from leval_harness.backends import CannotExchange
 from leval_harness.backends.hf import HF
 from leval_harness.backends.hf_long import HFLong
-from leval_harness.backends.registry import CannotExchange
 from resonance_vllm import hf
 
 TRAINED = 64
@@ -47,28 +47,22 @@ TEXTS += [DOCUMENT + tokens(n) for n in (9, 30, 80, 5)]
 SCORED = 8
 
 
-def model_of(make_model, method, layout):
+def model_of(method, layout):
     hf.register()
-    rope = METHODS[method]
     # transformers takes the config's length for the trained one where the base follows the length
     positions = TRAINED if "dynamic" in method else 4 * TRAINED
-    return make_model(layout, rope_parameters=dict(rope), max_position_embeddings=positions,
-                      **LAYOUTS[layout])  # fmt: skip
+    rope = dict(METHODS[method])
+    return build(layout, rope_parameters=rope, max_position_embeddings=positions, **LAYOUTS[layout])
 
 
 def scores(lm, texts):
-    asked = [(("", str(len(text))), text[:-SCORED], text[-SCORED:]) for text in texts]
-    return [float(total) for total, _ in lm._loglikelihood_tokens(asked, disable_tqdm=True)]
+    rows = [(("", str(len(text))), text[:-SCORED], text[-SCORED:]) for text in texts]
+    return [float(total) for total, _ in lm._loglikelihood_tokens(rows, disable_tqdm=True)]
 
 
 def answers(lm, texts):
-    given = {"until": ["w999"], "max_gen_toks": 6, "do_sample": False}
     prompts = [" ".join(f"w{token - 4}" for token in text) for text in texts]
-    asked = [
-        Instance("generate_until", {}, (prompt, dict(given)), 0, ("t", at, 1))
-        for at, prompt in enumerate(prompts)
-    ]
-    return lm.generate_until(asked, disable_tqdm=True)
+    return lm.generate_until(asked(prompts, until=["w999"], max_gen_toks=6), disable_tqdm=True)
 
 
 class Broken:
@@ -83,11 +77,11 @@ CASES += [("self_extend", "mistral"), ("resonance_yarn", "lfm2")]
 
 @pytest.mark.parametrize("backend", [HF, HFLong])
 @pytest.mark.parametrize(("method", "layout"), CASES)
-def test_an_answer_depends_on_its_request_alone(make_model, tokenizer, method, layout, backend):
+def test_an_answer_depends_on_its_request_alone(tokenizer, method, layout, backend):
     """Each alone on a fresh `hf`, against all in any order on one model."""
 
     def fresh(kind, **options):
-        model = model_of(make_model, method, layout)
+        model = model_of(method, layout)
         return kind(model, tokenizer=tokenizer, device="cpu", max_length=256, **options)
 
     expected = [scores(fresh(HF), [text])[0] for text in TEXTS]
@@ -110,9 +104,9 @@ def test_an_answer_depends_on_its_request_alone(make_model, tokenizer, method, l
 
 
 @pytest.mark.parametrize("backend", [HF, HFLong])
-def test_equal_texts_that_are_cut_elsewhere_are_two_requests(make_model, tokenizer, backend):
+def test_equal_texts_that_are_cut_elsewhere_are_two_requests(tokenizer, backend):
     """lm-eval's cache of logits takes them for one."""
-    lm = backend(make_model("llama"), tokenizer=tokenizer, device="cpu")
+    lm = backend(build("llama"), tokenizer=tokenizer, device="cpu")
     text = TEXTS[3]
     cuts = [(("", str(at)), text[:at], text[at:]) for at in (5, 12, 20)]
     alone = [lm._loglikelihood_tokens([each], disable_tqdm=True)[0] for each in cuts]
@@ -122,11 +116,11 @@ def test_equal_texts_that_are_cut_elsewhere_are_two_requests(make_model, tokeniz
 
 
 @pytest.mark.parametrize("backend", [HF, HFLong])
-def test_settings_are_exchanged_without_a_trace(make_model, tokenizer, backend):
+def test_settings_are_exchanged_without_a_trace(tokenizer, backend):
     """Each method in turn on one model, among others and errors, against a model of its own."""
 
     def loaded():
-        model = make_model("llama", max_position_embeddings=TRAINED)
+        model = build("llama", max_position_embeddings=TRAINED)
         return backend(model, tokenizer=tokenizer, device="cpu", max_length=256)
 
     one, methods = loaded(), [*METHODS, None, "yarn", None]

@@ -66,10 +66,9 @@ model nope                                              # 'nope' is not
 posgen train                                            # --out
 posgen train --jobs 0 --out new                         # --jobs
 posgen train --out new --preset papr                    # did you mean 'paper'
-posgen train --encoding jarn --out new                  # did you mean 'yarn'
+posgen train --encoding jarn --out new                  # 'jarn' is not one of
 posgen train --modulus 0 --out new                      # modulus
 posgen train --modulus 7 --out new                      # give only 2401
-posgen train --dropout 0.1 --out new                    # is not allowed with llama; use t5
 posgen evaluate model --encoding nope                   # encoding: 'nope' is not allowed
 finetune model                                          # --out
 finetune model --out new --data text.txt --preset cpuu  # did you mean 'cpu'

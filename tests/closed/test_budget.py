@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leval_tasks import data
-from leval_tasks.closed import fitting
+from leval_tasks.closed import prompts as fitting
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.closed.prompts import Prompt, PromptWriter
 from leval_tasks.errors import ContextLengthError
-from leval_tasks.posgen.vocabulary import build_tokenizer
+from leval_tasks.posgen.sequences import build_tokenizer
 
 TOEFL = TASKS["leval_closed_toefl"]
 DOCUMENTS = [row.document for row in data.load(data.Source("sample", ""), TOEFL).records]
@@ -48,14 +48,14 @@ pieces = st.tuples(
 )
 def test_prompts_never_exceed_the_room_and_waste_little(parts, room, side):
     text = "".join(document[at : at + size] + end for document, at, size, end in parts)
-    prompts = asked("Who?", "What did Ann say? " * 3, "日本語" * 5)
+    asking = asked("Who?", "What did Ann say? " * 3, "日本語" * 5)
     document = fitting.TokenizedDocument(text, tokenizer())
     try:
-        cut, lengths = fitting.fit(document, prompts, room, side)
+        cut, lengths = fitting.fit(document, asking, room, side)
     except ContextLengthError:
-        assert max(tokens_of(each.before + each.after) for each in prompts) >= room - 2
+        assert max(tokens_of(each.before + each.after) for each in asking) >= room - 2
         return
-    assert lengths == [tokens_of(each.text("".join(cut.pieces))) for each in prompts]
+    assert lengths == [tokens_of(each.argument("".join(cut.pieces))) for each in asking]
     assert max(lengths) <= room
     assert cut.truncated == ("".join(cut.pieces) != text)
     if cut.truncated:

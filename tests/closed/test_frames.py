@@ -48,7 +48,7 @@ def sent(task: LEvalClosedTask, template: Any = None) -> list[Any]:
 @pytest.mark.parametrize("name", TASKS)
 def test_prompts_are_the_scripts_own(name: str) -> None:
     said = json.dumps(sent(made(name, "llama2")), ensure_ascii=False)
-    expected = OFFICIAL[Path(TASKS[name].file.name).stem]
+    expected = OFFICIAL[Path(TASKS[name].file).stem]
     assert hashlib.sha256(said.encode()).hexdigest() == expected
 
 

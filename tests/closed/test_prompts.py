@@ -1,4 +1,4 @@
-"""The official frames, character by character, and the model's own chat template."""
+"""Prompts through a model's own chat template; test_frames has those of text."""
 
 import json
 from typing import Any
@@ -11,56 +11,7 @@ from leval_tasks.closed.catalog import task_named
 from resonance_vllm.errors import SettingError
 
 CHOICE_END = ".  Please directly give the answer without any additional output or explanation "
-
-
-def plain(name: str, question: str) -> list[prompts.Prompt]:
-    return prompts.PromptWriter("llama2").prompts(task_named(name), question)
-
-
-@pytest.mark.parametrize("name", ["coursera", "quality", "toefl", "sfiction"])
-def test_llama_2_frame_with_answer(name):
-    system = task_named(name).system_prompt
-    assert plain(name, "Q?")[0].text("DOC") == (
-        f"[INST]<<SYS>>\n{system}\n<</SYS>>\n\nDocument is as follows. DOC \nQuestion: Q?"
-        f"{CHOICE_END}[/INST]\nAnswer:"
-    )
-
-
-@pytest.mark.parametrize("name", ["gsm", "codeu"])
-def test_llama_2_frame_left_open_for_reasoning(name):
-    system = task_named(name).system_prompt
-    (prompt,) = plain(name, "Q\nLet's think step by step\n")
-    text = prompt.text("DOC")
-    assert text == (f"[INST]<<SYS>>\n{system}\n<</SYS>>\n\nDOC\n\nQ\nLet's think step by step\n")
-
-
-def test_llama_2_frame_of_topic_retrieval():
-    task = task_named("topic_retrieval")
-    assert plain("topic_retrieval", "Which?")[0].text("DOC {x}") == (
-        f"[INST]<<SYS>>\n{task.system_prompt}\n<</SYS>>\n\nDOC {{x}}\n\nWhich?[/INST]"
-    )
-
-
-def test_blanks_at_the_end_of_system_prompts():
-    blank = dict.fromkeys(["coursera", "gsm", "quality", "toefl", "topic_retrieval"], True)
-    official = blank | dict.fromkeys(["codeu", "sfiction"], False)
-    assert {key: task_named(key).system_prompt.endswith(" ") for key in official} == official
-
-
-def second(question: str) -> prompts.Prompt:
-    return plain("sfiction", question)[1]
-
-
-def test_fact_question_has_no_document():
-    question = (
-        "X, True or False? Answer this question based on the world described in the document."
-    )
-    assert second(question).text("DOC") == (
-        "X, True or False? Answer this question based on the real-world knowledge and facts up "
-        "until your last trainingPlease directly answer without any additional output or "
-        "explanation. \nAnswer:"
-    )
-    assert second("no sentence").text("DOC").startswith("no sentencePlease")
+SYSTEM = task_named("toefl").system_prompt
 
 
 class Tokenizer:
@@ -88,74 +39,70 @@ def chat(tokenizer: Tokenizer, answer_prefix: str = "assistant") -> prompts.Prom
 
 def test_chat_template_with_system_role():
     made = chat(Tokenizer()).prompts(task_named("toefl"), "Q?")[0]
-    system = task_named("toefl").system_prompt
-    assert made.text("DOC") == (
-        f"<system>{system.strip()}</system><user>Document is as follows. DOC "
+    assert made.argument("DOC") == (
+        f"<system>{SYSTEM.strip()}</system><user>Document is as follows. DOC "
         f"\nQuestion: Q?{CHOICE_END.rstrip()}</user><assistant>Answer:"
     )
-    assert (made.system_role, made.answer_prefix, made.messages) == ("system", "assistant", ())
 
 
 @pytest.mark.parametrize("system", ["error", "dropped"])
 def test_template_without_system_role_gets_it_in_the_user_message(system):
     made = chat(Tokenizer(system)).prompts(task_named("toefl"), "Q?")[0]
-    assert made.text("DOC").startswith(
-        f"<user>{task_named('toefl').system_prompt}\n\nDocument is as follows."
-    )
-    assert made.system_role == "user"
+    assert made.argument("DOC").startswith(f"<user>{SYSTEM}\n\nDocument is as follows.")
 
 
 def test_reasoning_templates_are_not_interrupted():
     made = chat(Tokenizer(thinks=True)).prompts(task_named("toefl"), "Q?")[0]
-    assert made.text("D").endswith("\nAnswer:</user><assistant><think>\n")
-    assert made.answer_prefix == "user"
+    assert made.argument("D").endswith("\nAnswer:</user><assistant><think>\n")
 
 
 def test_lead_in_is_a_setting_and_gsm_has_none():
     made = chat(Tokenizer(), "user").prompts(task_named("toefl"), "Q?")[0]
-    assert made.text("D").endswith("\nAnswer:</user><assistant>")
+    assert made.argument("D").endswith("\nAnswer:</user><assistant>")
     gsm = chat(Tokenizer()).prompts(task_named("gsm"), "Q?")[0]
-    assert gsm.text("DOC").endswith("<user>DOC\n\nQ?</user><assistant>")
-    assert gsm.answer_prefix == "none"
+    assert gsm.argument("DOC").endswith("<user>DOC\n\nQ?</user><assistant>")
 
 
 def test_chat_servers_get_messages():
     tokenizer = Tokenizer()
-    server = prompts.PromptWriter(prompts.CHAT_TEMPLATE, tokenizer, lambda m: (json.dumps(m),))
-    made = server.prompts(task_named("toefl"), "Q?")[0]
-    messages = made.fill("DOC")
-    assert [m["role"] for m in messages] == ["system", "user"]
-    assert messages[1]["content"] == (
+
+    def server(messages: Any) -> tuple[str]:
+        return (json.dumps(messages),)
+
+    writer = prompts.PromptWriter(prompts.CHAT_TEMPLATE, tokenizer, server)
+    made, fact = (
+        [json.loads(each.argument(document, server)[0]), each.argument(document)]
+        for each, document in zip(
+            writer.prompts(task_named("sfiction"), "Q?"), ("DOC", ""), strict=True
+        )
+    )
+    assert [m["role"] for m in made[0]] == ["system", "user"]
+    assert made[0][1]["content"] == (
         f"Document is as follows. DOC \nQuestion: Q?{CHOICE_END}\nAnswer:"
     )
-    assert made.text("DOC") == tokenizer.apply_chat_template(messages)
-    _, fact = server.prompts(task_named("sfiction"), "Q?")
-    assert [m["role"] for m in fact.fill("DOC")] == ["user"]
-    assert "DOC" not in fact.text("DOC")
+    assert [m["role"] for m in fact[0]] == ["user"]
+    for messages, counted in (made, fact):
+        assert counted == tokenizer.apply_chat_template(messages)
 
 
 def test_names_are_found_or_suggested():
-    assert task_named("toefl") is task_named("leval_closed_toefl")
-    with pytest.raises(
-        SettingError,
-        match=r"task: 'leval_closed_qualty' is not allowed; .*did you mean 'leval_closed_quality'",
-    ):
-        task_named("leval_closed_qualty")
-    with pytest.raises(SettingError, match="did you mean 'sfiction'"):
-        task_named("sfictoin")
+    assert task_named("toefl") is task_named("leval_closed_toefl") is task_named("leval_toefl")
+    for wrong, meant in (("leval_closed_qualty", "leval_closed_quality"), ("sfictoin", "sfiction")):
+        with pytest.raises(SettingError, match=f"task: '{wrong}' is not .*did you mean '{meant}'"):
+            task_named(wrong)
 
 
-def chance(name: str, *golds: str) -> float | None:
-    return task_named(name).rule.chance(golds)
-
-
-def test_chance_levels():
-    assert chance("toefl", "A") == chance("quality") == 0.25
-    assert chance("gsm", "18") == chance("codeu", "3") == 0.0
-    assert chance("sfiction") == 0.5
-    assert chance("topic_retrieval", "a topic") is None
-    # one right letter: 1 of 15 sets is right, none is a part; two: two parts earn a quarter
-    assert chance("coursera", "A") == pytest.approx(1 / 15)
-    assert chance("coursera", "AB") == pytest.approx(1.5 / 15)
-    assert chance("coursera", "A", "AB") == pytest.approx(1.25 / 15)
-    assert chance("coursera") is None
+@pytest.mark.parametrize(
+    ("name", "golds", "chance"),
+    [
+        ("toefl", ["A"], 0.25),
+        ("gsm", ["18"], 0.0),
+        ("sfiction", [], 0.5),
+        ("topic_retrieval", ["a topic"], None),
+        # one right letter: 1 of 15 sets is right, none is a part; two: two parts earn a quarter
+        ("coursera", ["A", "AB"], 1.25 / 15),
+        ("coursera", [], None),
+    ],
+)
+def test_chance_levels(name, golds, chance):
+    assert task_named(name).rule.chance(golds) == (chance and pytest.approx(chance))

@@ -1,14 +1,9 @@
 """The worked examples of the official scorer, every one run through the unmodified original."""
 
-import re
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from leval_tasks.closed.catalog import task_named
-from leval_tasks.closed.definition import MARKS, marks_in
-from leval_tasks.closed.rules import compare, mean_of_parts
+from leval_tasks.closed.catalog import MARKS, marks_in, task_named
+from leval_tasks.closed.rules import compare
 from leval_tasks.closed.thinking import (
     THINKING,
     opens_thinking,
@@ -83,8 +78,7 @@ def test_multiple_choice(name, response, gold, prediction, score):
 )
 def test_nothing_guessed_counts(name, response, gold):
     judged = judge(name, response, gold)
-    assert not judged.parsed
-    assert not judged.right
+    assert not judged.parsed | judged.right
     assert judged.strict == (0.5 if name == "sfiction" else 0.0)
 
 
@@ -178,6 +172,7 @@ def test_codeu_gold_with_is_cannot_be_right():
         ("Yes [fact: No]", "True [fact: False]", "<error>, <error>", (0, 0)),
         ("True [fact: false", "True [fact: False]", "true, <error>", (1, 0)),
         ("false [fact: true [fact: x]]", "False [fact: True]", "false, true", (1, 1)),
+        ("True", "True [fact: False]", "true, <error>", (0, 0)),
     ],
 )
 def test_sfiction(response, gold, answers, scores):
@@ -185,12 +180,6 @@ def test_sfiction(response, gold, answers, scores):
     assert judged.answer == answers
     assert tuple(judged.parts.values()) == scores
     assert judged.score == sum(scores) / 2
-
-
-def test_sfiction_without_fact_mark_scores_nothing():
-    judged = judge("sfiction", "True", "True [fact: False]")
-    assert judged.score == 0
-    assert not judged.parsed
 
 
 def test_topic_retrieval_ignores_case_and_spaces():
@@ -267,33 +256,12 @@ def test_thinking_mark_is_a_setting():
     assert remove_thinking("B[/T]C", "[/T]") == ("C", True)
 
 
-def official_number(response: str) -> str:
-    """The protocol's section 4.4 with the scorer's own notion of a digit."""
-    stated = re.search(r"The answer is (\S+)", response)
-    if stated:
-        token = stated[1]
-    else:
-        pieces = response.split("\n\n")[0].split(" ")[::-1]
-        token = next((piece for piece in pieces if any(c.isdigit() for c in piece)), "")
-    kept = ""
-    for character in token:
-        if character == ".":
-            break
-        kept += character if character.isdigit() else ""
-    return kept
-
-
 @pytest.mark.parametrize(
     ("response", "score"),
     [("The answer is １８.", 1.0), ("The answer is ١٨", 1.0), ("so 1８ it is", 1.0), ("18²", 1.0)],
 )
 def test_digits_of_every_script_count_as_officially(response, score):
     assert rule("gsm").judge(response, "The answer is 18").score == score
-
-
-@given(st.text(alphabet="The answer is 18１٨²٣.,$\n ", max_size=30))
-def test_numbers_are_read_as_officially(response):
-    assert rule("gsm").read(response, "").answer == official_number(response)
 
 
 @pytest.mark.parametrize(
@@ -316,12 +284,6 @@ def test_marks_are_read_from_what_is_logged_of_an_answer(logged, marks):
     assert marks_in(logged) == expected
 
 
-def test_each_value_needs_its_parts():
-    assert mean_of_parts([1.0, 0.0, 0.0], [["a"], ["b"], ["b"]]) == 0.5
-    with pytest.raises(ValueError, match="shorter"):
-        mean_of_parts([1.0, 0.0], [["a"]])
-
-
 @pytest.mark.parametrize(
     ("response", "gold", "mark"),
     [
@@ -335,11 +297,6 @@ def test_one_of_the_first_three_marks_holds(response, gold, mark):
     task = task_named("toefl")
     row = task.score_responses([response], gold, 0, "")
     assert {name: row[name] for name in MARKS[:3]} == {n: float(n == mark) for n in MARKS[:3]}
-
-
-def test_responses_are_joined_as_the_rule_reads_them():
-    assert rule("toefl").join(["A"]) == "A"
-    assert rule("sfiction").join(["True", "False"]) == "True [fact: False]"
 
 
 def test_the_three_positions_of_a_conversation_take_turns():

@@ -58,13 +58,8 @@ def used_tokens(url: str, body: dict[str, Any]) -> int:
 
 def test_completions_equal_hf(forks: Forks, address: str, smollm2: Path, tmp_path: Path) -> None:
     url = f"{address}/completions"
-    server = {
-        "model": "smollm2",
-        "base_url": url,
-        "tokenizer": str(smollm2),
-        "tokenizer_backend": "huggingface",
-        "max_length": 2048,
-    }
+    server = {"model": "smollm2", "base_url": url, "tokenizer": str(smollm2), "max_length": 2048}
+    server["tokenizer_backend"] = "huggingface"
     ours = lm_eval(forks, tmp_path / "server", "local-completions", server)
     local = {"pretrained": str(smollm2), "dtype": "float32"}
     reference = lm_eval(forks, tmp_path / "hf", "hf", local)
@@ -73,8 +68,7 @@ def test_completions_equal_hf(forks: Forks, address: str, smollm2: Path, tmp_pat
         for served, here in zip(samples, reference[task], strict=True):
             assert served["arguments"] == here["arguments"]
             assert served["resps"] == here["resps"]
-            prompt = served["arguments"]["gen_args_0"]["arg_0"]
-            sizes = served["doc"]["prompt"]
+            prompt, sizes = served["arguments"]["gen_args_0"]["arg_0"], served["doc"]["prompt"]
             assert used_tokens(url, {"prompt": prompt}) == sizes["prompt_tokens"]
             assert sizes["prompt_tokens"] <= 900 - NEW_TOKENS
             assert sizes["truncated"]
@@ -84,14 +78,10 @@ def test_chat_completions(forks: Forks, address: str, smollm2: Path, tmp_path: P
     url = f"{address}/chat/completions"
     server = {"model": "smollm2", "base_url": url, "tokenizer": str(smollm2)}
     ours = lm_eval(forks, tmp_path, "local-chat-completions", server, "--apply_chat_template")
-    for samples in ours.values():
-        assert len(samples) == 2
-        for sample in samples:
-            sent = sample["arguments"]["gen_args_0"]["arg_0"]
-            messages = json.loads(sent[0] if isinstance(sent, list) else sent)
-            assert [message["role"] for message in messages] == ["system", "user"]
-            assert messages[1]["content"].endswith("\nAnswer:")
-            assert (
-                used_tokens(url, {"messages": messages}) == sample["doc"]["prompt"]["prompt_tokens"]
-            )
-            assert all(isinstance(response[0], str) for response in sample["resps"])
+    for sample in (each for samples in ours.values() for each in samples):
+        sent = sample["arguments"]["gen_args_0"]["arg_0"]
+        messages = json.loads(sent[0] if isinstance(sent, list) else sent)
+        assert [message["role"] for message in messages] == ["system", "user"]
+        assert messages[1]["content"].endswith("\nAnswer:")
+        assert used_tokens(url, {"messages": messages}) == sample["doc"]["prompt"]["prompt_tokens"]
+        assert all(isinstance(response[0], str) for response in sample["resps"])

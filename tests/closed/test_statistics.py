@@ -19,23 +19,11 @@ def known(error):
 scores = st.lists(st.floats(0, 1), min_size=2, max_size=30)
 
 
-@given(scores)
-def test_one_question_a_cluster_is_the_usual_standard_error(values):
-    expected = np.std(values, ddof=1) / math.sqrt(len(values))
-    assert known(clustered_stderr(enumerate(values))) == pytest.approx(expected, abs=1e-8)
-
-
 @given(scores, st.integers(1, 7))
 def test_repeated_questions_add_no_information(values, copies):
     items = [(index, value) for index, value in enumerate(values) for _ in range(copies)]
     expected = np.std(values, ddof=1) / math.sqrt(len(values))
     assert known(clustered_stderr(items)) == pytest.approx(expected, abs=1e-8)
-
-
-def test_two_clusters_by_hand():
-    # mean 0.5; cluster sums of residuals 1 and -1; leverage 1/2 each: (2 + 2) / 16
-    items = [("a", 1.0), ("a", 1.0), ("b", 0.0), ("b", 0.0)]
-    assert clustered_stderr(items) == pytest.approx(math.sqrt(4 / 16))
 
 
 def test_unequal_clusters_by_hand():

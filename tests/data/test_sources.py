@@ -88,7 +88,7 @@ def test_line_separators_inside_strings_do_not_end_a_record(tmp_path):
     assert [record.document for record in file.records] == ["one\u2028two\x85three"]
 
 
-@pytest.mark.parametrize("task", [each for each in ENTRIES if each.file.sha256])
+@pytest.mark.parametrize("task", [each for each in ENTRIES if each.sha256])
 def test_published_files_are_verified(real_data, task, caplog):
     file = data.load(data.resolve_source(str(real_data / "leval/closed")), task)
     assert file.verified

@@ -16,7 +16,6 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
-import frozen_numbers
 from at_hand import DOCUMENTS
 from golden_access import HERE as GOLDEN
 from golden_access import REPOSITORY, RESULTS, SAMPLE, TASKS, TOKENIZER, fine, run
@@ -188,17 +187,11 @@ FOLDERS = {
     **{f"foreign {each.name}": each for each in sorted((LEADERBOARD / "foreign").glob("*/"))},
 }
 KEYS = ("model", "method", "task", "metric", "length", "filter")
-NUMBERS = (
+VALUES = (
     "value", "stderr", "low", "high", "interval", "n", "clusters", "unit", "baseline",
-    "difference", "diff_low", "diff_high", "p",
+    "difference", "diff_low", "diff_high", "p", "filter", "rank", "chance", "unparsed", "p_holm",
+    "smallest_p", "wins", "ties", "losses", "status", "mark", "truncated", "reached_limit",
 )  # fmt: skip
-DETAILS = {
-    **{name: name for name in ("filter", "rank", "chance", "unparsed", "p_holm", "smallest_p",
-                               "wins", "ties", "losses", "status", "mark")},
-    "cut": "truncated",
-    "at_limit": "reached_limit",
-}  # fmt: skip
-"""Frozen name -> the column that it is now."""
 
 
 def current_compared() -> Rows:
@@ -217,9 +210,8 @@ def frame_of(folder: Path) -> list[Row]:
 
     loaded = lh.load(folder)
     frame = loaded.to_pandas()[lambda rows: rows["task"] != "effective_context"]
-    names = {**{name: name for name in (*KEYS[:-1], *NUMBERS)}, **DETAILS}
-    rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
-    return [{name: row[column] for name, column in names.items()} for row in rows]
+    rows = frame[[*KEYS[:-1], *VALUES]].astype(object)
+    return rows.where(rows.notna(), None).to_dict("records")
 
 
 def unlike(name: str, rows: list[Row], keys: tuple[str, ...]) -> Rows:
@@ -256,18 +248,6 @@ CELL = re.compile(
     r"(\*\*|</u>|)(?P<note> \\\[.*|)"
 )
 BEST = {"**": "best", "<u>": "second", "": None}
-# What columns, rows and titles were called.
-CALLED = {
-    "Truncated, %": "Truncated",
-    "Unparsed, %": "No answer found",
-    "Hit limit, %": "Hit max tokens",
-    "n/documents": "*questions/documents*",
-    "chance": "*chance*",
-}
-TITLES = {
-    "by length": "by context length",
-    "in their own units": "each number in the metric's own unit",
-}
 
 
 def current_table_cells() -> Rows:
@@ -281,34 +261,17 @@ def current_table_cells() -> Rows:
     rows |= cells_of(
         "golden posgen_train", fine("posgen", "table", RESULTS / "posgen_train", "--format", "md")
     )
-    before = {signature(name): name for name in frozen_numbers.read("table_cells")}
-    return {before.get(signature(name), name): row for name, row in rows.items()}
-
-
-def signature(name: str) -> tuple[Any, ...]:
-    """A cell's place without the order of a block's settings, brackets and arrows."""
-    folder, table, block, *rest = name.split(" | ")
-    settings = (each for each in block.split(" · ") if not each.startswith("num docs"))
-    plain = [re.sub(r"lower is better|[()*↓† ]", "", each) for each in (folder, *rest)]
-    return frozenset(settings), table, *plain
-
-
-def untabled(name: str) -> tuple[Any, ...]:
-    """The same, whatever table the cell stands in."""
-    block, _, *rest = signature(name)
-    return block, *rest
+    return rows
 
 
 def cells_of(name: str, text: str) -> Rows:
     """Cells of tables in Markdown."""
     rows: list[Row] = []
-    titles = {each.split(" | ")[1] for each in frozen_numbers.read("table_cells")}
     title = block = ""
     header: list[str] = []
     for line in text.splitlines():
         if line.startswith("### "):
-            title, block = as_titled(line.removeprefix("### "), titles)
-            header = []
+            title, block, header = line.removeprefix("### "), "", []
         elif line.startswith("|") and not line.startswith("| ---"):
             cells = [cell.strip().replace(r"\_", "_") for cell in line[1:-1].split(" | ")]
             if not header:
@@ -320,31 +283,21 @@ def cells_of(name: str, text: str) -> Rows:
     return unlike(name, rows, ("table", "block", "row", "column"))
 
 
-def as_titled(text: str, titles: set[str]) -> tuple[str, str]:
-    """Title and block of a table, whose only block may stand in its title."""
-    for now, before in TITLES.items():
-        text = text.replace(now, before)
-    found = max(
-        (each for each in titles if f"{text}, ".startswith(f"{each}, ")), key=len, default=""
-    )
-    return (found, text.removeprefix(found).lstrip(", ")) if found else (text, "")
-
-
 def row_cells(table: str, block: str, row: dict[str, str]) -> Iterator[Row]:
     """One row's cells that hold something; the context length belongs to its name."""
     block = row.pop("Model", block)
     row = {name: cell for name, cell in row.items() if name not in ("Origin", "Experiment")}
     first = row.pop(next(iter(row)))
     length = row.pop("Ctx", "")
-    name = CALLED.get(first, first) + (f" at {length}" if length not in ("", "–") else "")
+    name = first + (f" at {length}" if length not in ("", "–") else "")
     for column, cell in row.items():
         if cell.strip("*") in ("", "–"):
             continue
-        italic = name.startswith("*") or block.endswith("(published)")
+        italic = name in ("n/documents", "chance") or block.endswith("(published)")
         found = CELL.fullmatch(cell.strip("*") if italic else cell)
         parts = found.groupdict("") if found else {"printed": cell, "best": "", "mark": ""}
         yield {
-            "table": table, "block": block, "row": name, "column": CALLED.get(column, column),
+            "table": table, "block": block, "row": name, "column": column,
             "printed": parts["printed"], "mark": parts["mark"].lstrip("\\") or None,
             "best": BEST[parts["best"]], "spread": parts.get("spread", "").strip() or None,
         }  # fmt: skip
@@ -355,10 +308,8 @@ def current_published() -> Rows:
     with chdir(RESULTS):
         text = fine("table", "sweep", "--format", "md", "--published")
         text += fine("posgen", "table", "posgen_train", "--format", "md")
-    # Whatever table they stand in.
-    before = {untabled(name): name for name in frozen_numbers.read("published")}
     found = cells_of("published", text).items()
-    return {before.get(untabled(name), name): row for name, row in found if "(published)" in name}
+    return {name: row for name, row in found if "(published)" in name}
 
 
 # ------------------------------------------------------------------ prompts and scores

@@ -78,7 +78,7 @@ def current_posgen_data() -> Rows:
 SMALL = (
     "--train-sequences", 16, "--batch-size", 16, "--epochs", 20, "--evaluate-every", 1,
     "--train-length", 12, "--length", 24, "--hidden", 32, "--heads", 2, "--head-dim", 16,
-    "--feed-forward", 64, "--layers", 2, "--seed", 0, "--device", "cpu",
+    "--feed-forward", 64, "--layers", 2, "--seed", 0,
 )  # fmt: skip
 TRAININGS = {
     "paper": ("--preset", "paper"),
@@ -150,7 +150,7 @@ def read_csv(file: Path) -> list[dict[str, str]]:
 # ------------------------------------------------------------------ losses, answers, diff
 
 ROPES = {"as shipped": None, "resonance_yarn": "resonance_yarn:factor=2"}
-READ = ("--lengths", 384, "--count", 4, "--json")
+READ = ("--length", 384, "--count", 4, "--json")
 
 
 def current_token_losses() -> Rows:
@@ -170,8 +170,8 @@ def losses_by(backend: str, arguments: str = "") -> Rows:
     with tempfile.TemporaryDirectory() as folder:
         for name, rope in ROPES.items():
             file = Path(folder) / f"{name}.npz"
-            asked = ("--rope-a", rope) if rope else ()
-            command("diff", setup, *asked, "--texts", texts(Path(folder)), *READ, "--save", file)
+            asked = f"{setup},rope={rope}" if rope else setup
+            command("diff", asked, "--texts", texts(Path(folder)), *READ, "--save", file)
             for text, losses in saved_losses(file):
                 rows[f"{backend}, {name}, {text}"] = {"losses": losses}
     return dict(sorted(rows.items()))
@@ -227,12 +227,11 @@ def current_diff() -> Rows:
     """A `diff` of SmolLM2 as shipped and under YaRN: losses, differences by position, verdict."""
     setup = f"hf:{smollm2()},dtype=float32"
     with tempfile.TemporaryDirectory() as folder:
-        asked = ("--rope-b", "yarn:factor=2", "--texts", texts(Path(folder)))
-        found = json.loads(command("diff", setup, setup, *asked, *READ))
+        asked = (setup, f"{setup},rope=yarn:factor=2", "--texts", texts(Path(folder)))
+        found = json.loads(command("diff", *asked, *READ))
+    name = f"{found['length']} tokens"
     rows: Rows = {"diff": {"verdict": found["verdict"], "exit_code": found["exit_code"]}}
-    for length in found["lengths"]:
-        name = f"{length['length']} tokens"
-        rows[name] = {each: length[each] for each in (*OF_ALL, "texts", "identical")}
-        bins = {f"from {each['start']} on": each for each in length["bins"]}
-        rows |= {f"{name}, {n}": {k: each[k] for k in OF_BINS} for n, each in bins.items()}
-    return rows
+    rows[name] = {each: found[each] for each in (*OF_ALL, "identical")}
+    rows[name]["texts"] = len(found["texts"])
+    bins = {f"from {each['start']} on": each for each in found["bins"]}
+    return rows | {f"{name}, {n}": {k: each[k] for k in OF_BINS} for n, each in bins.items()}

@@ -35,28 +35,6 @@ def file_of(part: str) -> Path:
     return HERE / (f"{part}.npz" if part.startswith("rope_in_") else f"{part}.json")
 
 
-def write(part: str, rows: Rows) -> None:
-    """Write a part."""
-    file = file_of(part)
-    if file.suffix == ".json":
-        lines = (f"{json.dumps(name)}: {json.dumps(row)}" for name, row in rows.items())
-        file.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-        return
-    lists: dict[str, list[float]] = {kind: [] for kind in LISTS}
-
-    def packed(value: Any) -> Any:
-        if not isinstance(value, list):
-            return value
-        kind = LISTS[all(isinstance(each, int) for each in value)]
-        lists[kind] += value
-        return [kind, len(lists[kind]) - len(value), len(lists[kind])]
-
-    text = json.dumps({n: {k: packed(v) for k, v in row.items()} for n, row in rows.items()})
-    floats, integers = (lists[kind] for kind in LISTS)
-    arrays = {"floats": np.array(floats, np.float32), "integers": np.array(integers, np.int64)}
-    np.savez_compressed(file, rows=np.frombuffer(text.encode(), np.uint8), **arrays)
-
-
 def read(part: str) -> Rows:
     """Read a part."""
     file = file_of(part)

@@ -3,7 +3,6 @@
 The models copy (`train_tiny.py`), so that a fault costs them loss where it acts.
 """
 
-import contextlib
 import json
 import shutil
 from pathlib import Path
@@ -11,11 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.llama import modeling_llama as llama
+from transformers.models.mistral.modeling_mistral import MistralRotaryEmbedding
 
 import leval_harness as lh
 from leval_harness.parity.compare import save_reference
 from leval_harness.parity.setups import Setup
-from resonance_vllm.errors import UserError
 
 pytestmark = pytest.mark.hf
 LENGTH = 128
@@ -29,22 +31,22 @@ YARN = {
 
 
 def compare(a, b, texts, **options):
-    more = {"texts": str(texts), "lengths": (LENGTH,), "count": 16, "isolated": False}
+    more = {"texts": str(texts), "length": LENGTH, "count": 16, "isolated": False}
     return lh.diff(a, b, **{**more, **options})
 
 
 def first_worse(found):
     """The first bin that is worse."""
-    return next(each for each in found.lengths[0].bins if each.verdict == "worse")
+    return next(each for each in found.bins if each.verdict == "worse")
 
 
 @pytest.fixture
 def reference(tmp_path):
     """Saves what a setup reads, before a fault is planted into all that follows."""
 
-    def save(setup, texts, lengths=(LENGTH,), **more):
+    def save(setup, texts, length=LENGTH, **more):
         path = tmp_path / "base.npz"
-        save_reference(setup, path, texts=str(texts), lengths=lengths, isolated=False, **more)
+        save_reference(setup, path, texts=str(texts), length=length, isolated=False, **more)
         return str(path)
 
     return save
@@ -98,7 +100,7 @@ def repeated(path, period, length, count=12):
     return path
 
 
-ROPE_FAULTS = {
+ROPES = {
     "wrong theta": {**YARN, "rope_theta": 500.0},
     "YaRN dropped": {"rope_type": "default", "rope_theta": 10000.0},
     "YaRN taken for linear": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
@@ -109,93 +111,65 @@ ROPE_FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", ROPE_FAULTS)
-def test_wrong_rope_settings(copying_model, copying_texts, fault):
+FAULTS = {name: {"rope_parameters": rope, "max_length": LENGTH} for name, rope in ROPES.items()}
+FAULTS["wrong epsilon of the norms"] = {"rms_norm_eps": 0.3}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_wrong_settings(copying_model, copying_texts, fault):
     folder = copying_model("yarn")
-    found = compare(setup(folder), with_rope(folder, ROPE_FAULTS[fault]), copying_texts("yarn"))
+    found = compare(setup(folder), setup(folder, **FAULTS[fault]), copying_texts("yarn"))
     assert (found.verdict, found.exit_code) == ("worse", 4)
-    assert found.lengths[0].loss_b - found.lengths[0].loss_a > 0.01
+    assert found.loss_b - found.loss_a > 0.01
 
 
-@pytest.mark.parametrize("table", ["short_factor", "long_factor"])
-def test_the_wrong_table_of_longrope(copying_model, copying_texts, table):
-    """A text is longer than the original length, so that the long table counts."""
+@pytest.mark.parametrize(("table", "verdict"), [("short_factor", "same"), ("long_factor", "worse")])
+def test_the_wrong_table_of_longrope(copying_model, copying_texts, table, verdict):
+    """A text is longer than the original length, so that the long table alone counts."""
     folder = copying_model("yarn")
-    from transformers import AutoConfig
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-    config = AutoConfig.from_pretrained(folder)
-    frequencies, factor = ROPE_INIT_FUNCTIONS["yarn"](config, "cpu")
+    frequencies, factor = ROPE_INIT_FUNCTIONS["yarn"](AutoConfig.from_pretrained(folder), "cpu")
     plain = 1.0 / (10000.0 ** (torch.arange(0, 16, 2) / 16))
-    longrope = {
-        "rope_type": "longrope",
-        "rope_theta": 10000.0,
-        "factor": 4.0,
-        "attention_factor": factor,
-        "original_max_position_embeddings": ORIGINAL,
-        "short_factor": [1.0] * 8,
-        "long_factor": (plain / frequencies).tolist(),
-    }
-    wrong = {
-        **longrope,
-        table: longrope["long_factor" if table == "short_factor" else "short_factor"],
-    }
+    long, short = (plain / frequencies).tolist(), [1.0] * 8
+    longrope = {**YARN, "rope_type": "longrope", "attention_factor": factor}
+    longrope |= {"short_factor": short, "long_factor": long}
+    wrong = {**longrope, table: long if table == "short_factor" else short}
     found = compare(with_rope(folder, longrope), with_rope(folder, wrong), copying_texts("yarn"))
-    if table == "short_factor":  # not used at this length: no fault that a text of it can meet
-        assert found.verdict == "same"
-    else:
-        assert found.verdict == "worse"
+    assert found.verdict == verdict
 
 
-@contextlib.contextmanager
-def shifted(monkeypatch, by):
-    """Positions of tokens that are read after a cache are too large."""
-    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
-
-    stock = LlamaRotaryEmbedding.forward
+def moved(monkeypatch, rotary, move):
+    """Let a rotary module rotate as if tokens stood at `move(positions)`."""
+    stock = rotary.forward
 
     def forward(self, x, position_ids, **more):
-        return stock(self, x, position_ids + by * (position_ids.min() > 0), **more)
+        return stock(self, x, move(position_ids), **more)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(LlamaRotaryEmbedding, "forward", forward)
-        yield
+    monkeypatch.setattr(rotary, "forward", forward)
 
 
 def test_positions_shifted_from_a_chunk_on(copying_model, copying_texts, monkeypatch):
+    """Tokens that are read after a cache stand too far behind."""
     folder = copying_model("yarn")
-    with shifted(monkeypatch, by=4):
-        found = compare(setup(folder), setup(folder, prefill_chunk=64), copying_texts("yarn"))
+    moved(monkeypatch, llama.LlamaRotaryEmbedding, lambda at: at + 4 * (at.min() > 0))
+    found = compare(setup(folder), setup(folder, prefill_chunk=64), copying_texts("yarn"))
     assert found.verdict == "worse"
-    assert (found.lengths[0].identical, first_worse(found).start) == (64, 64)
+    assert (found.identical, first_worse(found).start) == (64, 64)
 
 
 def test_a_shift_of_all_positions_cannot_be_seen(
     copying_model, copying_texts, reference, monkeypatch
 ):
     """RoPE depends on distances alone: queries and keys shifted alike give equal scores."""
-    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
-
-    folder, texts, stock = (
-        copying_model("yarn"),
-        copying_texts("yarn"),
-        LlamaRotaryEmbedding.forward,
-    )
-
-    def forward(self, x, position_ids, **more):
-        return stock(self, x, position_ids + 1, **more)
-
-    base = reference(setup(folder), texts)
-    monkeypatch.setattr(LlamaRotaryEmbedding, "forward", forward)
+    folder = copying_model("yarn")
+    base = reference(setup(folder), copying_texts("yarn"))
+    moved(monkeypatch, llama.LlamaRotaryEmbedding, lambda at: at + 1)
     found = lh.diff(base, setup(folder), isolated=False)
     assert found.verdict == "same"
-    assert abs(found.lengths[0].loss_b - found.lengths[0].loss_a) < 1e-4
+    assert abs(found.loss_b - found.loss_a) < 1e-4
 
 
 def test_keys_one_position_late_after_a_cache(copying_model, copying_texts, monkeypatch):
     """The first 64 tokens are right; later keys are rotated for the position before theirs."""
-    from transformers.models.llama import modeling_llama as llama
-
     rotation, apply, late = llama.LlamaRotaryEmbedding.forward, llama.apply_rotary_pos_emb, []
 
     def forward(self, x, position_ids, **more):
@@ -210,7 +184,7 @@ def test_keys_one_position_late_after_a_cache(copying_model, copying_texts, monk
     folder = copying_model("yarn")
     found = compare(setup(folder), setup(folder, prefill_chunk=64), copying_texts("yarn"))
     assert found.verdict == "worse"
-    assert (found.lengths[0].identical, first_worse(found).start) == (64, 64)
+    assert (found.identical, first_worse(found).start) == (64, 64)
 
 
 def test_the_sliding_window_is_ignored(copying_model, copying_texts):
@@ -228,26 +202,21 @@ def test_the_window_is_off_by_one(copying_model, tmp_path):
     assert first_worse(found).start == pytest.approx(WINDOW, abs=3)
 
 
-@pytest.mark.parametrize("bits", [4, 3])
-def test_weights_of_few_bits(copying_model, copying_texts, tmp_path, bits):
-    folder = copying_model("yarn")
-    rounded = weights_changed(folder, tmp_path / "rounded", rounded_to(bits))
-    found = compare(setup(folder), setup(rounded), copying_texts("yarn"))
-    assert found.verdict == "worse"
+CHANGES = {
+    "3 bits": (rounded_to(3), "worse"),
+    "4 bits": (rounded_to(4), "worse"),
+    "8 bits": (rounded_to(8), "same"),
+    "heads in the order of another rotation": (interleaved, "worse"),
+}
 
 
-def test_int8_weights_are_the_same_and_are_seen(copying_model, copying_texts, tmp_path):
-    folder = copying_model("yarn")
-    rounded = weights_changed(folder, tmp_path / "rounded", rounded_to(8))
-    found = compare(setup(folder), setup(rounded), copying_texts("yarn"))
-    assert found.verdict == "same"
-    assert found.lengths[0].apart > 0
-
-
-def test_heads_in_the_order_of_another_rotation(copying_model, copying_texts, tmp_path):
-    folder = copying_model("yarn")
-    wrong = weights_changed(folder, tmp_path / "wrong", interleaved)
-    assert compare(setup(folder), setup(wrong), copying_texts("yarn")).verdict == "worse"
+@pytest.mark.parametrize("name", CHANGES)
+def test_changed_weights(copying_model, copying_texts, tmp_path, name):
+    folder, (change, verdict) = copying_model("yarn"), CHANGES[name]
+    changed = weights_changed(folder, tmp_path / "changed", change)
+    found = compare(setup(folder), setup(changed), copying_texts("yarn"))
+    assert found.verdict == verdict
+    assert found.apart > 0
 
 
 def test_a_cache_in_float8(copying_model, copying_texts, monkeypatch):
@@ -265,12 +234,6 @@ def test_a_cache_in_float8(copying_model, copying_texts, monkeypatch):
     assert found.verdict == "worse"
 
 
-def test_a_wrong_epsilon_of_the_norms(copying_model, copying_texts):
-    folder = copying_model("yarn")
-    found = compare(setup(folder), setup(folder, rms_norm_eps=0.3), copying_texts("yarn"))
-    assert found.verdict == "worse"
-
-
 def test_bfloat16_against_float32_is_the_same(copying_model, copying_texts):
     folder = copying_model("yarn")
     found = compare(setup(folder), setup(folder, dtype="bfloat16"), copying_texts("yarn"))
@@ -280,7 +243,6 @@ def test_bfloat16_against_float32_is_the_same(copying_model, copying_texts):
 @pytest.mark.slow
 def test_rotation_angles_in_bfloat16(smollm2, reference, monkeypatch):
     """Between 256 and 512 they are multiples of 2 there, from 512 on of 4."""
-    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
     def forward(self, x, position_ids, **more):
         angles = (
@@ -289,8 +251,8 @@ def test_rotation_angles_in_bfloat16(smollm2, reference, monkeypatch):
         return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
 
     model = setup(smollm2, dtype="bfloat16")
-    base = reference(model, "pydocs", lengths=(640,), count=3)
-    monkeypatch.setattr(LlamaRotaryEmbedding, "forward", forward)
+    base = reference(model, "pydocs", length=640, count=3)
+    monkeypatch.setattr(llama.LlamaRotaryEmbedding, "forward", forward)
     found = lh.diff(base, model, isolated=False)
     assert (found.verdict, found.exit_code) == ("worse", 4)
     assert first_worse(found).end > 256
@@ -306,66 +268,47 @@ def test_a_missing_bos_is_a_finding(copying_model, copying_texts):
     assert compare(setup(folder), b, texts, ignore=("bos",)).exit_code == 0
 
 
-def edited_tokenizer(folder: Path, target: Path, file: str, change) -> Path:
+def edited(folder: Path, target: Path, file: str, change) -> Setup:
+    """A checkpoint of which a file of the tokenizer is changed."""
     shutil.copytree(folder, target)
     content = json.loads((target / file).read_text())
     change(content)
     (target / file).write_text(json.dumps(content))
-    return target
+    return setup(target)
 
 
-def test_another_tokenizer_is_a_finding(copying_model, copying_texts, tmp_path):
-    folder = copying_model("yarn")
+def swapped_words(content):
+    words = content["model"]["vocab"]
+    words["w3"], words["w4"] = words["w4"], words["w3"]
 
-    def swap(content):
-        words = content["model"]["vocab"]
-        words["w3"], words["w4"] = words["w4"], words["w3"]
 
-    other = edited_tokenizer(folder, tmp_path / "other", "tokenizer.json", swap)
-    found = compare(setup(folder), setup(other), copying_texts("yarn"))
+def test_another_tokenizer_or_template_is_a_finding(copying_model, copying_texts, tmp_path):
+    folder, texts = copying_model("yarn"), copying_texts("yarn")
+    other = edited(folder, tmp_path / "other", "tokenizer.json", swapped_words)
+    found = compare(setup(folder), other, texts)
     assert [each.kind for each in found.findings] == ["tokenizer"]
     assert (found.verdict, found.exit_code) == ("same", 4)
-
-
-def test_another_template_is_a_finding(copying_model, copying_texts, tmp_path):
-    folder = copying_model("yarn")
-    texts = {"a": "{% for m in messages %}w1 {{ m.content }}{% endfor %}", "b": "w2"}
-    sides = [
-        edited_tokenizer(
-            folder, tmp_path / name, "tokenizer_config.json",
-            lambda content, text=text: content.update(chat_template=text),
-        )
-        for name, text in texts.items()
-    ]  # fmt: skip
-    found = compare(*map(setup, sides), copying_texts("yarn"))
+    a, b = (
+        edited(folder, tmp_path / text, "tokenizer_config.json",
+               lambda content, text=text: content.update(chat_template=text))
+        for text in ("{% for m in messages %}w1 {{ m.content }}{% endfor %}", "w2")
+    )  # fmt: skip
+    found = compare(a, b, texts)
     assert [each.kind for each in found.findings] == ["template"]
     assert found.exit_code == 4
-    found = compare(setup(folder), setup(sides[0]), copying_texts("yarn"))
+    found = compare(setup(folder), a, texts)
     assert found.findings[0].sentence == "A has no chat template, B has one"
-
-
-def test_a_shorter_limit_is_named(copying_model, copying_texts):
-    folder = copying_model("yarn")
-    with pytest.raises(UserError, match="B reads at most 64 tokens, fewer than the 128"):
-        compare(setup(folder), setup(folder, max_length=64), copying_texts("yarn"))
 
 
 def test_positions_shifted_in_the_middle_of_a_long_text(
     copying_model, reference, tmp_path, monkeypatch
 ):
     """The losses are equal bit for bit up to the fault; right after it they are worse."""
-    from transformers.models.mistral.modeling_mistral import MistralRotaryEmbedding
-
-    stock, start = MistralRotaryEmbedding.forward, 4096
-
-    def forward(self, x, position_ids, **more):
-        return stock(self, x, position_ids + 64 * (position_ids >= start), **more)
-
+    start = 4096
     length = start + 257
     model = setup(copying_model("window"), max_length=length)
-    texts = repeated(tmp_path / "long.jsonl", 16, length)
-    base = reference(model, texts, lengths=(length,))
-    monkeypatch.setattr(MistralRotaryEmbedding, "forward", forward)
+    base = reference(model, repeated(tmp_path / "long.jsonl", 16, length), length)
+    moved(monkeypatch, MistralRotaryEmbedding, lambda at: at + 64 * (at >= start))
     found = lh.diff(base, model, isolated=False)
     assert (found.verdict, found.exit_code) == ("worse", 4)
-    assert found.lengths[0].identical == first_worse(found).start == start
+    assert found.identical == first_worse(found).start == start

@@ -33,17 +33,14 @@ def test_log_probabilities_are_those_of_the_tasks(model):
     ours = reader(model)
     asked = [SimpleNamespace(token_parts=(None, row[:1], row[1:])) for row in ROWS]
     expected = [each.logprobs for each in scored_requests(ours.lm, asked)]
-    for found, wanted in zip(ours.read(ROWS), expected, strict=True):
-        assert found == pytest.approx(wanted, abs=1e-5)
+    for row, wanted in zip(ROWS, expected, strict=True):
+        assert ours.read(row) == pytest.approx(wanted, abs=1e-5)
 
 
-@pytest.mark.parametrize("arguments", ["batch_size=2", "prefill_chunk=16", "prefill_chunk=7"])
-def test_batches_and_chunks_change_nothing(model, arguments):
-    row = ROWS[0]
-    (alone,), found = reader(model).read([row]), list(reader(model, arguments).read([row] * 3))
-    assert len(found) == 3
-    for each in found:
-        assert each == pytest.approx(alone, abs=1e-4)
+@pytest.mark.parametrize("chunk", [16, 7])
+def test_chunks_change_nothing(model, chunk):
+    alone, found = (reader(model, each).read(ROWS[0]) for each in ("", f"prefill_chunk={chunk}"))
+    assert found == pytest.approx(alone, abs=1e-4)
 
 
 def test_settings_of_quantization_reach_transformers(model):
@@ -56,8 +53,8 @@ def test_settings_of_quantization_reach_transformers(model):
 def test_what_is_no_log_probability_is_named(model, monkeypatch):
     ours = reader(model)
     with pytest.raises(UserError, match="token 40 is outside of the vocabulary of 32 tokens"):
-        next(ours.read([[1, 40]]))
+        ours.read([1, 40])
     monkeypatch.setattr(side, "open_reader", lambda setup: ours)
-    monkeypatch.setattr(ours, "read", lambda rows: iter([np.log(np.float32([0.5, np.nan]))]))
+    monkeypatch.setattr(ours, "read", lambda row: np.log(np.float32([0.5, np.nan])))
     with pytest.raises(UserError, match="B: log-probability nan at position 2 of text 1"):
-        side.second_side(ours.setup, [Text("a", "w1 w2")], [[1, 2, 3]])
+        side.read_side(ours.setup, [Text("a", "w1 w2")], [[1, 2, 3]])

@@ -23,23 +23,15 @@ LENGTH = 128
 WORDS = 29
 SPECIAL = ["<unk>", "<s>", "</s>"]
 SIZES = {
-    "vocab_size": WORDS + len(SPECIAL),
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "max_position_embeddings": LENGTH,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
+    "vocab_size": WORDS + len(SPECIAL), "hidden_size": 64, "intermediate_size": 128,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4,
+    "max_position_embeddings": LENGTH, "bos_token_id": 1, "eos_token_id": 2,
     "tie_word_embeddings": True,
-}
+}  # fmt: skip
 YARN = {
-    "rope_type": "yarn",
-    "rope_theta": 10000.0,
-    "factor": 4.0,
+    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
     "original_max_position_embeddings": 32,
-}
+}  # fmt: skip
 STEPS = {"yarn": 1000, "window": 400}
 BATCH = 32
 

@@ -13,8 +13,8 @@ WORDS = SENTENCE.split()
 LIMIT = 256
 
 
-def build_model(path: Path, *, bos: bool = True, vocabulary: int | None = None) -> Path:
-    """Save the model and its tokenizer; `vocabulary` cuts the model's embedding only."""
+def build_model(path: Path, *, bos: bool = True) -> Path:
+    """Save the model and its tokenizer."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -34,7 +34,7 @@ def build_model(path: Path, *, bos: bool = True, vocabulary: int | None = None) 
     ).save_pretrained(path)
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=vocabulary or tokenizer.get_vocab_size(),
+        vocab_size=tokenizer.get_vocab_size(),
         hidden_size=64,
         intermediate_size=128,
         num_hidden_layers=2,
@@ -53,8 +53,8 @@ def sentence(seed: int, words: int) -> str:
 
 
 @pytest.fixture(scope="session")
-def build() -> Callable[..., Path]:
-    return build_model
+def without_bos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_model(tmp_path_factory.mktemp("nobos"), bos=False)
 
 
 @pytest.fixture(scope="session")
@@ -78,27 +78,19 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> Path
 
 
 def evaluate_task(
-    model: str, path: Path, metadata: dict[str, Any], task: str = "ppl_govreport", **args: Any
+    model: str, path: Path, metadata: dict[str, Any], task: Any = "ppl_govreport", **args: Any
 ) -> Any:
     import lm_eval
-    import lm_eval.models
     from lm_eval.tasks import TaskManager
 
     import leval_harness.backends
     import leval_tasks
 
     leval_harness.backends.register()
-    if model in ("vllm", "vllm-long"):
-        settings = {
-            "max_model_len": 256,
-            "enforce_eager": True,
-            "max_num_seqs": 4,
-            "kv_cache_memory_bytes": 2**28,
-            "gpu_memory_utilization": 0.1,
-        }
-    else:
-        settings = {"device": "cpu"}
-    settings |= {"pretrained": str(path), "dtype": "float32"} | args
+    engine = {"max_model_len": 256, "enforce_eager": True, "max_num_seqs": 4}
+    engine |= {"kv_cache_memory_bytes": 2**28, "gpu_memory_utilization": 0.1}
+    settings = engine if model in ("vllm", "vllm-long") else {"device": "cpu"}
+    settings = settings | {"pretrained": str(path), "dtype": "float32"} | args
     # indexing all of lm-eval's tasks takes seconds; that ours are found there is a test of its own
     tasks = TaskManager(
         include_path=[str(each) for each in Path(leval_tasks.__file__).parent.glob("*/tasks")],

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from leval_tasks.metrics import OURS, aggregations
-from leval_tasks.perplexity.windows import METRICS, document_pairs
+from leval_tasks.perplexity.task import METRICS, document_pairs
 
 PAIRS = [[10.0, 4], [9.0, 3], [20.0, 8], [2.0, 2]]
 

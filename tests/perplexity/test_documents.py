@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from leval_tasks.errors import ContextLengthError, DataError
+from leval_tasks.errors import DataError
 from leval_tasks.metadata import PerplexitySettings, read_metadata
 from leval_tasks.model import LengthLimit
 from leval_tasks.perplexity.documents import (
@@ -144,11 +144,3 @@ def test_bad_settings(metadata, message):
 def test_the_length_is_what_the_model_reads_less_what_it_generates():
     without = completed({"stride": 8}, bos=False, tokens=33, after_window=1)
     assert without.context_length == (32,)
-
-
-@pytest.mark.parametrize("limit", [None, 2048])
-def test_length_of_a_server_is_never_guessed(limit):
-    with pytest.raises(ContextLengthError, match="max_length: not given, and a server does"):
-        completed({}, tokens=limit, assumed=True)
-    given = completed({"context_length": 1024}, tokens=limit, assumed=True)
-    assert given.context_length == (1024,)

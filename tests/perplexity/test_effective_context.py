@@ -1,6 +1,6 @@
 """Effective-context tasks: the losses of every read against a plain transformers loop."""
 
-import json
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lm_eval.api.registry import get_model
 
-import leval_harness.backends
 from leval_tasks.effective_context.task import (
-    COLUMNS,
     EffectiveContextTask,
     complete_settings,
     moving_window,
@@ -24,9 +22,9 @@ from leval_tasks.model import LengthLimit
 from leval_tasks.token_logprobs import check_reports_tokens, scored_requests
 from resonance_vllm.errors import SettingError
 
-LENGTH = 240
-ASKED = {"context_length": LENGTH, "window": 96, "num_docs": 4}
+ASKED = {"context_length": 240, "window": 96, "num_docs": 4, "corpus": "govreport"}
 START = 24 - 1  # a quarter of the window, without BOS
+Run = Callable[..., tuple[Any, EffectiveContextTask]]
 
 
 @given(st.integers(2, 400), st.integers(1, 4000), st.booleans())
@@ -45,27 +43,13 @@ def test_both_reads_score_every_token_from_the_same_one_on_once(window, more, bo
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> Path:
-    folder = tmp_path_factory.mktemp("effective")
-    lines = [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
-    (folder / "govreport.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return folder
+def run(tiny: Path, data_dir: Path, evaluate: Any) -> Run:
+    def read(backend: str, **asked: Any) -> tuple[Any, EffectiveContextTask]:
+        metadata = {"pretrained": str(tiny), "data_dir": str(data_dir)} | ASKED | asked
+        task = EffectiveContextTask({"task": "effective_context_govreport", "metadata": metadata})
+        return evaluate(backend, tiny, {}, task), task
 
-
-def run(backend: str, path: Path, folder: Path, **asked: Any) -> tuple[Any, EffectiveContextTask]:
-    import lm_eval
-
-    leval_harness.backends.register()
-    engine = {"max_model_len": 256, "enforce_eager": True, "max_num_seqs": 4}
-    engine |= {"kv_cache_memory_bytes": 2**28, "gpu_memory_utilization": 0.1}
-    settings = engine if backend.startswith("vllm") else {"device": "cpu"}
-    settings = settings | {"pretrained": str(path), "dtype": "float32"}
-    metadata = settings | ASKED | {"corpus": "govreport", "data_dir": str(folder)} | asked
-    task = EffectiveContextTask({"task": "effective_context_govreport", "metadata": metadata})
-    results = lm_eval.simple_evaluate(
-        model=backend, model_args=settings, tasks=[task], batch_size=1, bootstrap_iters=0
-    )
-    return results, task
+    return read
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +61,8 @@ def plain(tiny: Path, texts: list[str]) -> dict[str, dict[str, np.ndarray]]:
     tokenizer = AutoTokenizer.from_pretrained(tiny)
     model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32).eval()
     found = {}
-    for turn, text in enumerate(texts):
-        ids = tokenizer(text, add_special_tokens=False).input_ids[: LENGTH - 1]
+    for line, text in zip((0, 2, 5, 6), texts, strict=True):
+        ids = tokenizer(text, add_special_tokens=False).input_ids[:239]
 
         def after(start: int, end: int, ids: list[int] = ids) -> np.ndarray:
             window = torch.tensor([[tokenizer.bos_token_id, *ids[start:end]]])
@@ -92,7 +76,7 @@ def plain(tiny: Path, texts: list[str]) -> dict[str, dict[str, np.ndarray]]:
             end = min(start + 95, len(ids))
             losses[scored:end] = after(start, end)[scored - start :]
             scored, start = end, start + 48
-        found[f"govreport-{turn}"] = {"full": after(0, len(ids))[START:], "windows": losses[START:]}
+        found[f"govreport-{line}"] = {"full": after(0, len(ids))[START:], "windows": losses[START:]}
     return found
 
 
@@ -107,20 +91,19 @@ def check_alike(task: EffectiveContextTask, plain: dict[str, dict[str, np.ndarra
 
 @pytest.mark.hf
 @pytest.mark.parametrize("backend", ["hf", "hf-long"])
-def test_every_token_has_the_loss_of_a_plain_loop(backend, tiny, folder, plain):
-    results, task = run(backend, tiny, folder)
+def test_every_token_has_the_loss_of_a_plain_loop(backend, run, plain):
+    results, task = run(backend)
     check_alike(task, plain)
     gained = tokens = 0.0
     for sample in results["samples"]["effective_context_govreport"]:
         reads = plain[sample["doc"]["document_id"]]
         gains = np.clip(reads["windows"] - reads["full"], -1, 1)
-        sums = dict(zip(COLUMNS, np.array(sample["filtered_resps"][0], float).T, strict=True))
-        edges = sums["start"].astype(int) - 24
+        start, sizes, *sums = np.array(sample["filtered_resps"][0], float).T
+        edges = start.astype(int) - 24
         assert edges.tolist() == [0, 64, 128, 192][: edges.size]  # the last one takes what remains
-        assert sums["tokens"].sum() == gains.size
-        assert sums["gain"] == pytest.approx(np.add.reduceat(gains, edges), abs=1e-2)
-        for read in ("full", "windows"):
-            assert sums[read] == pytest.approx(np.add.reduceat(reads[read], edges), abs=1e-2)
+        assert sizes.sum() == gains.size
+        for found, values in zip(sums, (reads["full"], reads["windows"], gains), strict=True):
+            assert found == pytest.approx(np.add.reduceat(values, edges), abs=1e-2)
         gained, tokens = gained + gains.sum(), tokens + gains.size
     values = results["results"]["effective_context_govreport"]
     figures = {key.partition(",")[0] for key in values if "," in key and "_stderr" not in key}
@@ -132,18 +115,17 @@ def test_every_token_has_the_loss_of_a_plain_loop(backend, tiny, folder, plain):
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("backend", ["vllm", "vllm-long"])
-def test_vllm_gives_the_same_losses(backend, tiny, folder, plain):
-    _, task = run(backend, tiny, folder)
+def test_vllm_gives_the_same_losses(backend, run, plain):
+    _, task = run(backend)
     check_alike(task, plain)
 
 
 @pytest.mark.hf
-def test_the_work_can_be_divided(tiny, folder, plain):
-    _, full = run("hf-long", tiny, folder, reads="full")
+def test_the_work_can_be_divided(run, plain):
+    _, full = run("hf-long", reads="full")
     assert {tuple(reads) for reads in full.token_losses.values()} == {("full",)}
-    results, windows = run("hf-long", tiny, folder, reads="windows")
-    joined = {name: {**full.token_losses[name], **windows.token_losses[name]} for name in plain}
-    full.token_losses = joined
+    results, windows = run("hf-long", reads="windows")
+    full.token_losses = {n: {**full.token_losses[n], **windows.token_losses[n]} for n in plain}
     check_alike(full, plain)
     samples = results["samples"]["effective_context_govreport"]
     rows = [row for each in samples for row in each["filtered_resps"][0]]
@@ -152,8 +134,8 @@ def test_the_work_can_be_divided(tiny, folder, plain):
 
 
 @pytest.mark.hf
-def test_a_text_within_the_window_is_read_once(tiny, folder):
-    _, task = run("hf-long", tiny, folder, window=240)
+def test_a_text_within_the_window_is_read_once(run):
+    _, task = run("hf-long", window=240)
     assert {tuple(reads) for reads in task.token_losses.values()} == {("full",)}
 
 

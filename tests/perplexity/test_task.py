@@ -86,17 +86,6 @@ def test_what_is_logged_is_small_and_says_what_was_read(sliding_long, texts):
     assert doc["document_id"] == doc["cluster"] == "govreport-0"
 
 
-def test_windows_of_the_same_tokens_are_not_mixed_up(tiny, tmp_path, evaluate):
-    """Every window looks like the first, which scores more of it: lm-eval's hf alone errs here."""
-    text = " and" * 200
-    (tmp_path / "pg19.jsonl").write_text(json.dumps({"text": text}) + "\n")
-    metadata = {"context_length": 48, "stride": 12, "data_dir": str(tmp_path)}
-    results = evaluate("hf", tiny, metadata, task="ppl_pg19")
-    ((nll, count),) = per_document(results, "token_perplexity@48", "ppl_pg19")
-    want, _ = plain_sliding(tiny, text, 48, 12)
-    assert nll / count == pytest.approx(want / count, abs=1e-4)
-
-
 def test_a_window_beyond_the_model_is_refused_with_the_method_that_allows_it(
     tiny, data_dir, evaluate
 ):
@@ -107,11 +96,10 @@ def test_a_window_beyond_the_model_is_refused_with_the_method_that_allows_it(
     assert evaluate("hf-long", tiny, metadata, max_length=300)["results"]
 
 
-def test_without_bos_the_first_token_is_context_only(build, tmp_path, data_dir, caplog, evaluate):
-    path = build(tmp_path / "nobos", bos=False)
+def test_without_bos_the_first_token_is_context_only(without_bos, data_dir, caplog, evaluate):
     metadata = {"context_length": 48, "mode": "truncate", "data_dir": str(data_dir)}
     with caplog.at_level(logging.WARNING):
-        results = evaluate("hf-long", path, metadata)
+        results = evaluate("hf-long", without_bos, metadata)
     assert "first token of each document is not scored" in caplog.text
     assert per_document(results, "token_perplexity@48")[0][1] == 47
 

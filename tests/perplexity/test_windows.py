@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leval_tasks.perplexity.windows import Window, document_tokens, make_windows
+from leval_tasks.perplexity.task import Window, make_windows
 
 
 def tokens_of(window: Window) -> tuple[list[int], list[int]]:
@@ -30,8 +30,7 @@ def test_every_token_is_scored_once_with_a_context_in_a_window_that_is_not_too_l
     assert all(len(context) + len(scored) <= length for context, scored in parts)
     for number, window in enumerate(windows):  # the stride leaves that much context
         assert window.start == number * stride
-        left = document_tokens(length, bos) - stride
-        assert not number or window.score_start - window.start == left
+        assert not number or window.score_start - window.start == length - bos - stride
     assert make_windows(n, length, stride, "truncate", bos) == windows[:1]
 
 

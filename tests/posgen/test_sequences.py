@@ -1,5 +1,3 @@
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -63,24 +61,6 @@ def test_any_setting_follows_the_definition(subtask, modulus, j, k, extra, data)
     rule = PosGenSettings(subtask=subtask, modulus=modulus, far=j, near=k, **sizes)
     got = extend(np.array(seeds), rule)
     assert got.tolist() == [_by_the_rule(s, subtask, j + k + extra, modulus, j, k) for s in seeds]
-
-
-def test_paper_splits_have_their_sizes_and_no_common_seed():
-    data = splits(PosGenSettings(subtask="cot"))
-    assert data.train.shape == (10_000, 64)
-    assert data.validation.shape == data.test.shape == (1_000, 256)
-    everything = np.concatenate([data.train[:, :4], data.validation[:, :4], data.test[:, :4]])
-    assert len(np.unique(everything, axis=0)) == 12_000
-    assert everything.min() == 0
-    assert everything.max() == 16
-
-
-def test_code_splits_cycle_the_sorted_tuples():
-    data = splits(PosGenSettings(subtask="recursive", seed_policy="cycled"))
-    tuples = list(itertools.combinations(range(17), 4))
-    assert data.train[:, :4].tolist() == [list(tuples[i % 2_380]) for i in range(10_000)]
-    assert data.test[:, :4].tolist() == [list(each) for each in tuples[1_000:2_000]]
-    assert (data.train[:1_000] == data.validation[:, :64]).all()
 
 
 def test_draws_are_distinct_and_follow_the_seed():

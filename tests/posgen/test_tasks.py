@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from leval_tasks.errors import ContextLengthError, TaskError
+from leval_tasks.errors import ContextLengthError
 from leval_tasks.metadata import PosGenSettings
-from leval_tasks.posgen.task import accuracies, read_settings
-from leval_tasks.posgen.vocabulary import build_tokenizer, modulus_of, special_id
+from leval_tasks.posgen.sequences import build_tokenizer, modulus_of, special_id
+from leval_tasks.posgen.task import PosGenTask, accuracies, read_settings
 from resonance_vllm.errors import SettingError
 
 
@@ -21,7 +21,7 @@ def test_a_tokenizer_of_another_kind_is_refused():
     from transformers import AutoTokenizer
 
     other = AutoTokenizer.from_pretrained(Path(__file__).parents[1] / "golden" / "tokenizer")
-    with pytest.raises(TaskError, match=r"no number vocabulary; use a checkpoint of"):
+    with pytest.raises(SettingError, match=r"no number vocabulary; use a checkpoint of"):
         modulus_of(other)
 
 
@@ -49,8 +49,6 @@ def test_settings_come_from_metadata_else_checkpoint_else_vocabulary(tmp_path):
 
 
 def test_a_model_that_does_not_read_whole_sequences_is_refused(tmp_path, while_running):
-    from leval_tasks.posgen.task import PosGenTask
-
     build_tokenizer(17).save_pretrained(tmp_path)
     task = PosGenTask({"task": "posgen_cot", "metadata": {"pretrained": str(tmp_path)}})
 

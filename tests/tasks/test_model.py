@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from leval_tasks import model as of_model
-from leval_tasks.errors import ContextLengthError, TaskError
+from leval_tasks.errors import ContextLengthError
 from leval_tasks.model import (
     find_limit,
     find_tokenizer,
@@ -116,8 +116,8 @@ def test_running_servers_are_asked_too(while_running, tokenized, given, expected
     ("module", "most", "refused", "message"),
     [
         # vLLM generates a token
-        (VLLM, 255, 256, r"255 tokens.*1 of 256 is kept.*max_model_len=257"),
-        ("leval_harness.backends.vllm_long", 255, 256, "max_model_len=257"),
+        (VLLM, 255, 256, r"255 tokens.*1 of 256 is kept.*max_length=257"),
+        ("leval_harness.backends.vllm_long", 255, 256, "max_length=257"),
         (SERVER, 256, 257, "max_length=258"),  # lm-eval stores max_length - 1
         (HF, 256, 600, r"max_length=600 .*factor=3.0"),
     ],
@@ -134,7 +134,7 @@ def test_tokenizer_is_named_by_the_run():
     named = {"tokenizer": "t", "pretrained": "p", "model": "m"}
     for first in list(named):
         assert tokenizer_name(named) == named.pop(first)
-    with pytest.raises(TaskError, match="none is known to the task"):
+    with pytest.raises(SettingError, match="none is known to the task"):
         tokenizer_name({"dtype": "float32"})
 
 

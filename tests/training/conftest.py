@@ -25,14 +25,3 @@ def killed(monkeypatch):
                 yield
 
     return stop
-
-
-@pytest.fixture
-def no_driver(monkeypatch):
-    """Torch as it is for CUDA on a machine without a GPU: it names CUDA, which is not to be had."""
-    import torch
-
-    def named(check_available=False):
-        return None if check_available else torch.device("cuda")
-
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", named)

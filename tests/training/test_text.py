@@ -1,5 +1,3 @@
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -65,19 +63,3 @@ def test_reading_and_its_errors(tmp_path):
     (tmp_path / "empty.txt").write_text(" ")
     with pytest.raises(UserError, match="no text"):
         text.read_documents([str(tmp_path / "empty.txt")])
-    (tmp_path / "c.jsonl").write_text("{oops")
-    with pytest.raises(UserError, match=r"data: .*c\.jsonl"):
-        text.read_documents([str(tmp_path)])
-
-
-def test_a_hub_data_set_is_read_no_further_than_asked(monkeypatch):
-    import datasets
-
-    def endless(*args, **kwargs):
-        assert kwargs["streaming"]
-        return ({"text": f"{i:05}" + "x" * 95} for i in itertools.count())
-
-    monkeypatch.setattr(datasets, "load_dataset", endless)
-    found = text.read_documents(["pg19"], characters=250)
-    assert [d.text[:5] for d in found] == ["00000", "00001", "00002"]
-    assert {d.name for d in found} == {"pg19"}

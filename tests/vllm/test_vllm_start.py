@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from leval_harness.backends import vllm_start
-from leval_harness.backends.vllm_start import engine_reason, last_exception, with_cpu_cache
+from leval_harness.backends.vllm_start import engine_reason, with_cpu_cache
 from resonance_vllm.errors import UserError
 
 LOG = """\
@@ -20,7 +20,6 @@ POINTER = RuntimeError("Engine core initialization failed. See root cause above.
 
 
 def test_the_last_exception_of_a_log_is_the_reason() -> None:
-    assert last_exception(LOG) == "ValueError: To serve at least one request"
     assert engine_reason(POINTER, LOG) == "ValueError: To serve at least one request"
     assert engine_reason(RuntimeError("no\nlog"), LOG) == "no log", "it points to nothing"
     assert "root cause above" in engine_reason(POINTER, "INFO nothing\n")
@@ -52,7 +51,7 @@ def test_a_cache_that_fits_is_passed_where_none_is_given(
 def test_an_engine_starts_by_default_says_why_it_does_not_and_exchanges_methods(
     smollm2: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from leval_harness.backends import CannotExchange, backend_class, set_rope
+    from leval_harness.backends import CannotExchange, backend_class
 
     monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
     engine = {"dtype": "float32", "enforce_eager": True, "max_model_len": 64, "max_num_seqs": 2}
@@ -65,7 +64,7 @@ def test_an_engine_starts_by_default_says_why_it_does_not_and_exchanges_methods(
         yarn["original_max_position_embeddings"] = 8192
 
         def total(rope: dict[str, Any] | None) -> float:
-            set_rope(lm, rope, context_length=60)
+            lm.set_rope(rope, context_length=60)
             return float(lm._loglikelihood_tokens([(("", ""), text[:4], text[4:])])[0][0])
 
         shipped, other = total(None), total(yarn)

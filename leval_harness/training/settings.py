@@ -1,14 +1,14 @@
-"""What a PosGen training run is: architecture, encoding, optimiser; presets by name."""
+"""What a run of PosGen or of fine-tuning is, and their presets in `harness_configs`."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from leval_harness.yaml_files import read_yaml, shipped
 from leval_tasks.metadata import SUBTASKS, PosGenSettings
 from leval_tasks.posgen.encodings import ENCODINGS, Reading
-from resonance_vllm.errors import SettingError, one_of
+from resonance_vllm.errors import one_of
 from resonance_vllm.settings import Settings, read
 
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -17,10 +17,8 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 class Architecture(Settings):
     """Sizes of the decoder.
 
-    Kind `llama` has SwiGLU and scaled attention; `t5` is the T5-Small layer: ReLU, attention logits
-    not scaled, tied embeddings, T5's initialisation, and dropout of embeddings, attention weights,
-    sub-layer outputs and the final state. All dimensions of a head rotate. The authors' code never
-    trains the feed-forward layers and their norms.
+    Kind `llama` has SwiGLU and scaled attention; `t5` is the T5-Small layer, see `t5`. All
+    dimensions of a head rotate. The authors' code never trains the feed-forward layers.
     """
 
     kind: Literal["llama", "t5"] = Field(default="llama", description="Of the layers.")
@@ -29,16 +27,10 @@ class Architecture(Settings):
     heads: PositiveInt = Field(default=8, description="Attention heads of a layer.")
     head_dim: PositiveInt = Field(default=64, description="Dimensions of a head.")
     feed_forward: PositiveInt = Field(default=2048, description="Width of the feed-forward.")
-    dropout: Share = Field(default=0.0, description="With kind=t5.")
+    dropout: Share = Field(default=0.0, description="With kind llama of attention weights alone.")
     freeze_feed_forward: bool = Field(
         default=False, description="Never train the feed-forward layers and their norms."
     )
-
-    @model_validator(mode="after")
-    def _only_t5_drops(self) -> Self:
-        if self.kind == "llama" and self.dropout:
-            raise SettingError(f"dropout: {self.dropout} is not allowed with llama; use t5")
-        return self
 
 
 class Recipe(Settings):
@@ -101,20 +93,47 @@ class PosGenRun:
     encoding: str
     seed: int
 
-    def __post_init__(self) -> None:
-        one_of("subtask", self.subtask, SUBTASKS)
-        one_of("encoding", self.encoding, ENCODINGS)
-
     @property
     def folder(self) -> str:
         """Below the output folder."""
         return f"{self.subtask}/{self.encoding}/seed-{self.seed}"
 
 
-def preset(name: str) -> Recipe:
-    """A recipe shipped in `harness_configs/posgen` by name."""
-    path = shipped("posgen")[one_of("preset", name, shipped("posgen"))]
-    return read(Recipe, read_yaml(path), name)
+class FineTuneSettings(Settings):
+    """A fine-tuning run, apart from model, data and output folder.
+
+    `rope` is the RoPE request, as `rope_parameters` or with what the model knows left out; None
+    keeps the model's own.
+    """
+
+    rope: dict[str, Any] | None = None
+    sequence_length: PositiveInt = Field(default=2048, description="Tokens of a training sequence.")
+    steps: PositiveInt = Field(default=100, description="Optimiser steps.")
+    batch_size: PositiveInt = Field(default=1, description="Sequences a device reads at once.")
+    accumulation: PositiveInt = Field(default=1, description="Micro-batches an optimiser step.")
+    learning_rate: PositiveFloat = Field(default=2e-5, description="Peak, after the warm-up.")
+    weight_decay: NonNegativeFloat = Field(default=0.01, description="Of AdamW.")
+    adam_beta2: Share = Field(default=0.95, description="Of AdamW; beta1 is 0.9.")
+    warmup: Share = Field(default=0.05, description="Share of the steps in which the rate rises.")
+    schedule: str = Field(default="constant_with_warmup", description="transformers' name of one.")
+    max_grad_norm: NonNegativeFloat = Field(default=0.0, description="Of the gradients; 0: none.")
+    bf16: bool = Field(
+        default=True, description="bfloat16 autocast, float32 weights and optimiser."
+    )
+    gradient_checkpointing: bool = Field(default=False, description="Slower, in less memory.")
+    lora_rank: NonNegativeInt = Field(default=0, description="Rank of LoRA; 0 trains all weights.")
+    held_out: NonNegativeInt = Field(default=3, description="Documents kept out of training.")
+    save_steps: PositiveInt = Field(default=50, description="Steps between two resumable states.")
+    seed: int = Field(default=42, description="Of the split, the order and LoRA's initial weights.")
+
+
+Preset = TypeVar("Preset", Recipe, FineTuneSettings)
+
+
+def preset(kind: type[Preset], name: str) -> Preset:
+    """A recipe or fine-tuning settings shipped in `harness_configs`, by name."""
+    files = shipped("posgen" if kind is Recipe else "train")
+    return read(kind, read_yaml(files[one_of("preset", name, files)]), name)
 
 
 def rope_parameters(encoding: str, recipe: Recipe) -> dict[str, Any]:
