@@ -21,9 +21,10 @@ def data() -> None:
 @click.argument("folder", metavar="[DATA]", required=False)
 @json_option
 def verify(folder: str | None, as_json: bool) -> None:
-    """Compare files with the published ones; exit code 1 where one is another.
+    """Compare files with the published ones.
 
-    DATA is a folder with L-Eval's files; by default LEVAL_DATA_DIR, else the hub.
+    DATA is a folder with L-Eval's files; by default LEVAL_DATA_DIR, else the hub. Exit code 1 where
+    one is another.
     """
     source = files.resolve_source(folder)
     if not any(map(source.has, ENTRIES)):
@@ -60,7 +61,7 @@ def _checked(source: files.Source, task: ClosedTask) -> dict[str, Any]:
 
 
 def _report(rows: list[dict[str, Any]], as_json: bool) -> None:
-    lines = [f"  {row['file']:20s} {row['state']}" for row in rows]
-    click.echo(json.dumps(rows) if as_json else "\n".join(lines))
+    shown = "\n".join(f"  {row['file']:20s} {row['state']}" for row in rows)
+    click.echo(json.dumps(rows) if as_json else shown)
     if not all(row["ok"] for row in rows):
         raise click.exceptions.Exit(1)
