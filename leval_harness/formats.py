@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from leval_harness.format_names import FORMATS
+from leval_harness.layout import FORMATS
 from leval_harness.tables import BEST, NONE, QUIET, SECOND, Table
 from leval_harness.verdict import lines, verdict
 from resonance_vllm.errors import one_of

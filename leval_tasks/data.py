@@ -26,8 +26,9 @@ HUB_REPOSITORY = "L4NLP/LEval"
 HUB_FOLDER = "LEval/Exam"
 ENVIRONMENT_VARIABLE = "LEVAL_DATA_DIR"
 HOW_TO_GET = (
-    "Get the documents with `git clone https://github.com/OpenLMLab/LEval` and give its folder "
-    'LEval-data/Closed-ended-tasks as DATA in `--metadata \'{"data_dir": "DATA"}\'`; '
+    "Get the documents with `leval-harness data fetch --out DATA`, or clone "
+    "https://github.com/OpenLMLab/LEval and give its folder LEval-data/Closed-ended-tasks as DATA "
+    'in `--metadata \'{"data_dir": "DATA"}\'`; '
     "`data_dir: sample` runs on the small bundled sample instead."
 )
 SAMPLE = Path(str(files("leval_tasks"))) / "sample"

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from leval_harness.cli.console import interrupted_by_signals
-from leval_harness.cli.output import FILE, FOLDER, json_option
+from leval_harness.cli.output import EXISTING_FILE, FILE, FOLDER, json_option
 from resonance_vllm.errors import SettingError
 
 
@@ -16,16 +16,23 @@ from resonance_vllm.errors import SettingError
 )
 @click.argument("setups", nargs=-1, metavar="[A] B")
 @click.option("--texts", default="pydocs", help="pydocs, a JSONL or text file, a folder of them.")
-@click.option("--length", type=int, help="Tokens of a text. [default: up to 4096]")
+@click.option("--lengths", help="Tokens of a text; of several, the most. [default: up to 4096]")
 @click.option("--count", default=8, help="Texts. Twice as many give intervals of 0.7 the width.")
 @click.option("--margin", default=0.01, help="Nats a token; a smaller difference counts as none.")
+@click.option("--rope-a", help="RoPE method of A: TYPE:key=value,... or JSON.")
+@click.option("--rope-b", help="RoPE method of B.")
 @click.option("--ignore", multiple=True, help="What may differ: bos, tokenizer, template.")
 @click.option("--save", type=FILE, help="Keep what A alone reads in this .npz file.")
+@click.option("--against", type=EXISTING_FILE, help="A file that --save wrote, in the place of A.")
 @click.option("--out", type=FOLDER, help="Folder for diff.json.")
 @json_option
 def diff(
     setups: tuple[str, ...],
+    lengths: str | None,
+    rope_a: str | None,
+    rope_b: str | None,
     save: Path | None,
+    against: Path | None,
     out: Path | None,
     as_json: bool,
     **options: Any,
@@ -43,17 +50,21 @@ def diff(
     """
     from leval_harness.parity.compare import diff as compare
     from leval_harness.parity.compare import save_reference
+    from leval_harness.parity.setups import Setup
     from resonance_vllm.files import write_json
 
-    if len(setups) != (2 if save is None else 1):
-        raise SettingError("give A and B; or A with --save FILE, which is then the A of others")
+    options["lengths"] = lengths.split(",") if lengths else ()
+    sides = setups if against is None else (str(against), *setups)
+    if len(sides) != (2 if save is None else 1):
+        raise SettingError("give A and B; or B with --against FILE; or A with --save FILE")
+    parsed = [Setup.parse(*each) for each in zip(sides, (rope_a, rope_b), strict=False)]
     with interrupted_by_signals():
         if save is not None:
-            reference = save_reference(setups[0], save, **options)
+            reference = save_reference(parsed[0], save, **options)
             facts = {"saved": str(save), "texts": len(reference.texts), "setup": reference.setup}
             click.echo(json.dumps(facts) if as_json else f"Saved: {save}, {facts['texts']} texts")
             return 0
-        result = compare(*setups, **options)
+        result = compare(*parsed, **options)
     content = result.as_json()
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)

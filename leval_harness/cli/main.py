@@ -22,11 +22,14 @@ GROUPS = {
         "page": ("results", "A leaderboard page with figures that opens from disk."),
         "score": ("score", "Score answers in L-Eval's published format."),
     },
-    "RoPE methods and models": {
+    "RoPE methods": {
         "rope": ("rope", "What a method does to every feature: frequencies and gaps."),
         "check": ("checkpoints", "What a model will really run with, before it runs."),
         "export": ("checkpoints", "A checkpoint that stock transformers and vLLM run as it is."),
+    },
+    "Models and data": {
         "model": ("checkpoints", "Prepare a small real model to begin with."),
+        "data": ("data", "Fetch or verify the documents of the tasks."),
     },
     "Train": {
         "posgen": ("training", "Train small models short and test them long."),

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_origin
 import click
 from pydantic import BaseModel
 
-from leval_harness.format_names import FORMATS
+from leval_harness.layout import FORMATS
 
 Command = Callable[..., Any]
 

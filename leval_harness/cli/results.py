@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from leval_harness.cli.output import FOLDER, results_argument, table_options, write_or_print
-from leval_harness.format_names import WRITTEN
+from leval_harness.layout import WRITTEN
 from resonance_vllm.errors import SettingError
 from resonance_vllm.files import write_text
 

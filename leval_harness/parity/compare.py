@@ -4,9 +4,9 @@ import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt
 
 from leval_harness.parity.result import DiffResult, compared
 from leval_harness.parity.setups import SAVED, Setup
@@ -30,7 +30,8 @@ class Options(Settings):
 
     Attributes:
         texts: a source of `read_texts`.
-        length: tokens of a text; None is 4,096 or what A can read. A saved reference has its own.
+        lengths: tokens of a text; of several the most, for bins show what stands at fewer. () is
+            4,096 or what A can read. A saved reference has its own.
         count: texts.
         margin: nats a token; a smaller difference counts as none.
         ignore: kinds of findings that do not count.
@@ -38,7 +39,10 @@ class Options(Settings):
     """
 
     texts: str = PYDOCS
-    length: int | None = Field(None, ge=8)
+    lengths: Annotated[
+        tuple[Annotated[int, Field(ge=8, strict=False)], ...],
+        BeforeValidator(lambda given: given if isinstance(given, list | tuple) else [given]),
+    ] = Field((), strict=False)
     count: PositiveInt = 8
     margin: PositiveFloat = MARGIN
     ignore: tuple[Literal["bos", "tokenizer", "template"], ...] = Field((), strict=False)
@@ -91,9 +95,10 @@ def _first(setup: Setup, options: Options) -> Side:
     """What A reads of the options' texts, or what a saved reference holds."""
     if setup.kind == SAVED:
         return Side.load(Path(setup.target).expanduser())
-    texts = read_texts(options.texts, options.length or DEFAULT_LENGTH)
+    length = max(options.lengths, default=None)
+    texts = read_texts(options.texts, length or DEFAULT_LENGTH)
     random.Random(SEED).shuffle(texts)
-    return _run(setup, options, texts, None, options.length, options.count)
+    return _run(setup, options, texts, None, length, options.count)
 
 
 def _run(setup: Setup, options: Options, *arguments: Any) -> Side:

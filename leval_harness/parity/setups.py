@@ -4,7 +4,7 @@ MODEL                                         a checkpoint on transformers
 hf:MODEL,dtype=float32,attn_implementation=eager
 vllm:MODEL,kv_cache_dtype=fp8_e4m3
 vllm:MODEL,hf_overrides={"rope_parameters": {...}}
-hf:MODEL,rope=yarn:factor=2                   more keys of rope: as JSON
+hf:MODEL,rope=yarn:factor=2                   more keys of rope: as JSON, or by --rope-b
 http://localhost:8000,model=NAME              a server that returns prompt log-probabilities
 base.npz                                      saved by an earlier diff
 """
@@ -45,8 +45,8 @@ class Setup:
     text: str = ""
 
     @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read a setup from its text, see the module.
+    def parse(cls, text: str, rope: str | None = None) -> Self:
+        """Read a setup from its text, see the module; `rope` is the same as the argument `rope`.
 
         Raises:
             SettingError: names the part that cannot be read and what is allowed.
@@ -63,6 +63,7 @@ class Setup:
             raise SettingError(f"setup: {shown(text)} names no model; allowed: MODEL,key=value,...")
         pairs = (each.partition("=") for each in rest)
         arguments = {key.strip(): parsed_value(value.strip()) for key, _, value in pairs}
+        arguments |= {} if rope is None else {"rope": rope}
         if kind in LIBRARIES:
             return cls(kind, prepared(target), arguments, text)
         if "rope" in arguments:

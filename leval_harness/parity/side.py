@@ -154,7 +154,7 @@ def read_side(
         if reader.limit is not None and len(rows[0]) > reader.limit:
             raise UserError(
                 f"{name} reads at most {reader.limit} tokens, fewer than the {len(rows[0])} of the "
-                f"texts; --length {reader.limit} compares up to there"
+                f"texts; --lengths {reader.limit} compares up to there"
             )
         encoded = rows if name == "A" else [reader.encode(each.text) for each in texts]
         for at, row in enumerate(rows, 1):
@@ -180,7 +180,7 @@ def _beginnings(
         if len(found) == count:
             break
     if not found:
-        asked = f"{length} tokens: a shorter --length, or other --texts"
+        asked = f"{length} tokens: shorter --lengths, or other --texts"
         raise UserError(f"none of {len(texts)} texts has {asked}")
     return found
 
@@ -200,7 +200,7 @@ def in_process(*arguments: Any) -> Side:
             return pool.submit(_answer, *arguments).result()
         except BrokenProcessPool:
             raise RunError(
-                "its process ended: it crashed, or ran out of memory (take a shorter --length)"
+                "its process ended: it crashed, or ran out of memory (take shorter --lengths)"
             ) from None
         except KeyboardInterrupt:
             for child in multiprocessing.active_children():

@@ -31,7 +31,7 @@ def rows(model, folder):
     for number, dtype in itertools.product(range(SETS), ("float32", "bfloat16")):
         texts, base = folder / f"texts-{number}.txt", folder / f"{dtype}-{number}.npz"
         texts.write_text(text[number * size : (number + 1) * size])
-        options = {"texts": str(texts), "length": 128, "isolated": False}
+        options = {"texts": str(texts), "lengths": 128, "isolated": False}
         save_reference(f"hf:{model},dtype={dtype},threads=1", base, **options)
         for change in CHANGES:
             arguments = change if "threads" in change else f"threads=1,{change}"

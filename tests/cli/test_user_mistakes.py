@@ -17,6 +17,7 @@ export model --rope yarn:factor=2 --out new
 score --task gsm one.jsonl
 table {results}/posgen
 page {results}/posgen --out new
+data verify sample
 posgen table {results}/posgen_train
 sweep --help
 """
@@ -29,6 +30,9 @@ score --task gsm empty.jsonl
 score --task gsm text.txt
 table empty                                             # no cell.json and no results
 page {results}/posgen --out full                        # give a new folder
+data verify absent                                      # does not exist
+data verify empty                                       # has no coursera.jsonl
+data fetch                                              # --out
 posgen evaluate empty --encoding yarn                   # posgen train
 posgen table empty                                      # posgen train
 nope                                                    # No such command 'nope'

@@ -5,7 +5,9 @@ import logging
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from leval_harness.cli import data as cli
 from leval_tasks import data
 from leval_tasks.closed.catalog import ENTRIES, task_named
 from leval_tasks.errors import DataError
@@ -33,7 +35,7 @@ def test_order_of_sources(tmp_path, monkeypatch):
 
 
 def test_folders_that_cannot_be_used(tmp_path):
-    with pytest.raises(DataError, match=r"data_dir '/nowhere' does not exist.*git clone"):
+    with pytest.raises(DataError, match=r"data_dir '/nowhere' does not exist.*data fetch"):
         data.resolve_source("/nowhere")
     (tmp_path / "f").write_text("")
     with pytest.raises(DataError, match="is no folder"):
@@ -102,6 +104,19 @@ def test_another_content_is_one_warning(tmp_path, caplog):
         assert not any(data.load(source, task).verified for task in (QUALITY, CODEU))
     (said,) = [each.getMessage() for each in caplog.records]
     assert "quality.jsonl is not the published file" in said
+
+
+def test_verify_takes_a_folder(tmp_path):
+    write(tmp_path, "tpo.jsonl", ROW)
+    write(tmp_path, "codeU.jsonl", ROW)
+    done = CliRunner().invoke(cli.data, ["verify", str(tmp_path), "--json"])
+    rows = {row["file"]: row for row in json.loads(done.stdout)}
+    assert done.exit_code == 1
+    assert {name: row["ok"] for name, row in rows.items()} == {
+        "tpo.jsonl": False,
+        "codeU.jsonl": True,
+    }
+    assert rows["tpo.jsonl"]["state"] == "FAILED: not the published file"
 
 
 def test_the_sample_is_marked():

@@ -150,7 +150,7 @@ def read_csv(file: Path) -> list[dict[str, str]]:
 # ------------------------------------------------------------------ losses, answers, diff
 
 ROPES = {"as shipped": None, "resonance_yarn": "resonance_yarn:factor=2"}
-READ = ("--length", 384, "--count", 4, "--json")
+READ = ("--lengths", 384, "--count", 4, "--json")
 
 
 def current_token_losses() -> Rows:

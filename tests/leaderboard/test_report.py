@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from leval_harness.cli.results import page, table, write_report
-from leval_harness.format_names import WRITTEN
+from leval_harness.layout import WRITTEN
 
 
 def run(command, *arguments):

@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from leval_harness.effective import compared_frame
-from leval_harness.format_names import FORMATS
 from leval_harness.formats import draw, html, latex, markdown, render
+from leval_harness.layout import FORMATS
 from leval_harness.names import CLOSED
 from leval_harness.results import load_results
 from leval_harness.tables import BEST, QUIET, SECOND, Table, build_tables

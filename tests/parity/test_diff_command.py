@@ -22,7 +22,7 @@ def run(monkeypatch, copying_texts):
     monkeypatch.setattr(compare, "in_process", side.read_side)
 
     def call(*arguments):
-        more = ["--texts", str(copying_texts("yarn")), "--length", "128"]
+        more = ["--texts", str(copying_texts("yarn")), "--lengths", "64,128"]
         done = CliRunner().invoke(command, [*map(str, arguments), *more], standalone_mode=False)
         if done.exception is not None:
             raise done.exception
@@ -54,8 +54,8 @@ def test_exit_codes_are_those_of_the_verdict(run, copying_model):
 def test_rope_settings_are_compared_first_and_losses_decide(run, copying_model, tmp_path):
     a, base = f"hf:{copying_model('yarn')},dtype=float32", tmp_path / "base.npz"
     run(a, "--save", base)
-    for first in (a, base):
-        _, out, _ = run(first, f"{a},rope=linear:factor=4")
+    for sides in ((a, a), ("--against", base, a)):
+        _, out, _ = run(*sides, "--rope-b", "linear:factor=4")
         first, second, *_ = out.splitlines()
         assert first.startswith("RoPE settings differ: A {")
         assert "'rope_type': 'linear'" in first
@@ -99,20 +99,22 @@ def test_without_a_length_a_text_is_as_long_as_a_can_read(copying_model, copying
     options = {"texts": str(copying_texts("yarn")), "isolated": False}
     found = lh.diff(f"{folder},max_length=64", folder, **options)
     assert (found.length, found.verdict) == (64, "same")
-    with pytest.raises(UserError, match=r"B reads at most 64 tokens, fewer than .*; --length 64 "):
+    with pytest.raises(UserError, match=r"B reads at most 64 tokens, fewer than .*; --lengths 64 "):
         lh.diff(folder, f"{folder},max_length=64", **options)
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("a",), "give A and B; or A with --save FILE"),
-        (("a", "b", "--length", "4"), "greater than or equal to 8"),
+        (("a",), "give A and B; or B with --against FILE; or A with --save FILE"),
+        (("a", "b", "--against", __file__), "or B with --against FILE"),
+        (("a", "b", "--lengths", "many"), "('many' given)"),
+        (("a", "b", "--lengths", "4"), "greater than or equal to 8"),
         (("hf:a", "c.npz"), "a saved reference, which can only be A"),
         (("a.npz", "http://b"), "a.npz is no reference saved by"),
         (("a", "b", "--ignore", "bso"), "Input should be 'bos'"),
         (("a", "b", "--save", "c.npz"), "or A with --save FILE"),
-        (("a.npz,rope=yarn", "b"), "rope: saved runs a model as it is"),
+        (("a.npz", "b", "--rope-a", "yarn"), "rope: saved runs a model as it is"),
     ],
 )
 def test_wrong_usage_is_named(arguments, said):
@@ -125,7 +127,7 @@ def test_what_cannot_be_measured_is_an_error(copying_model, copying_texts):
     folder = f"hf:{copying_model('yarn')}"
     options = {"texts": str(copying_texts("yarn")), "isolated": False}
     with pytest.raises(UserError, match="none of 64 texts has 300 tokens"):
-        lh.diff(f"{folder},max_length=400", folder, **options, length=300)
+        lh.diff(f"{folder},max_length=400", folder, **options, lengths=300)
     with pytest.raises(UserError, match="does not answer"):
         lh.diff(folder, "http://127.0.0.1:9,timeout=2", **options)
 

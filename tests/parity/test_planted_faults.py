@@ -29,7 +29,7 @@ YARN = {
 
 
 def compare(a, b, texts, **options):
-    more = {"texts": str(texts), "length": LENGTH, "count": 16, "isolated": False}
+    more = {"texts": str(texts), "lengths": LENGTH, "count": 16, "isolated": False}
     return lh.diff(a, b, **{**more, **options})
 
 
@@ -44,7 +44,7 @@ def reference(tmp_path):
 
     def save(setup, texts, length=LENGTH, **more):
         path = tmp_path / "base.npz"
-        save_reference(setup, path, texts=str(texts), length=length, isolated=False, **more)
+        save_reference(setup, path, texts=str(texts), lengths=length, isolated=False, **more)
         return str(path)
 
     return save

@@ -8,7 +8,7 @@ from leval_harness.parity.setups import Setup
 from resonance_vllm.errors import UserError
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
-OPTIONS = {"length": 256, "count": 3}
+OPTIONS = {"lengths": 256, "count": 3}
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +48,6 @@ def test_a_server_is_read_by_token_ids(smollm2, vllm_server):
         assert (found.verdict, found.findings) == ("same", ())
         assert found.apart < 1e-4
         with pytest.raises(UserError, match="B reads at most 511 tokens, fewer than the 768"):
-            lh.diff(f"hf:{smollm2}", url, **{**OPTIONS, "length": 768})
+            lh.diff(f"hf:{smollm2}", url, **{**OPTIONS, "lengths": 768})
         with pytest.raises(UserError, match="does not serve 'other'"):
             lh.diff(f"hf:{smollm2}", f"{url},model=other", **OPTIONS)

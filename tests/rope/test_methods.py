@@ -77,20 +77,6 @@ def test_factor_1_is_the_identity(method, extra, base, dim, original):
     assert one.method.scale() == 1.0
 
 
-@pytest.mark.parametrize(("method", "extra"), IDENTITIES)
-def test_resonance_at_factor_1_is_plain_resonance(method, extra):
-    one = spec(method, factor=1.0, resonance=True, **extra)
-    plain = spec("default", resonance=True)
-    assert frequencies.inv_freq(one, 128).equal(frequencies.inv_freq(plain, 128))
-
-
-@given(BASES, DIMS.filter(lambda d: d >= 4), st.floats(1.0, 8.0), st.integers(1, 4096))
-def test_dynamic_is_the_identity_up_to_the_trained_length(base, dim, factor, length):
-    found = frequencies.inv_freq(spec("dynamic", base=base, factor=factor), dim, length)
-    expected = torch.tensor(closed(base, dim), dtype=torch.float64)
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=0)
-
-
 @pytest.mark.parametrize("method", ["default", "linear", "ntk_aware", "yarn", "llama3"])
 @pytest.mark.parametrize("resonance", [False, True])
 def test_fastest_and_slowest_feature(method, resonance):

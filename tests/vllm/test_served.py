@@ -95,16 +95,6 @@ def set_rope(address: str, rope: dict[str, Any]) -> bool:
     return all(each["exact_phase"] for each in reports)
 
 
-@pytest.mark.long
-def test_prompt_beyond_the_original_length_is_answered(client: Any) -> None:
-    prompt = "The grass is green. The sky is blue. The sun is yellow. " * 590
-    answer = client.completions.create(
-        model="smollm2", prompt=prompt + "The grass is", max_tokens=4, temperature=0
-    )
-    assert 8192 < answer.usage.prompt_tokens < LENGTH
-    assert "green" in answer.choices[0].text
-
-
 @pytest.fixture(scope="module")
 def tiny_chat_model(
     smollm2: Path, tmp_path_factory: pytest.TempPathFactory, save_llama: Callable[..., Path]
