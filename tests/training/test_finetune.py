@@ -88,7 +88,6 @@ def test_checkpoint_carries_the_rope_settings_and_a_stopped_run_resumes(
     assert {k: v for k, v in resumed.items() if k != "seconds"} == {
         k: v for k, v in whole.items() if k != "seconds"
     }
-    assert resumed["seconds"] > 0
     metrics = [(tmp_path / x / "metrics.csv").read_text() for x in ("a", "b")]
     steps = pd.read_csv(tmp_path / "a/metrics.csv").set_index("step")
     assert steps.index.tolist() == [1, 2, 3, 4, 5, 6]
