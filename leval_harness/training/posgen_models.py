@@ -104,7 +104,7 @@ def split_tokens(settings: PosGenSettings) -> dict[str, Tensor]:
     prefix = special_id(PREFIX, settings.modulus)
     return {
         split: torch.from_numpy(np.pad(numbers, ((0, 0), (1, 0)), constant_values=prefix))
-        for split, numbers in vars(splits(settings)).items()
+        for split, numbers in splits(settings)._asdict().items()
     }
 
 
