@@ -1,9 +1,4 @@
-"""The Python API: run a sweep, read results, look at a method or a model.
-
-import leval_harness as lh
-compared = lh.run("quickstart")
-compared.to_pandas()
-"""
+"""The Python API: run a sweep, read results, look at a method or a model."""
 
 import os
 from collections.abc import Mapping, Sequence

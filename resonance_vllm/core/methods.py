@@ -62,7 +62,9 @@ class NtkAware(ScaledMethod):
 
 
 def ntk_base(base: float, factor: float, dim: int) -> float:
-    """bloc97's base `b*s^(d/(d-2))`, of a `dim` from 4 on."""
+    """bloc97's base `b*s^(d/(d-2))`."""
+    if dim < 4:
+        raise RopeConfigError(f"dim: {dim} is not allowed with NTK scaling; allowed: at least 4")
     return float(base * factor ** (dim / (dim - 2)))
 
 

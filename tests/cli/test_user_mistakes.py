@@ -39,6 +39,7 @@ nope                                                    # No such command 'nope'
 swep quickstart                                         # Did you mean 'sweep'
 rope                                                    # --method
 rope --method nope                                      # 'nope' is not one of
+rope --method ntk --head-dim 2                          # at least 4
 rope --method ntk --factor 0.5                          # factor: Input should be gr
 check empty                                             # holds no config.json
 export empty --rope yarn:factor=2 --out new             # holds no config.json
