@@ -64,7 +64,8 @@ def report(
             side["not_installed"] = f"{library} is not installed"
         else:
             try:
-                side["modules"] = [asdict(each) for each in look(side)]
+                held = [{**asdict(each), "inv_freq": list(each.inv_freq)} for each in look(side)]
+                side["modules"] = held
             except Exception as error:  # noqa: BLE001 - model code raises anything
                 side["refused"] = refusal(error)
     return sides

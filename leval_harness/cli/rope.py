@@ -37,7 +37,7 @@ def _method_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--factor", type=float, default=8.0, help="Context extension s.")
 @click.option("--theta", type=float, default=10000.0, help="Base, rope_theta.")
 @click.option("--head-dim", type=click.IntRange(2, 1024), default=128, help="Rotated dimensions.")
-@click.option("--original", type=click.IntRange(1, 2**24), default=4096, help="Trained length L.")
+@click.option("--original", type=click.IntRange(max=2**24), default=4096, help="Trained length L.")
 @click.option("--seq-len", type=int, help="Current length, for dynamic and longrope. [default: L]")
 @_method_options
 @json_option
