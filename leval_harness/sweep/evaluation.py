@@ -36,9 +36,6 @@ class LoadedModel:
     """lm-eval's model of a group, loaded as shipped where its cells differ in the rotation."""
 
     def __init__(self, cells: Sequence[CellRecord]) -> None:
-        self._load(cells)
-
-    def _load(self, cells: Sequence[CellRecord]) -> None:
         cell = cells[0]
         log.info("loading %s", cell.model.name)
         self.exchanges = any(each.model_args != cell.model_args for each in cells)
@@ -47,29 +44,27 @@ class LoadedModel:
         started = time.monotonic()
         backend = backends.backend_class(cell.model.backend)
         self.lm: Any = backend.create_from_arg_obj(arguments, options)
-        self.ends, self.arguments = record_answer_ends(self.lm), arguments
+        self.ends = record_answer_ends(self.lm)
         log.info("model ready after %.1f s", time.monotonic() - started)
 
     def turn(self, cell: CellRecord) -> None:
         """Take the rotation and the length of a cell, and count anew.
 
-        A cell whose rotation cannot be exchanged gets a load of its own in place of this one.
+        Raises:
+            CannotExchange: the cell needs a load of its own.
         """
-        try:
-            if self.exchanges:
-                method = cell.method
-                self.lm.set_rope(method.rope_parameters, method.rope_precision, length_of(cell))
-            elif self.arguments != cell.model_args:
-                raise backends.CannotExchange("the model is loaded for another cell")
-        except backends.CannotExchange as error:
-            log.info("%s gets a load of its own: %s", cell.title, error)
-            if hasattr(self.lm, "close"):
-                self.lm.close()
-            self.lm, self.ends, self.arguments = None, None, {}
-            gc.collect()
-            self._load([cell])
+        if self.exchanges:
+            method = cell.method
+            self.lm.set_rope(method.rope_parameters, method.rope_precision, length_of(cell))
         if hasattr(self.lm, "count_anew"):
             self.lm.count_anew()
+
+    def close(self) -> None:
+        """Free what the model takes, before another one is loaded."""
+        if hasattr(self.lm, "close"):
+            self.lm.close()
+        self.lm = self.ends = None
+        gc.collect()
 
     def telemetry(self) -> dict[str, Any]:
         """What the backend has counted since the last turn."""

@@ -24,6 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from leval_harness.backends import CannotExchange
 from leval_harness.backends.vllm_start import engine_reason
 from leval_harness.cell_record import CellRecord
 from leval_harness.layout import CELL, LOG
@@ -158,15 +159,23 @@ def run(claimed: Claimed) -> None:
     from leval_harness.sweep.evaluation import LoadedModel
 
     model: LoadedModel | None = None
+    alone: set[str] = set()
     cells = iter(claimed)
     for cell in cells:
         try:
-            model = model or LoadedModel(claimed.records)
+            if cell.cell_id in alone and model is not None:
+                model.close()
+                model = None
+            model = model or LoadedModel([cell] if cell.cell_id in alone else claimed.records)
             log.info("evaluating %s", cell.title)
             compute(claimed, cell, model)
+        except CannotExchange as error:
+            log.info("%s gets a load of its own, after the others: %s", cell.title, error)
+            alone.add(cell.cell_id)
+            claimed.records.append(cell)
         except Exception as error:  # noqa: BLE001 - whatever it is, it costs this cell
             claimed.fail(cell, error)
-            if model is None:  # nor can the others be computed
+            if model is None and not alone:  # nor can the others be computed
                 for other in cells:
                     claimed.fail(other, error)
             elif not isinstance(error, UserError):

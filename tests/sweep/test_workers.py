@@ -65,8 +65,11 @@ def test_two_starts_on_one_folder_share_the_cells(tiny: Path, forks: Forks, tmp_
 
 REFUSING = """
 from leval_harness.backends import CannotExchange, hf
-def refuse(*arguments):
-    raise CannotExchange("not this one")
+given = hf.HF.set_rope
+def refuse(lm, rope, *more):
+    if {refused}:
+        raise CannotExchange("not this one")
+    given(lm, rope, *more)
 hf.HF.set_rope = refuse
 """
 METHODS = {
@@ -115,13 +118,25 @@ def test_methods_and_lengths_of_one_load_read_as_each_does_alone(
     assert forks.sweep(tiny / "sweep.yaml", together, *base, every) == 0, forks.said()
     assert sum(loads(together).values()) == 1
     words = ("sweep", tiny / "sweep.yaml", "--out", alone, *base, every)
-    ended = forks.python(REFUSING + SWEEP, *words)
+    ended = forks.python(REFUSING.format(refused="True") + SWEEP, *words)
     assert ended.returncode == 0, ended.stderr
-    assert sum(loads(alone).values()) == 1 + 8
+    assert sum(loads(alone).values()) == 8  # that of the group is in no log of a finished cell
     found = answers(together)
     assert len(found) == 8
     assert found == answers(alone)
     assert found["rope", 128] != found["yarn", 128]
+
+
+def test_one_method_that_cannot_be_exchanged_costs_the_others_no_load(
+    tiny: Path, forks: Forks, tmp_path: Path
+) -> None:
+    words = ("sweep", tiny / "sweep.yaml", "--out", tmp_path, "--set=context_lengths=[64, 128]")
+    one = "rope and rope['rope_type'] == 'default'"  # the second of four
+    every = f"--set=methods={json.dumps(METHODS)}"
+    ended = forks.python(REFUSING.format(refused=one) + SWEEP, *words, every)
+    assert ended.returncode == 0, ended.stderr
+    assert len(list(tmp_path.glob("*/cells/*"))) == 8
+    assert sum(loads(tmp_path).values()) == 1 + 2
 
 
 @pytest.mark.long
