@@ -29,7 +29,5 @@ YARDSTICK = "yardstick"
 """Method of the cell that reads windows with the model as shipped, for all methods of it."""
 SHORT_WINDOWS = "short windows"
 """What that method was called in schema 1."""
-DIFF_KIND, DIFF_SCHEMA = "leval-harness diff", 4
-"""What begins the `diff.json` that `leval-harness diff --out` writes."""
 FORMATS, WRITTEN = ("csv", "html", "json", "md", "tex"), ("md", "csv", "tex", "html")
 """Of tables, and those that a sweep writes; `csv` and `json` are the compared frame itself."""

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from leval_harness.layout import DIFF_KIND, DIFF_SCHEMA
 from leval_harness.parity.side import Side
 from leval_tasks.statistics import difference
 from leval_tasks.statistics.difference import OPEN, SAME, Bin
@@ -102,8 +101,8 @@ class DiffResult:
             ends = {end: None for end in ("low", "high") if math.isinf(row[end])}
             row |= {"verdict": part.verdict, **ends}
         return {
-            "kind": DIFF_KIND,
-            "schema": DIFF_SCHEMA,
+            "kind": "leval-harness diff",
+            "schema": 4,
             "verdict": self.verdict,
             "exit_code": self.exit_code,
             "sentences": self.sentences(),
