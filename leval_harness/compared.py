@@ -4,7 +4,7 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy import special
 
 from leval_harness.names import blocks, labels
 from leval_harness.results import RUNS, SCORES, Results, column
@@ -228,7 +228,7 @@ def _estimated(scores: pd.DataFrame) -> pd.DataFrame:
     mean, groups = scores["ratio"], scores["clusters"]
     loss, of_loss = scores["kind"] == "loss", scores["unit"]
     error = scores["error"].where(~loss | (groups >= 3))
-    half = pd.Series(stats.t.ppf(1 - LEVEL / 2, scores["df"]), scores.index) * error
+    half = pd.Series(special.stdtrit(scores["df"], 1 - LEVEL / 2), scores.index) * error
     low, high = mean - half, mean + half
     inside = ~loss & (scores["least"] >= 0) & (scores["most"] <= 1) & mean.between(0, 1, "neither")
     ends = logit_interval(mean.where(inside), half)
@@ -338,7 +338,7 @@ def _compared(
     threshold = LEVEL / families.transform("count")
     scores["p_holm"] = holm(scores["p"], families.ngroup())
     enough = scores["error"].where((scores["kind"] != "loss") | (scores["documents"] >= 3))
-    half = stats.t.ppf(1 - threshold / 2, scores["df"]) * enough
+    half = special.stdtrit(scores["df"], 1 - threshold / 2) * enough
     low, high = scores["difference"] - half, scores["difference"] + half
     shown = (scores["p_holm"] < LEVEL) & ((low > 0) | (high < 0))
     marks = [scores["smallest_p"] > threshold, shown]
@@ -394,7 +394,7 @@ def _tested(rows: pd.DataFrame, about: pd.DataFrame) -> pd.DataFrame:
     wins = counted["up"].where(higher, counted["down"])
     losses = counted["down"].where(higher, counted["up"])
     mcnemar = ~is_loss & found["binary"] & (found["documents"] == found["common"])
-    exact = 2 * stats.binom.cdf(np.minimum(wins, losses), wins + losses, 0.5)
+    exact = 2 * special.bdtr(np.minimum(wins, losses), wins + losses, 0.5)
     flipped = sums[~sums["number"].isin(found.index[mcnemar])]
     by_flips = flipped.groupby("number")["num"].agg(sign_flip_p)
     return found.assign(

@@ -81,7 +81,7 @@ def sample_lines(path: Path) -> Iterator[dict[str, Any]]:
     Raises:
         OSError, ValueError: the file cannot be read, or a line is no JSON object.
     """
-    with path.open("rb") as lines:
+    with path.open("rb", buffering=2**20) as lines:
         for at, line in enumerate(lines, 1):
             if not line.strip():
                 continue
@@ -145,7 +145,9 @@ def read_samples(path: Path, run: int, task: str, known: dict[str, Any], read: T
 
 def _metrics(line: dict[str, Any]) -> list[str]:
     """Names of the metrics that a sample logs."""
-    names = line.get("metrics", [name for name in line if name not in DESCRIBING])
+    if "metrics" not in line:
+        return [name for name in line if name not in DESCRIBING]
+    names = line["metrics"]
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
@@ -183,16 +185,16 @@ def _numbers(line: dict[str, Any], names: list[str]) -> list[tuple[str, float, f
     for name in names:
         if name in NOTES or name.endswith("_stderr"):
             continue
-        value = line.get(name)
-        pair = value if isinstance(value, list) and len(value) == 2 else (value, 1.0)
-        top, bottom = map(finite, pair)
+        value, bottom = line.get(name), 1.0
+        if isinstance(value, list) and len(value) == 2:
+            value, bottom = value[0], finite(value[1])
+        top = finite(value)
         if top is None or bottom is None or bottom <= 0:
             continue
         if top < 0 and length_of(name) is not None:  # RULER's sign of another length
             continue
         found.append((name, abs(top) if name in LOG_LIKELIHOODS else top, bottom))
-    notes = notes_of(line)
-    return found + [(name, notes[name], 1.0) for name in NOTES if name in notes]
+    return found + [(name, value, 1.0) for name, value in notes_of(line).items()]
 
 
 def notes_of(line: dict[str, Any]) -> dict[str, float]:
@@ -202,12 +204,12 @@ def notes_of(line: dict[str, Any]) -> dict[str, float]:
     `filtered_resps`. What a sweep wrote into the sample itself comes before both.
     """
     prompt = object_of(object_of(line.get("doc")).get("prompt"))
-    found = prompt | marks_in(line.get("filtered_resps"))
-    found |= {name: line[name] for name in NOTES if name in line}
-    numbers = {name: float(each) for name, each in found.items() if isinstance(each, int | float)}
-    if "kept_head" in numbers and "kept_tail" in numbers:
-        numbers["kept_tokens"] = numbers["kept_head"] + numbers["kept_tail"]
-    return numbers
+    found = {**prompt, **marks_in(line.get("filtered_resps")), **line}
+    head, tail = prompt.get("kept_head"), prompt.get("kept_tail")
+    if isinstance(head, int) and isinstance(tail, int):
+        found["kept_tokens"] = head + tail
+    known = [(name, found[name]) for name in NOTES if name in found]
+    return {name: float(each) for name, each in known if isinstance(each, (int, float))}
 
 
 LOG_LIKELIHOODS = {"perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte"}

@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy import special, stats
+from scipy import special
 
 Floats = npt.NDArray[np.float64]
 LEVEL = 0.05
@@ -103,8 +103,8 @@ def ratios(sums: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
 def clopper_pearson(successes: npt.ArrayLike, n: npt.ArrayLike) -> tuple[Floats, Floats]:
     """Exact two-sided 95% binomial intervals (Clopper and Pearson 1934); 0 <= successes <= n."""
     successes, n = np.asarray(successes, dtype=np.float64), np.asarray(n, dtype=np.float64)
-    low = stats.beta.ppf(LEVEL / 2, successes, n - successes + 1)
-    high = stats.beta.ppf(1 - LEVEL / 2, successes + 1, n - successes)
+    low = special.betaincinv(successes, n - successes + 1, LEVEL / 2)
+    high = special.betaincinv(successes + 1, n - successes, 1 - LEVEL / 2)
     return np.where(successes == 0, 0.0, low), np.where(successes == n, 1.0, high)
 
 

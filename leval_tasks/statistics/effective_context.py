@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy import special
 
 Floats = npt.NDArray[np.float64]
 
@@ -89,7 +89,7 @@ def interval(sums: Floats, tokens: Floats, level: float = LEVEL) -> Interval:
     if n < 2:
         return Interval(mean, -np.inf, np.inf)
     variance = n / (n - 1) * float(((sums - mean * tokens) ** 2).sum())
-    half = float(stats.t.isf(level / 2, n - 1)) * variance**0.5 / float(tokens.sum())
+    half = -float(special.stdtrit(n - 1, level / 2)) * variance**0.5 / float(tokens.sum())
     return Interval(mean, mean - half, mean + half)
 
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from scipy import stats
+from scipy import special
 
 LEVEL = 0.025
 """Of each end: together they miss the true length in at most 5% of samples."""
@@ -50,8 +50,8 @@ def length_above(counts: Sequence[Retrieved]) -> RetrievalLength:
     shown, refused = [], []  # one-sided p against a score that is not held, and against one that is
     for each in counts:
         right, wrong = math.floor(each.right + 1e-9), math.ceil(each.right - 1e-9)
-        shown.append(stats.binom.sf(right - 1, each.asked, THRESHOLD))
-        refused.append(stats.binom.cdf(wrong, each.asked, THRESHOLD))
+        shown.append(special.bdtrc(right - 1, each.asked, THRESHOLD))
+        refused.append(special.bdtr(wrong, each.asked, THRESHOLD))
     low = next((at for at, p in enumerate(shown) if p > LEVEL), len(shown))
     numbers = range(1, len(refused) + 1)
     high = max((n for n in numbers if min(refused[:n]) > LEVEL / n), default=0)

@@ -3,7 +3,7 @@
 Questions of a document share a success rate drawn from a Beta distribution, which gives them the
 wanted intra-cluster correlation. Documents have 6 to 20 questions. Methods do not differ in truth.
 
-    python benchmarks/statistics_simulation.py [--runs 10000] [--json FILE]
+    python reports/statistics/simulation.py [--runs 10000] [--json FILE]
 """
 
 import argparse

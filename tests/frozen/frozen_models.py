@@ -1,44 +1,37 @@
 """What the product gives now where models are read or trained: `current_<part>()` for each part.
 
-As in `frozen_current.py`. Commands run in processes of their own, on the CPU, in float32.
+As in `frozen_current.py`. On the CPU, in float32; vLLM runs in processes of its own.
 """
 
 import csv
 import hashlib
 import json
-import os
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from golden_access import HERE as GOLDEN
 from golden_access import SAMPLE, TOKENIZER
 
+import leval_harness as lh
+from leval_harness.parity.compare import save_reference
 from leval_harness.parity.side import Side
+from leval_harness.smollm2 import prepare
 
 Row = dict[str, Any]
 Rows = dict[str, Row]
 
 
+COMMANDS: list[Callable[..., Any]] = []
+"""How `leval-harness` is run: what the test puts here."""
+
+
 def command(*arguments: object) -> str:
-    """Standard output of `leval-harness ARGUMENTS`; exit codes that are answers are fine."""
-    ran = subprocess.run(
-        [sys.executable, "-m", "leval_harness", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-        | {"VLLM_CPU_KVCACHE_SPACE": "1"},
-    )
-    assert ran.returncode in (0, 3, 4), f"{arguments}: {ran.returncode}\n{ran.stderr[-3000:]}"
-    return ran.stdout
-
-
-def smollm2() -> str:
-    """Checkpoint folder of the small real model."""
-    return command("model", "smollm2").strip()
+    """Standard output of `leval-harness ARGUMENTS`."""
+    ran = COMMANDS[-1](*arguments, VLLM_CPU_KVCACHE_SPACE="1")
+    assert ran.returncode == 0, f"{arguments}: {ran.returncode}\n{ran.stderr[-3000:]}"
+    return str(ran.stdout)
 
 
 def texts(folder: Path) -> Path:
@@ -150,7 +143,7 @@ def read_csv(file: Path) -> list[dict[str, str]]:
 # ------------------------------------------------------------------ losses, answers, diff
 
 ROPES = {"as shipped": None, "resonance_yarn": "resonance_yarn:factor=2"}
-READ = ("--lengths", 384, "--count", 4, "--json")
+READ = {"lengths": 384, "count": 4}
 
 
 def current_token_losses() -> Rows:
@@ -166,12 +159,12 @@ def current_token_losses_in_vllm() -> Rows:
 def losses_by(backend: str, arguments: str = "") -> Rows:
     """A row for each text and RoPE method: nats a token, from the second token on."""
     rows: Rows = {}
-    setup = f"{backend}:{smollm2()},dtype=float32{arguments}"
+    setup = f"{backend}:smollm2,dtype=float32{arguments}"
     with tempfile.TemporaryDirectory() as folder:
+        read = {**READ, "texts": str(texts(Path(folder))), "isolated": backend == "vllm"}
         for name, rope in ROPES.items():
             file = Path(folder) / f"{name}.npz"
-            asked = f"{setup},rope={rope}" if rope else setup
-            command("diff", asked, "--texts", texts(Path(folder)), *READ, "--save", file)
+            save_reference(f"{setup},rope={rope}" if rope else setup, file, **read)
             for text, losses in saved_losses(file):
                 rows[f"{backend}, {name}, {text}"] = {"losses": losses}
     return dict(sorted(rows.items()))
@@ -204,7 +197,7 @@ def answers_by(backend: str, arguments: str = "") -> Rows:
     with tempfile.TemporaryDirectory() as out:
         command(
             "lm-eval", "run", "--model", backend, "--tasks", ",".join(ASKED), "--log_samples",
-            "--model_args", f"pretrained={smollm2()},dtype=float32,max_length=1024{arguments}",
+            "--model_args", f"pretrained={prepare()},dtype=float32,max_length=1024{arguments}",
             "--metadata", json.dumps(METADATA), "--gen_kwargs", "max_gen_toks=16",
             "--output_path", out,
         )  # fmt: skip
@@ -225,10 +218,10 @@ OF_BINS = ("start", "end", "difference", "low", "high")
 
 def current_diff() -> Rows:
     """A `diff` of SmolLM2 as shipped and under YaRN: losses, differences by position, verdict."""
-    setup = f"hf:{smollm2()},dtype=float32"
+    setup = "hf:smollm2,dtype=float32"
     with tempfile.TemporaryDirectory() as folder:
-        asked = (setup, f"{setup},rope=yarn:factor=2", "--texts", texts(Path(folder)))
-        found = json.loads(command("diff", *asked, *READ))
+        read = {**READ, "texts": str(texts(Path(folder))), "isolated": False}
+        found = lh.diff(setup, f"{setup},rope=yarn:factor=2", **read).as_json()
     name = f"{found['length']} tokens"
     rows: Rows = {"diff": {"verdict": found["verdict"], "exit_code": found["exit_code"]}}
     rows[name] = {each: found[each] for each in (*OF_ALL, "identical")}
