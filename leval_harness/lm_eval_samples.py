@@ -185,10 +185,9 @@ def _numbers(line: dict[str, Any], names: list[str]) -> list[tuple[str, float, f
     for name in names:
         if name in NOTES or name.endswith("_stderr"):
             continue
-        value, bottom = line.get(name), 1.0
-        if isinstance(value, list) and len(value) == 2:
-            value, bottom = value[0], finite(value[1])
-        top = finite(value)
+        value = line.get(name)
+        of_two = isinstance(value, list) and len(value) == 2
+        top, bottom = map(finite, value) if of_two else (finite(value), 1.0)
         if top is None or bottom is None or bottom <= 0:
             continue
         if top < 0 and length_of(name) is not None:  # RULER's sign of another length

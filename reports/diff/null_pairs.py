@@ -2,9 +2,10 @@
 
     python reports/diff/null_pairs.py MODEL reports/diff/null_pairs.csv
 
-Forty null pairs: a checkpoint on transformers in float32 and bfloat16, read one text at a time,
-against the same in batches, in chunks, with another number of threads and with another attention,
-on four sets of texts. Texts: the language reference that comes with Python.
+Forty null pairs: a checkpoint on transformers in float32 and bfloat16, whole texts at a time,
+against the same in chunks, with another number of threads, with another attention, and behind the
+hook of a method that changes nothing, on four sets of texts. Texts: the language reference that
+comes with Python.
 """
 
 import argparse
@@ -17,8 +18,8 @@ from leval_harness.parity.compare import diff, save_reference
 from leval_tasks.perplexity.documents import language_reference
 
 CHANGES = (
-    "batch_size=4", "prefill_chunk=64", "prefill_chunk=100,batch_size=2", "threads=2",
-    "attn_implementation=eager",
+    "prefill_chunk=64", "prefill_chunk=100", "threads=2", "attn_implementation=eager",
+    "rope=linear:factor=1",
 )  # fmt: skip
 SETS = 4
 FIELDS = ("dtype", "change", "set", "verdict", "identical", "difference", "widest", "apart")

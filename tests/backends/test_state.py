@@ -1,5 +1,6 @@
 """An answer depends on its request alone: not on others, their order, batches or errors."""
 
+import functools
 import random
 
 import pytest
@@ -75,20 +76,26 @@ CASES += [(m, layout) for layout in LAYOUTS if layout != "llama" for m in ("dyna
 CASES += [("self_extend", "mistral"), ("resonance_yarn", "lfm2")]
 
 
-@pytest.mark.parametrize("backend", [HF, HFLong])
+def fresh(kind, method, layout, tokenizer, **options):
+    model = model_of(method, layout)
+    return kind(model, tokenizer=tokenizer, device="cpu", max_length=256, **options)
+
+
+@functools.cache
+def alone(*case):
+    """What each request gets alone, on a fresh `hf`."""
+    expected = [scores(fresh(HF, *case), [text])[0] for text in TEXTS]
+    return expected, [answers(fresh(HF, *case), [text])[0] for text in TEXTS]
+
+
 @pytest.mark.parametrize(("method", "layout"), CASES)
+@pytest.mark.parametrize("backend", [HF, HFLong])
 def test_an_answer_depends_on_its_request_alone(tokenizer, method, layout, backend):
     """Each alone on a fresh `hf`, against all in any order on one model."""
-
-    def fresh(kind, **options):
-        model = model_of(method, layout)
-        return kind(model, tokenizer=tokenizer, device="cpu", max_length=256, **options)
-
-    expected = [scores(fresh(HF), [text])[0] for text in TEXTS]
-    said = [answers(fresh(HF), [text])[0] for text in TEXTS]
+    expected, said = alone(method, layout, tokenizer)
     rng = random.Random(method)
     for size in (1, 4):
-        lm = fresh(backend, batch_size=size)
+        lm = fresh(backend, method, layout, tokenizer, batch_size=size)
         for turn in range(2):
             order = list(range(len(TEXTS)))
             rng.shuffle(order)

@@ -51,7 +51,10 @@ def test_fetch_keeps_what_is_published_and_names_the_rest(real_data, tmp_path, m
 NOBODY = "http://127.0.0.1:9"
 
 
-@pytest.mark.parametrize("offline", [{}, {"HF_HUB_OFFLINE": "1"}])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "offline", [{}, pytest.param({"HF_HUB_OFFLINE": "1"}, marks=pytest.mark.long)]
+)
 def test_a_hub_out_of_reach_is_one_line_at_once(tmp_path, offline):
     ours = ("HF_HUB_OFFLINE", "LEVAL_DATA_DIR")
     environment = {name: value for name, value in os.environ.items() if name not in ours}

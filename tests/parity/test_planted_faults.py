@@ -249,7 +249,7 @@ def test_rotation_angles_in_bfloat16(smollm2, reference, monkeypatch):
         return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
 
     model = setup(smollm2)
-    base = reference(model, "pydocs", length=640, count=3)
+    base = reference(model, "pydocs", length=576, count=2)
     monkeypatch.setattr(llama.LlamaRotaryEmbedding, "forward", forward)
     found = lh.diff(base, model, isolated=False)
     assert (found.verdict, found.exit_code) == ("worse", 4)

@@ -8,7 +8,7 @@ from leval_harness.parity.setups import Setup
 from resonance_vllm.errors import UserError
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
-OPTIONS = {"lengths": 256, "count": 3}
+OPTIONS = {"lengths": 256, "count": 3, "isolated": False}
 
 
 @pytest.fixture(autouse=True)

@@ -62,7 +62,7 @@ def test_sliding_agrees_with_a_plain_loop(tiny, texts, sliding_long):
 
 
 @pytest.mark.vllm
-@pytest.mark.slow
+@pytest.mark.long
 def test_vllm_scores_the_same_windows_alike(tiny, data_dir, evaluate):
     metadata = SLIDING | {"data_dir": str(data_dir)}
     own = evaluate("hf-long", tiny, metadata)

@@ -113,6 +113,7 @@ limit: 3
 
 
 @pytest.mark.hf
+@pytest.mark.long
 def test_ruler_asks_every_method_the_same_questions(
     tmp_path: Path, tiny: Path, forks: Forks
 ) -> None:

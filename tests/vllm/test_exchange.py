@@ -83,7 +83,7 @@ def test_a_real_model(tmp_path: Path, smollm2: Path) -> None:
         model=str(smollm2),
         settings=settings(1e5, 8192),
         refused=list(refused.values()),
-        dtype="bfloat16",
+        dtype="float32",
     )
     same_as_fresh(found, features=32)
     assert found["cached"] > 200

@@ -146,13 +146,14 @@ def test_plain_yarn_in_its_place_is_noticed(tiny_engine: Any, tiny_llama: Path) 
         assert apart(model, tiny_engine, random_prompt(length)) > 1e-3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("more", "family"),
     [
         # torch.compile takes vLLM's native forward pass instead of the kernel
         ({"enforce_eager": False}, None),
         # each process of a tensor-parallel engine loads the plugin and holds what was asked for
-        pytest.param({"tensor_parallel_size": 2}, None, marks=pytest.mark.long),
+        ({"tensor_parallel_size": 2}, None),
         # vLLM runs SmolLM3 through transformers' modules
         ({}, "smollm3"),
     ],

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_programs import Forks
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
@@ -36,7 +37,7 @@ def environment(**extra: str) -> dict[str, str]:
 def address(vllm_server: Any, smollm2: Path) -> Iterator[str]:
     """A running `vllm serve`, started as the documentation says."""
     arguments = ["--hf-overrides", json.dumps({"rope_parameters": ROPE})]
-    arguments += ["--max-model-len", str(LENGTH)]
+    arguments += ["--max-model-len", str(LENGTH), "--dtype", "float32"]
     arguments += ["--worker-extension-cls", "resonance_vllm.vllm.RopeWorker"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_SERVER_DEV_MODE", "1")
@@ -83,7 +84,7 @@ def test_a_running_server_takes_other_settings(client: Any, address: str) -> Non
     assert logprobs(client) == before
 
 
-def set_rope(address: str, rope: dict[str, Any]) -> bool:
+def set_rope(address: str, rope: dict[str, Any] | None) -> bool:
     """Give the server settings; whether its modules have exact phase then."""
     request = urllib.request.Request(
         address.removesuffix("/v1") + "/collective_rpc",
@@ -93,6 +94,83 @@ def set_rope(address: str, rope: dict[str, Any]) -> bool:
     with urllib.request.urlopen(request, timeout=300) as answer:
         (reports,) = json.load(answer)["results"]
     return all(each["exact_phase"] for each in reports)
+
+
+@pytest.fixture
+def as_shipped(address: str) -> Iterator[str]:
+    """The same server without a method, for a comparison with lm-eval's own `hf`."""
+    set_rope(address, None)
+    yield address
+    set_rope(address, ROPE)
+
+
+TASKS = "leval_closed_toefl,leval_closed_sfiction"
+NEW_TOKENS = 6
+STOCK = "from lm_eval.__main__ import cli_evaluate; cli_evaluate()"
+
+
+def lm_eval(
+    forks: Forks, out: Path, model: str, arguments: dict[str, Any], *flags: str
+) -> dict[str, Any]:
+    """lm-eval's own `run` on two questions of the sample; samples by task."""
+    metadata = {"data_dir": "sample", "num_docs": 1, "context_length": 900}
+    command = ["run", "--model", model]
+    command += ["--model_args", json.dumps(arguments), "--tasks", TASKS, "--limit", "2"]
+    command += ["--metadata", json.dumps(metadata), "--gen_kwargs", f"max_gen_toks={NEW_TOKENS}"]
+    command += ["--output_path", str(out), "--log_samples", *flags]
+    done = forks.python(STOCK, *command)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return {
+        task: [
+            json.loads(line)
+            for path in out.rglob(f"samples_{task}_*.jsonl")
+            for line in path.read_text("utf-8").split("\n")
+            if line
+        ]
+        for task in TASKS.split(",")
+    }
+
+
+def used_tokens(url: str, body: dict[str, Any]) -> int:
+    """Prompt length as the server counts it."""
+    request = urllib.request.Request(
+        url,
+        json.dumps({"model": "smollm2", "max_tokens": 1, **body}).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        return int(json.load(answer)["usage"]["prompt_tokens"])
+
+
+def test_completions_equal_hf(forks: Forks, as_shipped: str, smollm2: Path, tmp_path: Path) -> None:
+    url = f"{as_shipped}/completions"
+    server = {"model": "smollm2", "base_url": url, "tokenizer": str(smollm2), "max_length": 2048}
+    server["tokenizer_backend"] = "huggingface"
+    ours = lm_eval(forks, tmp_path / "server", "local-completions", server)
+    local = {"pretrained": str(smollm2), "dtype": "float32"}
+    reference = lm_eval(forks, tmp_path / "hf", "hf", local)
+    for task, samples in ours.items():
+        assert len(samples) == 2
+        for served, here in zip(samples, reference[task], strict=True):
+            assert served["arguments"] == here["arguments"]
+            assert served["resps"] == here["resps"]
+            prompt, sizes = served["arguments"]["gen_args_0"]["arg_0"], served["doc"]["prompt"]
+            assert used_tokens(url, {"prompt": prompt}) == sizes["prompt_tokens"]
+            assert sizes["prompt_tokens"] <= 900 - NEW_TOKENS
+            assert sizes["truncated"]
+
+
+def test_chat_completions(forks: Forks, as_shipped: str, smollm2: Path, tmp_path: Path) -> None:
+    url = f"{as_shipped}/chat/completions"
+    server = {"model": "smollm2", "base_url": url, "tokenizer": str(smollm2)}
+    ours = lm_eval(forks, tmp_path, "local-chat-completions", server, "--apply_chat_template")
+    for sample in (each for samples in ours.values() for each in samples):
+        sent = sample["arguments"]["gen_args_0"]["arg_0"]
+        messages = json.loads(sent[0] if isinstance(sent, list) else sent)
+        assert [message["role"] for message in messages] == ["system", "user"]
+        assert messages[1]["content"].endswith("\nAnswer:")
+        assert used_tokens(url, {"messages": messages}) == sample["doc"]["prompt"]["prompt_tokens"]
+        assert all(isinstance(response[0], str) for response in sample["resps"])
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +196,7 @@ def tiny_chat_model(
     return folder
 
 
+@pytest.mark.long
 def test_lm_eval_runs_the_closed_tasks(tiny_chat_model: Path, tmp_path: Path) -> None:
     """Stock lm-eval, RoPE settings through `hf_overrides`."""
     arguments = {

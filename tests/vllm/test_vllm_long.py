@@ -179,7 +179,7 @@ def requests() -> list[Any]:
     return made
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_cache_for_one_document_is_enough(ours: Any) -> None:
     asked = requests()
     assert ours.model.llm_engine.vllm_config.scheduler_config.max_num_seqs == 8
