@@ -12,6 +12,8 @@ from tiny_backends import asked, build, words
 from leval_harness.backends.hf_long import HFLong
 from resonance_vllm.errors import RunError, SettingError, UserError
 
+pytestmark = pytest.mark.slow
+
 RNG = random.Random(0)
 WINDOW = {"mistral": {"sliding_window": 128}, "gemma2": {"sliding_window": 128}}
 """The self-check reads less than a window."""

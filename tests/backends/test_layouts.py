@@ -16,6 +16,8 @@ from tiny_backends import SIZES, VOCAB, asked, build, words
 
 from leval_harness.backends.hf_long import HFLong
 
+pytestmark = pytest.mark.slow
+
 WINDOW = 16
 MAMBA = {
     "mamba_d_ssm": 96, "mamba_n_heads": 8, "mamba_d_head": 12, "mamba_d_state": 8,

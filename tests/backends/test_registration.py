@@ -10,6 +10,8 @@ import pytest
 from leval_harness.backends import LIBRARIES, OWN_BACKENDS, library_of
 from resonance_vllm.errors import SettingError
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 REGISTERED = """
 import sys

@@ -12,6 +12,8 @@ from leval_harness.backends.hf import HF
 from leval_harness.backends.hf_long import HFLong
 from resonance_vllm import hf
 
+pytestmark = pytest.mark.slow
+
 TRAINED = 64
 COMMON = {"rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": TRAINED}
 LISTS = {"short_factor": [1.0] * 6, "long_factor": [1.0, 1.5, 2.0, 2.5, 3.0, 4.0]}

@@ -7,6 +7,8 @@ import yaml
 
 from leval_tasks.closed.catalog import GROUP, TASKS
 
+pytestmark = pytest.mark.slow
+
 PACKAGE = Path(__file__).parents[2] / "leval_tasks"
 
 

@@ -12,6 +12,8 @@ from docs_shell_blocks import PAGES, ROOT, Block, blocks
 
 from leval_harness.cli.main import app
 
+pytestmark = pytest.mark.slow
+
 BLOCKS = blocks()
 RUN = [block for block in BLOCKS if not block.why_not]
 

@@ -27,7 +27,7 @@ from resonance_vllm import hf
 from resonance_vllm.config import ModelPositions, by_layer
 from resonance_vllm.errors import RopeConfigError
 
-pytestmark = pytest.mark.hf
+pytestmark = [pytest.mark.hf, pytest.mark.slow]
 
 IDS = torch.randint(5, 100, (1, 40), generator=torch.Generator().manual_seed(1))
 EXCHANGED = ("yarn", "resonance_yarn", "linear", "default")

@@ -27,7 +27,7 @@ PARTS = {
     "token_losses_in_vllm": (VLLM, LONG),
     "answers": (HF, LONG),
     "answers_in_vllm": (VLLM, LONG),
-    "diff": (HF, SLOW),
+    "diff": (HF, LONG),
 }
 CURRENT = {**vars(frozen_current), **vars(frozen_models)}
 

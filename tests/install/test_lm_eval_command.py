@@ -12,6 +12,8 @@ from leval_harness.cli.lm_eval import lm_eval
 from leval_harness.cli.lm_eval_run import requests_cache
 from resonance_vllm.errors import SettingError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:

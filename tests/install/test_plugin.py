@@ -6,9 +6,12 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 import yaml
 
 from leval_harness.sweep.task_registry import own_tasks
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 ENTRIES = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]

@@ -21,6 +21,8 @@ from lm_eval.utils import handle_non_serializable
 from leval_harness.compared import compare
 from leval_harness.results import load_results
 
+pytestmark = pytest.mark.slow
+
 FOREIGN = Path(__file__).parent / "foreign"
 AGGREGATIONS = {
     "acc": mean,

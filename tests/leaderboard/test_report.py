@@ -9,6 +9,8 @@ from click.testing import CliRunner
 from leval_harness.cli.results import page, table, write_report
 from leval_harness.layout import WRITTEN
 
+pytestmark = pytest.mark.slow
+
 
 def run(command, *arguments):
     return CliRunner().invoke(command, list(map(str, arguments)))

@@ -12,7 +12,7 @@ from leval_harness.parity import compare, side
 from leval_harness.parity.compare import save_reference
 from resonance_vllm.errors import SettingError, UserError
 
-pytestmark = pytest.mark.hf
+pytestmark = [pytest.mark.hf, pytest.mark.slow]
 PLAIN = '{"rope_type": "default", "rope_theta": 10000.0}'
 
 

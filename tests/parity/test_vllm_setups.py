@@ -7,7 +7,7 @@ from leval_harness.parity.local import VLLMReader
 from leval_harness.parity.setups import Setup
 from resonance_vllm.errors import UserError
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow]
+pytestmark = [pytest.mark.vllm, pytest.mark.long]
 OPTIONS = {"lengths": 256, "count": 3, "isolated": False}
 
 
@@ -33,7 +33,6 @@ def test_an_argument_that_the_engine_does_not_take_is_named(smollm2):
         VLLMReader(Setup.parse(engine(smollm2, ",kv_cache_dtipe=fp8_e4m3")))
 
 
-@pytest.mark.long
 def test_a_base_that_overrides_leave_out_is_found(smollm2):
     """vLLM takes 10,000 where a dictionary has no rope_theta; the checkpoint has 100,000."""
     wrong = ',hf_overrides={"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}'
@@ -41,7 +40,6 @@ def test_a_base_that_overrides_leave_out_is_found(smollm2):
     assert (found.verdict, found.exit_code) == ("worse", 4)
 
 
-@pytest.mark.long
 def test_a_server_is_read_by_token_ids(smollm2, vllm_server):
     with vllm_server(smollm2, "--dtype", "float32", "--max-model-len", "512") as url:
         found = lh.diff(f"hf:{smollm2},dtype=float32", url, **OPTIONS)

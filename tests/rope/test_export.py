@@ -16,6 +16,8 @@ from resonance_vllm.core.spec import ROPE_TYPES, RopeRequest, RopeType
 from resonance_vllm.errors import RopeConfigError, UserError
 from resonance_vllm.export import export_checkpoint
 
+pytestmark = pytest.mark.slow
+
 RESCALED = [1.0, 1.1, 1.3, 1.6, 2.0, 2.5, 3.1, 3.8]
 
 

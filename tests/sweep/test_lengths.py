@@ -13,6 +13,8 @@ from leval_harness.sweep import task_registry as lengths
 from leval_harness.sweep.config import parse_config
 from leval_harness.sweep.evaluation import mark_truncated
 
+pytestmark = pytest.mark.slow
+
 LENGTHS = [4096, 8192, 16384]
 TOLD = {"ruler": lambda length: [length], "babilong": lambda length: f"{length // 1024}k"}
 """What the READMEs of these folders of lm-eval say that `max_seq_lengths` is to be."""

@@ -11,6 +11,8 @@ from forked_programs import Forks
 import leval_harness as lh
 from leval_harness.cli.checkpoints import check
 
+pytestmark = pytest.mark.slow
+
 RUN = """
 import json, sys, yaml
 from pathlib import Path

@@ -47,6 +47,7 @@ def test_workers_take_gpus_of_the_cluster(tiny: Path, tmp_path: Path) -> None:
     assert (elsewhere / "results" / "sweep" / "table.md").is_file()
 
 
+@pytest.mark.long
 def test_a_model_of_more_gpus_than_a_node_has_is_refused(tiny: Path, tmp_path: Path) -> None:
     ended = over_ray(tmp_path, tiny / "sweep.yaml", "--set", "models.tiny.gpus=4")
     assert ended.returncode == 2

@@ -47,17 +47,26 @@ def test_a_cache_that_fits_is_passed_where_none_is_given(
         assert 1 << 28 < made["kv_cache_memory_bytes"] <= 4 << 30
 
 
+ENGINE = {"dtype": "float32", "enforce_eager": True, "max_model_len": 64, "max_num_seqs": 2}
+
+
 @pytest.mark.vllm
-def test_an_engine_starts_by_default_says_why_it_does_not_and_exchanges_methods(
+@pytest.mark.long
+def test_an_engine_that_does_not_start_says_why(smollm2: Path) -> None:
+    from leval_harness.backends import backend_class
+
+    with pytest.raises(UserError, match=r"^vLLM does not start: \w*Error: .*requested memory"):
+        backend_class("vllm")(str(smollm2), kv_cache_memory_bytes=1 << 50, **ENGINE)
+
+
+@pytest.mark.vllm
+def test_an_engine_starts_by_default_and_exchanges_methods(
     smollm2: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from leval_harness.backends import CannotExchange, backend_class
 
     monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
-    engine = {"dtype": "float32", "enforce_eager": True, "max_model_len": 64, "max_num_seqs": 2}
-    with pytest.raises(UserError, match=r"^vLLM does not start: \w*Error: .*requested memory"):
-        backend_class("vllm")(str(smollm2), kv_cache_memory_bytes=1 << 50, **engine)
-    lm = backend_class("vllm")(str(smollm2), **engine)
+    lm = backend_class("vllm")(str(smollm2), **ENGINE)
     try:
         text = [504, 253, 260, 905, 1048, 314, 253, 260, 99, 7, 12, 504] * 4
         yarn = {"rope_type": "resonance_yarn", "rope_theta": 1e5, "factor": 2.0}
