@@ -57,6 +57,7 @@ def test_blocks_hold_every_token_once(size):
     assert (sums.sum(), tokens.sum()) == (pytest.approx(values.sum()), size)
     assert tokens.size == 1 or tokens[-1] >= BLOCK / 2
     assert (tokens[:-1] == BLOCK).all()
+    assert block_sums(np.zeros(BLOCK + BLOCK // 2))[1].tolist() == [BLOCK, BLOCK / 2]
 
 
 def test_without_uneven_blocks_the_interval_is_students():

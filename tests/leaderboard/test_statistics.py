@@ -78,6 +78,7 @@ def test_documents_that_score_alike_are_not_certainty():
     for values in ([0.2] * 2, [0.1] * 20, [7.3] * 6, [0.4]):  # which rounding tells apart, too
         sizes = np.arange(1.0, 1 + len(values))
         assert math.isnan(known_error(np.array(values) * sizes, sizes))
+        assert known_error([0.2, 0.4], [1.0, 1.0]) == pytest.approx(0.1)
         frame = pd.DataFrame({"at": 0, "num": np.array(values) * sizes, "den": sizes})
         assert ratios(frame, ["at"])["error"].isna().all()
 
@@ -116,6 +117,7 @@ def test_random_flips_agree_with_all_flips_and_count_the_observed_signs():
 @pytest.mark.parametrize(("groups", "expected"), [(1, 1.0), (5, 1 / 16), (7, 1 / 64), (15, 2**-14)])
 def test_smallest_p_is_reached_by_unanimous_documents(groups, expected):
     assert smallest_p(groups) == expected
+    assert smallest_p(60) == 1 / (1 + FLIPS)
     assert float(sign_flip_p(np.ones(groups))) == expected
 
 
