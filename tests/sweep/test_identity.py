@@ -29,7 +29,7 @@ TASK = {
 @pytest.fixture
 def checkpoint(checkpoint: Path) -> Path:
     (checkpoint / "tokenizer.json").write_text("{}")
-    (checkpoint / "model.safetensors").write_bytes(bytes(5 << 20))
+    (checkpoint / "model.safetensors").write_bytes(bytes(4 << 20))
     (checkpoint / "README.md").write_text("words")
     return checkpoint
 

@@ -13,6 +13,7 @@ from leval_harness.sweep import ConfigError
 from leval_harness.sweep.cells import plan
 from leval_harness.sweep.claims import CellState, Folder
 from leval_harness.sweep.config import parse_config
+from leval_harness.sweep.identity import differences
 from leval_harness.sweep.run import Progress
 from leval_harness.sweep.worker import last_line
 from resonance_vllm.errors import SettingError
@@ -62,6 +63,15 @@ def test_a_dry_run_says_what_differs_from_the_cell_on_disk(config: Path, tmp_pat
     told = sweep(*words, "--set", "methods.yarn.factor=4").output
     assert "2 cells, 1 to do" in told
     assert f"not {cells[1].cell_id}: rope_parameters.factor: 2.0 -> 4.0" in told
+
+
+def test_what_differs_is_shown_in_short() -> None:
+    old = {"files": {"a": "0" * 64}, "text": "x" * 63, "more": "y" * 99}
+    new = {"files": {"a": "1" * 64}}
+    found = differences(old, new)
+    assert found["files.a"] == ("0" * 12, "1" * 12)
+    assert found["text"] == ("x" * 63, "nothing")
+    assert found["more"] == ("y" * 80, "nothing")
 
 
 def test_more_gpus_than_there_are_end_before_anything_starts(
