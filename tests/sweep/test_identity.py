@@ -249,16 +249,18 @@ def test_data_counts_by_content_wherever_it_lies(content: dict[str, Any], tmp_pa
     assert ids(content) != before
 
 
+@pytest.mark.parametrize("package", ["leval-harness", "lm_eval", "torch", "transformers", "vllm"])
 def test_a_version_that_computes_counts(
-    content: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    content: dict[str, Any], monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
-    before = ids(content)
-    real = identity.package_versions("hf")
-    monkeypatch.setattr(identity, "package_versions", lambda backend: {**real, "torch": "9.9"})
-    assert ids(content) != before
-    monkeypatch.setattr(identity, "package_versions", lambda backend: {**real})
+    before, real = ids(content), identity.version
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")  # no part of it
     assert ids(content) == before
+    monkeypatch.setattr(identity, "version", lambda name: real(name) + "9" * (name == package))
+    identity.package_versions.cache_clear()
+    after = ids(content)
+    identity.package_versions.cache_clear()
+    assert (after != before) == (package != "vllm"), "the model runs on transformers"
 
 
 def test_a_version_of_our_task_counts(
