@@ -263,6 +263,18 @@ def test_a_version_that_computes_counts(
     assert (after != before) == (package != "vllm"), "the model runs on transformers"
 
 
+def test_arguments_that_name_models_are_replaced_by_what_is_there_and_others_stay(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identity, "hub_commit", lambda name, revision: ("of " + name, None))
+    others = {"note": str(checkpoint), "fraction": "and/or"}
+    assert identity.with_digests(others) == others
+    files = identity.checkpoint_digests(checkpoint)
+    named = {"peft": str(checkpoint), "inner": [{"model": "org/name"}]}
+    hub = {"hub": "org/name", "commit": "of org/name"}
+    assert identity.with_digests(named) == {"peft": files, "inner": [{"model": hub}]}
+
+
 def test_a_version_of_our_task_counts(
     content: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
