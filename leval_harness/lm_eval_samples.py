@@ -186,8 +186,8 @@ def _numbers(line: dict[str, Any], names: list[str]) -> list[tuple[str, float, f
         if name in NOTES or name.endswith("_stderr"):
             continue
         value = line.get(name)
-        of_two = isinstance(value, list) and len(value) == 2
-        top, bottom = map(finite, value) if of_two else (finite(value), 1.0)
+        pair = value if isinstance(value, list) and len(value) == 2 else (value, 1.0)
+        top, bottom = map(finite, pair)
         if top is None or bottom is None or bottom <= 0:
             continue
         if top < 0 and length_of(name) is not None:  # RULER's sign of another length
