@@ -185,10 +185,11 @@ def _numbers(line: dict[str, Any], names: list[str]) -> list[tuple[str, float, f
     for name in names:
         if name in NOTES or name.endswith("_stderr"):
             continue
-        value = line.get(name)
-        pair = value if isinstance(value, list) and len(value) == 2 else (value, 1.0)
-        top, bottom = map(finite, pair)
-        if top is None or bottom is None or bottom <= 0:
+        value, bottom = line.get(name), 1.0
+        if isinstance(value, list) and len(value) == 2:
+            value, bottom = value[0], finite(value[1]) or 0.0
+        top = finite(value)
+        if top is None or bottom <= 0:
             continue
         if top < 0 and length_of(name) is not None:  # RULER's sign of another length
             continue
