@@ -4,7 +4,7 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
-from scipy import special
+from scipy import special  # its stdtrit is the quantile of Student's t; stats imports slowly
 
 from leval_harness.names import blocks, labels
 from leval_harness.results import RUNS, SCORES, Results, column

@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy import special
+from scipy import special  # stats imports slowly
 
 Floats = npt.NDArray[np.float64]
 LEVEL = 0.05

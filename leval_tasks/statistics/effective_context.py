@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
+from scipy import special  # its stdtrit is the quantile of Student's t; stats imports slowly
 
 Floats = npt.NDArray[np.float64]
 

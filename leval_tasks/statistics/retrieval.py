@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from scipy import special
+from scipy import special  # stats imports slowly
 
 LEVEL = 0.025
 """Of each end: together they miss the true length in at most 5% of samples."""
