@@ -6,6 +6,9 @@ As in `frozen_current.py`. On the CPU, in float32; vLLM runs in processes of its
 import csv
 import hashlib
 import json
+import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,8 +26,16 @@ Row = dict[str, Any]
 Rows = dict[str, Row]
 
 
-COMMANDS: list[Callable[..., Any]] = []
-"""How `leval-harness` is run: what the test puts here."""
+def alone(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `leval-harness ARGUMENTS` in a process of its own."""
+    words = [sys.executable, "-m", "leval_harness", *map(str, arguments)]
+    return subprocess.run(
+        words, capture_output=True, text=True, check=False, env={**os.environ, **environment}
+    )
+
+
+COMMANDS: list[Callable[..., Any]] = [alone]
+"""How `leval-harness` is run; the test puts something faster here where vLLM has no part in it."""
 
 
 def command(*arguments: object) -> str:

@@ -46,6 +46,6 @@ def test_a_server_is_read_by_token_ids(smollm2, vllm_server):
         assert (found.verdict, found.findings) == ("same", ())
         assert found.apart < 1e-4
         with pytest.raises(UserError, match="B reads at most 511 tokens, fewer than the 768"):
-            lh.diff(f"hf:{smollm2}", url, **{**OPTIONS, "lengths": 768})
+            lh.diff(f"hf:{smollm2},dtype=float32", url, **{**OPTIONS, "lengths": 768})
         with pytest.raises(UserError, match="does not serve 'other'"):
-            lh.diff(f"hf:{smollm2}", f"{url},model=other", **OPTIONS)
+            lh.diff(f"hf:{smollm2},dtype=float32", f"{url},model=other", **OPTIONS)
