@@ -165,6 +165,19 @@ class Results:
     folders: tuple[Path, ...] = ()
 
 
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the garbage collector, which would go through millions of rows again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@_uncollected()
 def load_results(*folders: Path | str, method_names: Mapping[str, str] | None = None) -> Results:
     """Read every cell of sweeps and every results file of lm-eval below some folders.
 
@@ -186,8 +199,7 @@ def load_results(*folders: Path | str, method_names: Mapping[str, str] | None = 
         reasons = "".join(f"\n{each}" for each in left_out[:3])
         raise ResultsError(f"{names}: no cell.json and no results of lm-eval below it{reasons}")
     runs = _renamed(_once(found, left_out), method_names or {})
-    with _uncollected():
-        read = [task for at, run in enumerate(runs) for task in _tasks(at, run, left_out)]
+    read = [task for at, run in enumerate(runs) for task in _tasks(at, run, left_out)]
     tables = (
         frame([{**run, "run": at} for at, run in enumerate(runs)], RUNS)[list(RUNS)],
         frame([row for task in read for row in task.scores], SCORES),
@@ -195,18 +207,6 @@ def load_results(*folders: Path | str, method_names: Mapping[str, str] | None = 
     )
     blocks = blocks_of(tables[0], [text for task in read for text in task.texts])
     return Results(*tables, frame(blocks, BLOCKS), left_out, tuple(roots))
-
-
-@contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without the garbage collector, which would go through millions of rows again and again."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def frame(rows: Sequence[Mapping[str, Any]], schema: Mapping[str, str]) -> pd.DataFrame:
