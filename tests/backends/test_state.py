@@ -90,8 +90,8 @@ def alone(*case):
     return expected, [answers(fresh(HF, *case), [text])[0] for text in TEXTS]
 
 
+@pytest.mark.parametrize("backend", [HF, HFLong])  # side by side: what is cached is of a case
 @pytest.mark.parametrize(("method", "layout"), CASES)
-@pytest.mark.parametrize("backend", [HF, HFLong])
 def test_an_answer_depends_on_its_request_alone(tokenizer, method, layout, backend):
     """Each alone on a fresh `hf`, against all in any order on one model."""
     expected, said = alone(method, layout, tokenizer)

@@ -99,6 +99,8 @@ def test_group_over_the_sample(evaluate):
         assert row["exact_match_strict,none"] == 1.0
         logged = [notes_of(sample) for sample in results["samples"][task]]
         assert not any(each["unparsed"] + each["truncated"] for each in logged)
+        marks = [marks_in(sample["filtered_resps"]) for sample in results["samples"][task]]
+        assert all((each["right"], each["wrong"]) == (1.0, 0.0) for each in marks)
         assert row["exact_match_stderr,none"] == "N/A"  # all alike: unknown, not zero
         config = results["configs"][task]["metadata"]
         assert config["data"]["sample"]

@@ -6,11 +6,10 @@ As in `frozen_current.py`. On the CPU, in float32; vLLM runs in processes of its
 import csv
 import hashlib
 import json
-import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,23 +25,17 @@ Row = dict[str, Any]
 Rows = dict[str, Row]
 
 
-def alone(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run `leval-harness ARGUMENTS` in a process of its own."""
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run `leval-harness ARGUMENTS`; the test has a faster way where vLLM has no part in it."""
     words = [sys.executable, "-m", "leval_harness", *map(str, arguments)]
-    return subprocess.run(
-        words, capture_output=True, text=True, check=False, env={**os.environ, **environment}
-    )
-
-
-COMMANDS: list[Callable[..., Any]] = [alone]
-"""How `leval-harness` is run; the test puts something faster here where vLLM has no part in it."""
+    return subprocess.run(words, capture_output=True, text=True, check=False)
 
 
 def command(*arguments: object) -> str:
     """Standard output of `leval-harness ARGUMENTS`."""
-    ran = COMMANDS[-1](*arguments, VLLM_CPU_KVCACHE_SPACE="1")
+    ran = run(*arguments)
     assert ran.returncode == 0, f"{arguments}: {ran.returncode}\n{ran.stderr[-3000:]}"
-    return str(ran.stdout)
+    return ran.stdout
 
 
 def texts(folder: Path) -> Path:

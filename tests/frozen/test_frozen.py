@@ -29,14 +29,19 @@ PARTS = {
     "answers_in_vllm": (VLLM, LONG),
     "diff": (HF, LONG),
 }
+VLLM_ON_A_CPU = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 CURRENT = {**vars(frozen_current), **vars(frozen_models)}
 
 
 @pytest.mark.parametrize("part", [pytest.param(p, marks=m) for p, m in PARTS.items()])
 def test_as_frozen(part, request, monkeypatch):
-    run = lambda *words, **set: request.getfixturevalue("forks").command(*words, **set)  # noqa: E731
+    def forked(*words):
+        return request.getfixturevalue("forks").command(*words)
+
+    for name, value in VLLM_ON_A_CPU.items():
+        monkeypatch.setenv(name, value)
     if not part.endswith("_in_vllm"):  # which does not import in a fork
-        monkeypatch.setattr(frozen_models, "COMMANDS", [run])
+        monkeypatch.setattr(frozen_models, "run", forked)
     wrong, idle = judged(part, CURRENT[f"current_{part}"]())
     assert not wrong, f"{len(wrong)} differences:\n" + "\n".join(wrong[:40])
     assert not idle, f"README.md allows what does not differ: {idle}"

@@ -139,7 +139,7 @@ def test_coverage_and_false_positives_by_simulation():
     """A small version of `reports/statistics/simulation.py`, whose table is in the docs."""
     script = Path(__file__).parents[2] / "reports" / "statistics" / "simulation.py"
     simulate = runpy.run_path(str(script))["simulate"]
-    clustered, single = simulate(1500, groups=(7, 10), correlations=(0.0, 0.2))
+    clustered, single = simulate(1500, groups=(7, 15), correlations=(0.0, 0.2))
     for row in clustered:
         assert 0.925 < row["coverage"] < 0.975, row
         assert row["false_positives"] < 0.065, row

@@ -104,7 +104,7 @@ def as_shipped(address: str) -> Iterator[str]:
     set_rope(address, ROPE)
 
 
-TASKS = "leval_closed_toefl"
+TASKS = "leval_closed_toefl,leval_closed_sfiction"
 NEW_TOKENS = 6
 STOCK = "from lm_eval.__main__ import cli_evaluate; cli_evaluate()"
 
