@@ -31,11 +31,11 @@ leaderboard: $(or $(wildcard .venv/test),.venv/hf)
 
 test: lint
 	@$(BIN)/leval-harness model smollm2
-	$(PYTEST) --dist worksteal --durations=25 --cov --cov-report= -m "not (long or $(ENGINES))"
-	$(PYTEST) --dist loadfile --durations=15 --cov --cov-append -m "($(ENGINES)) and not long"
+	$(PYTEST) --dist worksteal --durations=25 --cov -m "not (long or $(ENGINES))"
+	$(PYTEST) --dist loadfile --durations=15 -m "($(ENGINES)) and not long"
 
 test-long: .venv/test
-	$(PYTEST) --dist loadfile --durations=25 -m long
+	$(PYTEST) --dist worksteal --durations=25 -m long
 
 lint: .venv/test
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports

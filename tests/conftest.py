@@ -36,7 +36,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what cannot run on this machine, and say why; in CI the engines have to be there."""
+    """Skip what cannot run on this machine, and say why; in CI the engines have to be there.
+
+    Coverage is that of the tests that are not slow.
+    """
     missing = at_hand.missing()
     for item in items:
         needed = {mark.args[0] for mark in item.iter_markers("needs")}
@@ -46,6 +49,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if os.environ.get("CI") and name in ENGINES:
                 raise pytest.UsageError(f"{missing[name]}; in CI every engine has to be there")
             item.add_marker(pytest.mark.skip(reason=missing[name]))
+        if item.get_closest_marker("slow"):
+            item.add_marker("no_cover")  # measuring it makes Python half slower again
 
 
 @pytest.fixture(autouse=True)

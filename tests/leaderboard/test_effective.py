@@ -7,7 +7,7 @@ intervals were at 1%, so that these are wider by the ratio of two quantiles of t
 import numpy as np
 import pandas as pd
 import pytest
-from block_frames import BLOCKS, COMMAND, frames
+from block_frames import BLOCKS, COMMAND, compared_of, frames
 
 from leval_harness.effective import compared_frame, effective_rows
 from leval_harness.results import load_results
@@ -21,9 +21,7 @@ def rows_of(gains=REAL, margin=None, **how):
 
 
 def verdict_of(gains=REAL, margin=None, **how):
-    compared, blocks = frames(gains, **how)
-    rows = effective_rows(compared, blocks, margin).assign(sample=False, group=False)
-    return verdict(pd.concat([compared, rows], ignore_index=True))
+    return verdict(compared_of(gains, margin, **how))
 
 
 def one(rows, label, metric, baseline="yardstick", **where):

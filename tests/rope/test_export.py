@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from naive_maps import MOVING
+from vllm_modules import looked_at
 
 from resonance_vllm.config import ModelPositions
 from resonance_vllm.core import frequencies
@@ -156,9 +157,8 @@ def test_what_no_list_of_factors_holds_is_refused(tmp_path, name, rope, words):
 @pytest.mark.vllm
 @pytest.mark.long
 def test_vllm_turns_by_an_export(tmp_path):
-    from resonance_vllm.check import vllm_report
-
     folder = next(each for each in FOLDERS if each.name == "qwen3_8b")
     limit = export_checkpoint(folder, RESONANCE, tmp_path / "out")
     ((_, wanted),) = turns_of(tmp_path / "out")
-    assert vllm_report(str(tmp_path / "out"), {}, limit)[0].inv_freq == pytest.approx(wanted)
+    (found,) = looked_at([{"model": str(tmp_path / "out"), "max_model_len": limit}])
+    assert found["held"][0]["inv_freq"] == pytest.approx(wanted)

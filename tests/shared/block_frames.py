@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from leval_harness.effective import effective_rows
+
 BLOCKS = pd.read_csv(Path(__file__).with_name("quickstart_blocks.csv"))
 """SmolLM2-135M on three pieces of the Python language reference: sums of clipped gains, nats."""
 
@@ -16,9 +18,9 @@ ROPES = {
 COMMAND = "leval-harness sweep quickstart --out results --set models.m.dtype=float32 --set seed=1"
 
 
-def frames(gains, texts=3, trained=8192, block="SmolLM2-135M", **more):
-    """What `effective_rows` takes; `gains` of each method are a column of `BLOCKS`, or computed."""
-    chosen = BLOCKS[BLOCKS["text"].isin(list(BLOCKS["text"].unique())[:texts])]
+def frames(gains, texts=3, trained=8192, block="SmolLM2-135M", blocks=BLOCKS, **more):
+    """What `effective_rows` takes; `gains` of each method are a column of `blocks`, or computed."""
+    chosen = blocks[blocks["text"].isin(list(blocks["text"].unique())[:texts])]
     task = "effective_context_pydocs"
     about = {
         "task": task, "name": "loss", "metric": "loss", "status": "done", "block": block,
@@ -43,3 +45,10 @@ def frames(gains, texts=3, trained=8192, block="SmolLM2-135M", **more):
             )
         )  # fmt: skip
     return compared, pd.concat(parts, ignore_index=True)
+
+
+def compared_of(gains, margin=None, **how):
+    """The compared frame of such reads, with the rows of effective context."""
+    compared, blocks = frames(gains, **how)
+    rows = effective_rows(compared, blocks, margin).assign(sample=False, group=False)
+    return pd.concat([compared, rows], ignore_index=True)

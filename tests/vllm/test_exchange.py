@@ -93,17 +93,14 @@ def test_a_real_model(tmp_path: Path, smollm2: Path) -> None:
     assert "requests are running" in found["running"]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("family", FAMILIES)
-def test_small_models_of_families(tmp_path: Path, family: str) -> None:
+def small(folder: Path, family: str) -> dict[str, Any]:
+    """`model` and `settings` of a small model of a family, float32."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(0)
     config = AutoConfig.for_model(family, **{**SMALL, **FAMILIES[family]})
-    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(
-        tmp_path / "model"
-    )
+    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
     shipped = config.rope_parameters
 
     def by_layer(rope: dict[str, Any]) -> dict[str, Any]:
@@ -112,15 +109,18 @@ def test_small_models_of_families(tmp_path: Path, family: str) -> None:
     nested = "full_attention" in shipped
     base = (shipped["full_attention"] if nested else shipped)["rope_theta"]
     asked = settings(base, LENGTH, by_layer if nested else dict)
-    same_as_fresh(run(tmp_path, model=str(tmp_path / "model"), settings=asked, dtype="float32"))
+    return {"model": str(folder), "settings": asked, "dtype": "float32"}
 
 
 @pytest.mark.long
-def test_compiled_graphs_see_the_tables(tmp_path: Path, smollm2: Path) -> None:
-    asked = settings(1e5, 8192)
-    del asked["linear"]
+@pytest.mark.parametrize("family", FAMILIES)
+def test_small_models_of_families(tmp_path: Path, family: str) -> None:
+    same_as_fresh(run(tmp_path, **small(tmp_path / "model", family)))
+
+
+@pytest.mark.long
+def test_compiled_graphs_see_the_tables(tmp_path: Path) -> None:
+    asked = small(tmp_path / "model", "llama")
+    del asked["settings"]["linear"]
     order = ["yarn", "default", "resonance_yarn"]
-    found = run(
-        tmp_path, model=str(smollm2), settings=asked, order=order, eager=False, dtype="bfloat16"
-    )
-    same_as_fresh(found, features=32)
+    same_as_fresh(run(tmp_path, **asked, order=order, eager=False), features=32)
