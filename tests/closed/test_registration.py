@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from lm_eval.tasks import TaskManager
 
 from leval_tasks.closed.catalog import GROUP, TASKS
 
@@ -29,8 +30,6 @@ def test_group_holds_the_tasks_that_count_in_it():
 
 def test_stock_lm_eval_finds_every_task():
     """It drops a file that it cannot read without a word."""
-    from lm_eval.tasks import TaskManager
-
     ours = {path.stem for path in PACKAGE.glob("*/tasks/*.yaml")}
     assert len(ours) >= 20
     assert ours <= set(TaskManager().all_tasks)

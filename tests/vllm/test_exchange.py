@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow]
+pytestmark = [pytest.mark.vllm, pytest.mark.long]
 
 SCRIPT = Path(__file__).with_name("exchange_run.py")
 ORDER = ("default", "yarn", "resonance_yarn", "linear", "default")
@@ -112,13 +112,11 @@ def small(folder: Path, family: str) -> dict[str, Any]:
     return {"model": str(folder), "settings": asked, "dtype": "float32"}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
 def test_small_models_of_families(tmp_path: Path, family: str) -> None:
     same_as_fresh(run(tmp_path, **small(tmp_path / "model", family)))
 
 
-@pytest.mark.long
 def test_compiled_graphs_see_the_tables(tmp_path: Path) -> None:
     asked = small(tmp_path / "model", "llama")
     del asked["settings"]["linear"]
