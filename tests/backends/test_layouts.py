@@ -10,7 +10,7 @@ from typing import Any
 import families_models
 import pytest
 from families_models import model_of
-from families_record import folders
+from families_record import every, folders
 from lm_eval.models.huggingface import HFLM
 from tiny_backends import SIZES, VOCAB, asked, build, words
 
@@ -127,14 +127,7 @@ def test_layouts_are_read_once_and_answer_as_hf(tokenizer, name):
     assert check_shared(of_layout(name), tokenizer) == "copied"
 
 
-@pytest.mark.parametrize(
-    "folder",
-    [
-        pytest.param(folder, id=folder.name, marks=pytest.mark.long if turn % 2 else ())
-        for turn, folder in enumerate(folders())
-        if folder.name not in NOT_RUN
-    ],
-)
+@pytest.mark.parametrize("folder", every(4, (f for f in folders() if f.name not in NOT_RUN)))
 def test_families_are_read_once_and_answer_as_hf(tokenizer, folder):
     check_shared(of_family(folder), tokenizer)
 

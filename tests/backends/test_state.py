@@ -73,9 +73,12 @@ class Broken:
         raise OSError("disk full")
 
 
-CASES = [(method, "llama") for method in METHODS]
-CASES += [(m, layout) for layout in LAYOUTS if layout != "llama" for m in ("dynamic", "longrope")]
-CASES += [("self_extend", "mistral"), ("resonance_yarn", "lfm2")]
+CASES = [(method, "llama") for method in METHODS if method[:9] != "resonance"]
+CASES += [("dynamic", layout) for layout in LAYOUTS if layout != "llama"]
+FURTHER = [(method, "llama") for method in METHODS if method[:9] == "resonance"]
+FURTHER += [("longrope", layout) for layout in LAYOUTS if layout != "llama"]
+FURTHER += [("self_extend", "mistral"), ("resonance_yarn", "lfm2")]
+CASES += [pytest.param(*each, marks=pytest.mark.long) for each in FURTHER]
 
 
 def fresh(kind, method, layout, tokenizer, **options):

@@ -117,6 +117,7 @@ def compared(key: str, cases: Any, path: Path, opened: bool = False) -> int:
     return count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opened", [False, True])
 def test_score_and_the_task_agree_on_every_response(tmp_path, opened):
     path = tmp_path / "one.jsonl"

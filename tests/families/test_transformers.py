@@ -20,7 +20,7 @@ from families_models import (
     output,
     shipped_of,
 )
-from families_record import RIGHT, folders, said, settle
+from families_record import RIGHT, every, folders, said, settle
 from transformers import PreTrainedConfig
 
 from resonance_vllm import hf
@@ -44,7 +44,7 @@ def refusal(folder):
 
 
 RUNS = [f for f in folders() if (said("transformers", f) or refusal(f) or RIGHT) == RIGHT]
-every_family_that_runs = pytest.mark.parametrize("family", RUNS, ids=lambda folder: folder.name)
+every_family_that_runs = pytest.mark.parametrize("family", every(2, RUNS))
 
 
 def test_resonance_on_what_is_shipped_or_a_reason(family):

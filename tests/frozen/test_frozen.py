@@ -10,11 +10,11 @@ HF, SLOW, LONG, VLLM = (getattr(pytest.mark, name) for name in ("hf", "slow", "l
 HOUR = pytest.mark.timeout(3600)
 # part -> when it runs
 PARTS = {
-    "rope_in_transformers": (HF, SLOW),
+    "rope_in_transformers": (HF, LONG),
     "rope_in_vllm": (VLLM, LONG, HOUR),
     "rope_methods": (SLOW,),
-    "compared": (),
-    "table_cells": (),
+    "compared": (SLOW,),
+    "table_cells": (SLOW,),
     "published": (),
     "prompts": (SLOW,),
     "prompts_published": (LONG, DOCUMENTS),

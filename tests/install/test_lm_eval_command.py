@@ -125,15 +125,6 @@ def test_help_is_lm_evals_with_ours_on_top(forks: Forks) -> None:
     assert "--num_fewshot" in result.stdout
 
 
-def test_a_misspelt_task_is_wrong_usage(forks: Forks) -> None:
-    ran = forks.command(
-        "lm-eval", "run", "--tasks", "leval_closed_toef", "--model_args=pretrained=m"
-    )
-    assert ran.returncode == 2
-    assert "Error: Tasks not found: leval_closed_toef" in ran.stderr
-    assert "Traceback" not in ran.stderr
-
-
 def test_kept_answers_and_requests_are_those_of_one_model_and_method(model: Path) -> None:
     """lm-eval's own keys know neither: the second method would get the answers of the first."""
     from lm_eval.caching import cache

@@ -157,6 +157,7 @@ def test_models_are_compared_too_where_there_are_several(page):
     assert "<h2>Across models</h2>" in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_effective_context_stands_first(real_runs, tmp_path):
     results = load_results(real_runs)
     page = write_page(results, compared_frame(results), tmp_path / "p", title="A <b>")

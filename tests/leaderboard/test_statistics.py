@@ -135,6 +135,7 @@ def test_holm_example():
         assert of_two[families == family].tolist() == pytest.approx(alone.tolist())
 
 
+@pytest.mark.slow
 def test_coverage_and_false_positives_by_simulation():
     """A small version of `reports/statistics/simulation.py`, whose table is in the docs."""
     script = Path(__file__).parents[2] / "reports" / "statistics" / "simulation.py"

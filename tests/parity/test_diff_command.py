@@ -138,7 +138,7 @@ class Ended:
         return os._exit, (3,)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_each_setup_runs_in_a_process_of_its_own(copying_model, copying_texts, tmp_path):
     folder, base = copying_model("yarn"), tmp_path / "base.npz"
     save_reference(f"hf:{folder}", base, texts=str(copying_texts("yarn")), isolated=False)

@@ -61,20 +61,6 @@ def test_sliding_agrees_with_a_plain_loop(tiny, texts, sliding_long):
         assert value == pytest.approx(want, rel=1e-5)
 
 
-@pytest.mark.vllm
-@pytest.mark.long
-def test_vllm_scores_the_same_windows_alike(tiny, data_dir, evaluate):
-    metadata = SLIDING | {"data_dir": str(data_dir)}
-    own = evaluate("hf-long", tiny, metadata)
-    served = evaluate("vllm", tiny, metadata)
-    for a, b in zip(*(r["samples"]["ppl_govreport"] for r in (served, own)), strict=True):
-        assert a["arguments"] == b["arguments"]
-        for length in (48, 96):
-            x, y = a[f"token_perplexity@{length}"], b[f"token_perplexity@{length}"]
-            assert x[1] == y[1]
-            assert x[0] / x[1] == pytest.approx(y[0] / y[1], abs=1e-4)
-
-
 def test_what_is_logged_is_small_and_says_what_was_read(sliding_long, texts):
     metadata = sliding_long["configs"]["ppl_govreport"]["metadata"]
     assert metadata["documents"] == 4

@@ -139,6 +139,7 @@ def test_load_writes_the_settings_and_none_means_them(tiny, tmp_path):
     assert (report.name, report.exact_phase) == ("model.rotary_emb", True)
 
 
+@pytest.mark.slow
 def test_compiled_whole(tiny):
     model = asked(tiny, "resonance_yarn")
     text = torch.as_tensor([TEXTS[25].tolist()])

@@ -2,7 +2,11 @@
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 HERE = Path(__file__).parents[1] / "families"
 PAGE = HERE.parents[1] / "docs" / "reference" / "families.md"
@@ -15,6 +19,14 @@ def folders() -> list[Path]:
     extra = os.environ.get("LEVAL_FAMILIES")
     roots = [HERE / "configs", *([Path(extra)] if extra else [])]
     return [file.parent for root in roots for file in sorted(root.glob("*/config.json"))]
+
+
+def every(nth: int, families: Iterable[Path]) -> list[Any]:
+    """Parameters of a test: every nth family, and the others in the long tests alone."""
+    return [
+        pytest.param(each, id=each.name, marks=pytest.mark.long if turn % nth else ())
+        for turn, each in enumerate(families)
+    ]
 
 
 def said(library: str, family: Path) -> str | None:

@@ -35,9 +35,10 @@ def _kept(load_yaml: Callable[..., Any], library: Path, texts: dict[Any, bytes])
 
     @functools.wraps(load_yaml)
     def load(path: Path, **options: Any) -> Any:
-        if not Path(path).is_relative_to(library):
+        file, ours = Path(path), library / "leval_harness"  # copies of what is being worked on
+        if not file.is_relative_to(library) or file.is_relative_to(ours):
             return load_yaml(path, **options)
-        key = (str(Path(path).relative_to(library)), *sorted(options.items()))
+        key = (str(file.relative_to(library)), *sorted(options.items()))
         if key not in texts:
             texts[key] = pickle.dumps(load_yaml(path, **options))
         return pickle.loads(texts[key])

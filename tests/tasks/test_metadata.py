@@ -20,6 +20,7 @@ from resonance_vllm.errors import SettingError
 from resonance_vllm.settings import field_names
 
 
+@pytest.mark.slow
 def test_no_argument_of_a_model_and_no_key_of_another_task_is_refused():
     from lm_eval.models.api_models import TemplateAPI
     from lm_eval.models.huggingface import HFLM
