@@ -9,7 +9,7 @@ import os
 import shutil
 from pathlib import Path
 
-DOCUMENTS = Path(os.environ.get("LEVAL_TEST_DATA", Path(__file__).parents[3] / "shared" / "data"))
+DOCUMENTS = Path(os.environ.get("LEVAL_TEST_DATA", "DATA")).resolve()
 CAP_SYS_ADMIN = 21
 
 
