@@ -126,15 +126,15 @@ def write_report(results_dir: Path) -> None:
         ResultsError: nothing readable in the folder.
         OSError: the folder cannot be written.
     """
+    from leval_harness.formats import render
     from leval_harness.tables import build_tables
 
     loaded = read_results([results_dir])
     tables = build_tables(loaded.compared)
     for form in WRITTEN:
-        write_text(results_dir / f"table.{form}", loaded.table(form))
+        write_text(results_dir / f"table.{form}", render(tables, loaded.compared, form))
     show(loaded, tables[:1])
-    index = loaded.page(results_dir / "page")
     others = ", ".join(f".{form}" for form in WRITTEN[1:])
     more = f"{len(tables)} tables" if len(tables) > 1 else "the table"
     click.echo(f"\nTables: {results_dir / 'table.md'} ({more}; also {others})")
-    click.echo(f"Page:   {index.resolve()}")
+    click.echo(f"Page:   {loaded.page(results_dir / 'page').resolve()}")

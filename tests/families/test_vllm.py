@@ -15,7 +15,8 @@ from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.verify import RotaryReport, differences
 
 SERVED, HOUR = 1024, 3600
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(HOUR)]  # the first test builds for all
+# the first test builds for all
+pytestmark = [pytest.mark.vllm, pytest.mark.long, pytest.mark.timeout(HOUR)]
 RUNS = [f for f in folders() if said("vllm", f) == said("transformers", f) == RIGHT]
 
 

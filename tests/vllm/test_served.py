@@ -160,6 +160,7 @@ def test_completions_equal_hf(forks: Forks, as_shipped: str, smollm2: Path, tmp_
             assert sizes["truncated"]
 
 
+@pytest.mark.long
 def test_chat_completions(forks: Forks, as_shipped: str, smollm2: Path, tmp_path: Path) -> None:
     url = f"{as_shipped}/chat/completions"
     server = {"model": "smollm2", "base_url": url, "tokenizer": str(smollm2)}
