@@ -36,10 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what cannot run on this machine, and say why; in CI the engines have to be there.
-
-    Coverage is that of the tests that are not slow.
-    """
+    """Skip what cannot run on this machine, and say why; in CI the engines have to be there."""
     missing = at_hand.missing()
     for item in items:
         needed = {mark.args[0] for mark in item.iter_markers("needs")}

@@ -73,12 +73,11 @@ class Broken:
         raise OSError("disk full")
 
 
-CASES = [(method, "llama") for method in METHODS if method[:9] != "resonance"]
-CASES += [("dynamic", layout) for layout in LAYOUTS if layout != "llama"]
-FURTHER = [(method, "llama") for method in METHODS if method[:9] == "resonance"]
-FURTHER += [("longrope", layout) for layout in LAYOUTS if layout != "llama"]
-FURTHER += [("self_extend", "mistral"), ("resonance_yarn", "lfm2")]
-CASES += [pytest.param(*each, marks=pytest.mark.long) for each in FURTHER]
+CASES = [(method, "llama") for method in METHODS]
+CASES += [(m, layout) for layout in LAYOUTS if layout != "llama" for m in ("dynamic", "longrope")]
+CASES += [("self_extend", "mistral"), ("resonance_yarn", "lfm2")]
+QUICK = [(m, on) for m, on in CASES if m[:9] != "resonance" and (on == "llama" or m == "dynamic")]
+CASES = [pytest.param(*case, marks=() if case in QUICK else pytest.mark.long) for case in CASES]
 
 
 def fresh(kind, method, layout, tokenizer, **options):

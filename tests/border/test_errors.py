@@ -16,6 +16,14 @@ def test_a_name_is_one_of_those_allowed():
         one_of("truncation", None, ("left",), UserError)
 
 
+def test_any_value_can_be_refused():
+    for value in ("x" * 10**4, ["left"], "\x1b[2J", 3):
+        with pytest.raises(SettingError, match=r"^truncation: ") as caught:
+            one_of("truncation", value, ("left", "right"))
+        assert str(caught.value).isprintable()
+        assert len(str(caught.value)) < 300
+
+
 def test_near_names_ignore_case_and_long_lists_are_left_out():
     assert near("YaRN", ["yarn", "linear"]) == "; did you mean 'yarn'?"
     assert near("zzz", ["yarn"]) == ""

@@ -1,8 +1,11 @@
 """What is wrong in a setting is told in one line: place, pydantic's message, given value."""
 
+import json
 from typing import Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import Field, field_validator, model_validator
 
 from resonance_vllm.errors import SettingError, UserError
@@ -98,3 +101,22 @@ def test_a_changed_copy_is_checked_like_the_first():
         config.changed(rate=0)
     with pytest.raises(SettingError, match="did you mean 'rate'"):
         config.changed(rat=1)
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=6,
+)
+_keys = st.sampled_from([*Config.model_fields, "from", "int", "layer"]) | st.text(max_size=4)
+
+
+@given(st.dictionaries(_keys, _json, max_size=4) | _json)
+def test_anything_is_either_read_or_refused(content):
+    try:
+        config = read(Config, content, "config")
+    except SettingError as error:
+        said = str(error)
+        assert said.startswith("config")
+    else:
+        json.dumps(config.model_dump(), allow_nan=False)

@@ -40,6 +40,19 @@ def said(text: str) -> str:
     return block
 
 
+def rows_in(text: str) -> list[str]:
+    """Rows of a table by position, without Markdown's escapes."""
+    return [line.replace("\\", "") for line in text.splitlines() if re.match(r"\| \d", line)]
+
+
+def same_tokens(frame: pd.DataFrame) -> list[str]:
+    """Rows of the table of two methods on the same tokens."""
+    (table,) = [t for t in map(markdown, _effective_tables(frame)) if "### Same tokens" in t]
+    rows = rows_in(table)
+    assert len(rows) == 6
+    return rows
+
+
 @pytest.fixture(scope="module")
 def frame() -> pd.DataFrame:
     return pd.read_csv(RUN).assign(
@@ -56,10 +69,7 @@ def test_the_tutorial_prints_that_of_two_methods_and_a_column_of_the_table(frame
     two = frame[~frame["label"].str.startswith("resonance")]
     text = page("docs/tutorial.md")
     assert said(text) == lines(verdict(two))
-    (table,) = [each for each in map(markdown, _effective_tables(two)) if "### Same tokens" in each]
-    rows = [line.replace("\\", "") for line in table.splitlines() if re.match(r"\| \d", line)]
-    assert len(rows) == 6
-    assert all(row in text for row in rows)
+    assert rows_in(text) == same_tokens(two)
 
 
 def test_the_notebook_prints_the_same(frame):
@@ -87,7 +97,6 @@ METHODS = ("rope", "yarn", "resonance_yarn")
 
 
 def of_float32(methods):
-    """The compared frame of a run of the quickstart in float32 on a CPU with AVX2."""
     return compared_of({name: name for name in methods}, blocks=FLOAT32)
 
 
@@ -101,10 +110,8 @@ def test_a_run_in_float32_says_the_same(name, methods):
 
 
 def test_a_run_in_float32_has_the_numbers_of_the_tutorials_table():
-    table = list(_effective_tables(of_float32(METHODS[:2])))[-1]
-    both = page("docs/tutorial.md"), markdown(table).replace("\\", "")
-    here, there = ([x for x in each.splitlines() if re.match(r"\| \d", x)] for each in both)
-    for line, other in zip(here, there, strict=True):
+    there = same_tokens(of_float32(METHODS[:2]))
+    for line, other in zip(rows_in(page("docs/tutorial.md")), there, strict=True):
         assert_alike(line.replace("*", ""), other.replace("*", ""))
 
 

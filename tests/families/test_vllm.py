@@ -15,7 +15,6 @@ from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.verify import RotaryReport, differences
 
 SERVED, HOUR = 1024, 3600
-# the first test builds for all
 pytestmark = [pytest.mark.vllm, pytest.mark.long, pytest.mark.timeout(HOUR)]
 RUNS = [f for f in folders() if said("vllm", f) == said("transformers", f) == RIGHT]
 

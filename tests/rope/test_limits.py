@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from llama31 import LLAMA31
 from naive_maps import MOVING
 
 from leval_tasks.model import resolve_context
@@ -14,20 +15,13 @@ from resonance_vllm.core.spec import ROPE_TYPES, RopeType
 
 LLAMA = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 8}
 SCALED = {"factor": 2.0, "original_max_position_embeddings": 8192}
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
-}
 CONFIGS = {
     "llama 2": {"max_position_embeddings": 4096, "rope_theta": 1e4, "rope_scaling": None},
-    "llama 3.1": {"max_position_embeddings": 131072, "rope_theta": 5e5, "rope_scaling": LLAMA3},
+    "llama 3.1": {"max_position_embeddings": 131072, "rope_theta": 5e5, "rope_scaling": LLAMA31},
     "llama 3.1 unscaled": {
         "max_position_embeddings": 8192,
         "rope_theta": 5e5,
-        "rope_scaling": LLAMA3,
+        "rope_scaling": LLAMA31,
     },
     "yarn": {
         "max_position_embeddings": 16384,
@@ -91,7 +85,7 @@ def test_everybody_gives_the_same_limit(rope_type, name, tmp_path):
 @pytest.mark.parametrize("rope_type", ["llama3", "resonance_llama3"])
 def test_llama_3_1_with_resonance_reads_what_llama_3_1_reads(rope_type, tmp_path):
     config = {**LLAMA, **CONFIGS["llama 3.1"]}
-    config["rope_scaling"] = {**LLAMA3, "rope_type": rope_type}
+    config["rope_scaling"] = {**LLAMA31, "rope_type": rope_type}
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert resolve_context({"pretrained": str(tmp_path)}) == 131072
     assert length_limit(ModelPositions.of_checkpoint(str(tmp_path))) == 131072

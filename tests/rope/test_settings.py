@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from llama31 import LLAMA31
 
 from resonance_vllm import config as settings
 from resonance_vllm.config import ModelPositions, length_limit
@@ -16,13 +17,6 @@ CONFIG = {
     "num_attention_heads": 2,
     "max_position_embeddings": 8192,
     "rope_parameters": {"rope_type": "default", "rope_theta": 100000.0},
-}
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
 }
 
 
@@ -50,11 +44,11 @@ def test_complete_takes_the_keys_of_a_method_that_the_model_already_uses():
         **CONFIG,
         "rope_parameters": None,
         "rope_theta": 500000.0,
-        "rope_scaling": LLAMA3,
+        "rope_scaling": LLAMA31,
         "max_position_embeddings": 131072,
     }
     found = complete({"rope_type": "resonance_llama3"}, old_style)
-    assert found == {**LLAMA3, "rope_type": "resonance_llama3", "rope_theta": 500000.0}
+    assert found == {**LLAMA31, "rope_type": "resonance_llama3", "rope_theta": 500000.0}
 
 
 def test_a_model_without_rope_is_named():
@@ -103,7 +97,7 @@ def test_longrope_is_written_with_the_keys_of_each_library():
 
 
 def test_in_a_nested_config_for_vllm_the_models_own_keys_stay_and_shipped_ones_go():
-    shipped = {**LLAMA3, "rope_theta": 1e5, "mrope_section": [8, 12, 12]}
+    shipped = {**LLAMA31, "rope_theta": 1e5, "mrope_section": [8, 12, 12]}
     config = {"text_config": {**CONFIG, "rope_parameters": shipped}}
     linear = on({"rope_type": "linear", "factor": 2.0}, config)
     written = settings.vllm_hf_overrides(*linear)["text_config"]["rope_parameters"]

@@ -2,9 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +19,7 @@ def folders() -> list[Path]:
     return [file.parent for root in roots for file in sorted(root.glob("*/config.json"))]
 
 
-def every(nth: int, families: Iterable[Path]) -> list[Any]:
+def every(nth, families):
     """Parameters of a test: every nth family, and the others in the long tests alone."""
     return [
         pytest.param(each, id=each.name, marks=pytest.mark.long if turn % nth else ())

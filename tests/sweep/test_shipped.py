@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from llama31 import LLAMA31
 
 from leval_harness.sweep import task_registry as own_tasks
 from leval_harness.sweep.config import ROPE_BACKENDS, load_config
@@ -12,14 +13,10 @@ from resonance_vllm.config import ModelPositions, length_limit
 SWEEPS = shipped("sweeps")
 SHIPPED = SWEEPS["quickstart"].parent
 
-LLAMA3_ROPE = {
-    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
-}  # fmt: skip
 CONFIGS: dict[str, tuple[float, int, dict[str, object] | None]] = {
     "smollm2": (1e5, 8192, None),
     "Llama-2|llama2": (1e4, 4096, None),
-    "Llama-3.1": (5e5, 131072, LLAMA3_ROPE),
+    "Llama-3.1": (5e5, 131072, LLAMA31),
     "Qwen2.5": (1e6, 32768, None),
     "Mistral-7B": (1e6, 32768, None),
     "runs/posgen": (1e4, 260, None),

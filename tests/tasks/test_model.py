@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llama31 import LLAMA31
 
 from leval_tasks import model as of_model
 from leval_tasks.errors import ContextLengthError
@@ -20,13 +21,7 @@ from resonance_vllm.errors import SettingError
 THETA = {"rope_theta": 1e5, "original_max_position_embeddings": 8192}
 YARN = {"rope_type": "yarn", "factor": 4.0, **THETA}
 RESONANCE = {**YARN, "rope_type": "resonance_yarn"}
-LLAMA3 = {
-    **THETA,
-    "rope_type": "resonance_llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-}
+LLAMA3 = {**LLAMA31, **THETA, "rope_type": "resonance_llama3"}
 GEMMA = {"model_type": "gemma3_text", "max_position_embeddings": 4096}
 HF, VLLM = "lm_eval.models.huggingface", "lm_eval.models.vllm_causallms"
 SERVER = "lm_eval.models.openai_completions"
