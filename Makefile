@@ -31,8 +31,7 @@ leaderboard: $(or $(wildcard .venv/test),.venv/hf)
 
 test: lint
 	@$(BIN)/leval-harness model smollm2
-	$(PYTEST) --dist worksteal --durations=25 --cov -m "not (long or $(ENGINES))"
-	$(PYTEST) --dist loadfile --durations=15 -m "($(ENGINES)) and not long"
+	$(PYTEST) --dist worksteal --durations=40 --cov -m "not long"
 
 test-long: .venv/test
 	$(PYTEST) --dist worksteal --durations=25 -m long

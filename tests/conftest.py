@@ -1,5 +1,7 @@
 """Shared fixtures: where the real documents are, if they are at hand."""
 
+import atexit
+import gc
 import os
 import signal
 import socket
@@ -28,6 +30,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 ENGINES = {"vllm", "browser", "latex"}
+PROGRAMS = ENGINES | {"ray"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,7 +40,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what cannot run on this machine, and say why; in CI the engines have to be there."""
-    missing = at_hand.missing()
+    # first, so that they are one process's share, and others take what is left of it
+    items.sort(key=lambda item: not any(map(item.get_closest_marker, PROGRAMS)))
+    missing, measured = at_hand.missing(), set()
     for item in items:
         needed = {mark.args[0] for mark in item.iter_markers("needs")}
         needed |= ENGINES & {mark.name for mark in item.iter_markers()}
@@ -46,13 +51,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if os.environ.get("CI") and name in ENGINES:
                 raise pytest.UsageError(f"{missing[name]}; in CI every engine has to be there")
             item.add_marker(pytest.mark.skip(reason=missing[name]))
-        if item.get_closest_marker("slow"):
-            item.add_marker("no_cover")  # measuring it makes Python half slower again
+        # measuring makes Python half slower again; other values of a test run the same lines
+        again = (name := item.nodeid.partition("[")[0]) in measured
+        if again or any(map(item.get_closest_marker, PROGRAMS | {"slow"})):
+            item.add_marker("no_cover")
+        measured.add(name)
+
+
+def pytest_collection_finish() -> None:
+    """What has been imported is not looked through again for garbage."""
+    gc.freeze()
+    atexit.register(gc.unfreeze)
 
 
 @pytest.fixture(autouse=True)
 def _worked_out_once() -> None:
-    """lm-eval's index of tasks is read once a process."""
+    """lm-eval reads few of its tasks, and describes the machine once a process."""
     worked_out_once.install()
 
 

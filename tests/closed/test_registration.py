@@ -28,6 +28,7 @@ def test_group_holds_the_tasks_that_count_in_it():
     assert len(group["task"]) == 6
 
 
+@pytest.mark.slow
 def test_stock_lm_eval_finds_every_task():
     """It drops a file that it cannot read without a word."""
     ours = {path.stem for path in PACKAGE.glob("*/tasks/*.yaml")}

@@ -58,7 +58,7 @@ def uneven(request: Any) -> str:
 
 @pytest.fixture(scope="module")
 def manager_of() -> Any:
-    """TaskManagers share one index, which takes seconds to build."""
+    """TaskManagers share one index."""
     made = TaskManager()
 
     def with_metadata(metadata: dict[str, Any]) -> TaskManager:

@@ -51,16 +51,27 @@ def test_fetch_keeps_what_is_published_and_names_the_rest(real_data, tmp_path, m
 NOBODY = "http://127.0.0.1:9"
 
 
-@pytest.mark.slow
+READ = """
+from leval_tasks.closed.catalog import ENTRIES
+from leval_tasks.data import load, resolve_source
+load(resolve_source(None), ENTRIES[0])
+"""
+STOCK = ["-m", "lm_eval", "run", "--model", "dummy", "--tasks", "leval_closed"]
+
+
 @pytest.mark.parametrize(
-    "offline", [{}, pytest.param({"HF_HUB_OFFLINE": "1"}, marks=pytest.mark.long)]
+    ("program", "offline"),
+    [
+        (["-c", READ], {}),
+        pytest.param(STOCK, {"HF_HUB_OFFLINE": "1"}, marks=pytest.mark.long),
+    ],
 )
-def test_a_hub_out_of_reach_is_one_line_at_once(tmp_path, offline):
+def test_a_hub_out_of_reach_is_one_line_at_once(tmp_path, program, offline):
     ours = ("HF_HUB_OFFLINE", "LEVAL_DATA_DIR")
     environment = {name: value for name, value in os.environ.items() if name not in ours}
     environment |= {"HF_ENDPOINT": NOBODY, "HF_HOME": str(tmp_path), **offline}
     done = subprocess.run(
-        [sys.executable, "-m", "lm_eval", "run", "--model", "dummy", "--tasks", "leval_closed"],
+        [sys.executable, *program],
         capture_output=True, text=True, env=environment, check=False, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 1

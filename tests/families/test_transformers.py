@@ -44,7 +44,7 @@ def refusal(folder):
 
 
 RUNS = [f for f in folders() if (said("transformers", f) or refusal(f) or RIGHT) == RIGHT]
-every_family_that_runs = pytest.mark.parametrize("family", every(2, RUNS))
+every_family_that_runs = pytest.mark.parametrize("family", every(4, RUNS))
 
 
 def test_resonance_on_what_is_shipped_or_a_reason(family):

@@ -302,7 +302,7 @@ def test_positions_shifted_in_the_middle_of_a_long_text(
     copying_model, reference, tmp_path, monkeypatch
 ):
     """The losses are equal bit for bit up to the fault; right after it they are worse."""
-    start = 4096
+    start = 1536
     length = start + 257
     model = setup(copying_model("window"), max_length=length)
     base = reference(model, repeated(tmp_path / "long.jsonl", 16, length), length)

@@ -79,7 +79,7 @@ def exported(source, tmp_path):
 
 
 @pytest.mark.hf
-@pytest.mark.slow
+@pytest.mark.long
 def test_stock_transformers_runs_every_fixed_method(source, tmp_path):
     model = ModelPositions.of_checkpoint(source)
     answers = stock(list(exported(source, tmp_path)), tmp_path)

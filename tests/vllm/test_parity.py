@@ -12,11 +12,12 @@ import pytest
 import torch
 from naive_maps import MOVING
 
+from leval_harness.backends import CannotExchange
 from resonance_vllm import hf
 from resonance_vllm.config import ModelPositions, vllm_hf_overrides
 from resonance_vllm.core.spec import ROPE_TYPES, RopeType
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow]
+pytestmark = [pytest.mark.vllm, pytest.mark.long]
 
 FACTORS = [1.0 + j / 16 for j in range(32)]
 LONGROPE = {"factor": 4, "short_factor": FACTORS, "long_factor": [2 * f for f in FACTORS]}
@@ -97,26 +98,56 @@ def random_prompt(length: int) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def tiny_engine(tiny_llama: Path) -> Iterator[Any]:
-    engine = start_engine(tiny_llama, YARN)
-    yield engine
-    engine.llm_engine.engine_core.shutdown()
+def backend(tiny_llama: Path, smollm2: Path) -> Iterator[Any]:
+    """Our backend as it starts by default: the size of its cache is not given."""
+    from leval_harness.backends import backend_class
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
+        lm = backend_class("vllm")(
+            str(tiny_llama),
+            tokenizer=str(smollm2),
+            hf_overrides=written(tiny_llama, YARN, SERVED),
+            max_model_len=SERVED,
+            max_num_seqs=2,
+            dtype="float32",
+            enforce_eager=True,
+        )
+    yield lm
+    lm.close()
 
 
-def test_engine_as_started(tiny_engine: Any, tiny_llama: Path) -> None:
+def test_engine_as_started(backend: Any, tiny_llama: Path) -> None:
     """The path of a user: settings through `hf_overrides`, nothing swapped."""
     model = load_hf(tiny_llama, YARN)
     for length in LENGTHS:
-        assert apart(model, tiny_engine, random_prompt(length)) <= 1e-3
+        assert apart(model, backend.model, random_prompt(length)) <= 1e-3
+
+
+def test_a_backend_exchanges_methods(backend: Any) -> None:
+    text = [504, 253, 260, 105, 48, 314, 253, 260, 99, 7, 12, 504] * 4
+
+    def total(rope: dict[str, Any] | None) -> float:
+        backend.set_rope(rope, context_length=60)
+        return float(backend._loglikelihood_tokens([(("", ""), text[:4], text[4:])])[0][0])
+
+    yarn = {**YARN, "rope_theta": 1e4, "original_max_position_embeddings": 256}
+    shipped, other = total(None), total(yarn)
+    assert backend.max_length == 60
+    assert abs(shipped - other) > 1e-3
+    assert (total(None), total(yarn)) == (shipped, other)
+    with pytest.raises(CannotExchange):
+        total({**yarn, **LONGROPE, "rope_type": "longrope"})
+    assert (total(yarn), total(None)) == (other, shipped), "after an error that was caught"
 
 
 @pytest.mark.parametrize("rope_type", FIXED)
-def test_fixed_types_agree(tiny_engine: Any, tiny_llama: Path, rope_type: str) -> None:
+def test_fixed_types_agree(backend: Any, tiny_llama: Path, rope_type: str) -> None:
     rope = {"rope_type": rope_type, **FIXED[rope_type]}
     model = load_hf(tiny_llama, rope)
-    use_rope(tiny_engine, tiny_llama, rope)
+    use_rope(backend.model, tiny_llama, rope)
     for length in LENGTHS:
-        assert apart(model, tiny_engine, random_prompt(length)) <= 1e-3
+        assert apart(model, backend.model, random_prompt(length)) <= 1e-3
 
 
 @pytest.mark.parametrize(
@@ -130,23 +161,22 @@ def test_fixed_types_agree(tiny_engine: Any, tiny_llama: Path, rope_type: str) -
     ],
 )
 def test_types_that_follow_the_length_agree_at_the_served_one(
-    tiny_engine: Any, tiny_llama: Path, rope: Any, served: int, agree: Any, differ: int
+    backend: Any, tiny_llama: Path, rope: Any, served: int, agree: Any, differ: int
 ) -> None:
     model = load_hf(tiny_llama, rope, served)
-    use_rope(tiny_engine, tiny_llama, rope, served)
+    use_rope(backend.model, tiny_llama, rope, served)
     for length in agree:
-        assert apart(model, tiny_engine, random_prompt(length)) <= 1e-3
-    assert apart(model, tiny_engine, random_prompt(differ)) > 0.01
+        assert apart(model, backend.model, random_prompt(length)) <= 1e-3
+    assert apart(model, backend.model, random_prompt(differ)) > 0.01
 
 
-def test_plain_yarn_in_its_place_is_noticed(tiny_engine: Any, tiny_llama: Path) -> None:
+def test_plain_yarn_in_its_place_is_noticed(backend: Any, tiny_llama: Path) -> None:
     model = load_hf(tiny_llama, YARN)
-    use_rope(tiny_engine, tiny_llama, {"rope_type": "yarn", "factor": 4})
+    use_rope(backend.model, tiny_llama, {"rope_type": "yarn", "factor": 4})
     for length in LENGTHS:
-        assert apart(model, tiny_engine, random_prompt(length)) > 1e-3
+        assert apart(model, backend.model, random_prompt(length)) > 1e-3
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("more", "family"),
     [
@@ -184,7 +214,6 @@ def test_other_ways_to_run_a_model_agree(
         engine.llm_engine.engine_core.shutdown()
 
 
-@pytest.mark.long
 def test_layers_of_a_real_model_agree_at_2k_and_9k(smollm2: Path, tmp_path: Path) -> None:
     """On 9,216 tokens of readable English: the bundled sample's documents, one after another."""
     from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -62,6 +62,7 @@ def test_importing_the_module_imports_no_vllm() -> None:
     assert run(script).stdout.strip() == "[]"
 
 
+@pytest.mark.long
 def test_registering_twice_wraps_once_and_reaches_earlier_imports() -> None:
     script = """
 import vllm.model_executor.layers.rotary_embedding as rope

@@ -57,33 +57,3 @@ def test_an_engine_that_does_not_start_says_why(smollm2: Path) -> None:
 
     with pytest.raises(UserError, match=r"^vLLM does not start: \w*Error: .*requested memory"):
         backend_class("vllm")(str(smollm2), kv_cache_memory_bytes=1 << 50, **ENGINE)
-
-
-@pytest.mark.vllm
-def test_an_engine_starts_by_default_and_exchanges_methods(
-    smollm2: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from leval_harness.backends import CannotExchange, backend_class
-
-    monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
-    lm = backend_class("vllm")(str(smollm2), **ENGINE)
-    try:
-        text = [504, 253, 260, 905, 1048, 314, 253, 260, 99, 7, 12, 504] * 4
-        yarn = {"rope_type": "resonance_yarn", "rope_theta": 1e5, "factor": 2.0}
-        yarn["original_max_position_embeddings"] = 8192
-
-        def total(rope: dict[str, Any] | None) -> float:
-            lm.set_rope(rope, context_length=60)
-            return float(lm._loglikelihood_tokens([(("", ""), text[:4], text[4:])])[0][0])
-
-        shipped, other = total(None), total(yarn)
-        assert lm.max_length == 60
-        assert abs(shipped - other) > 1e-3
-        assert (total(None), total(yarn)) == (shipped, other)
-        longrope = {"rope_type": "longrope", "rope_theta": 1e5, "factor": 2.0}
-        lists = {"short_factor": [1.0] * 32, "long_factor": [2.0] * 32}
-        with pytest.raises(CannotExchange):
-            total({**longrope, **lists, "original_max_position_embeddings": 32})
-        assert (total(yarn), total(None)) == (other, shipped), "after an error that was caught"
-    finally:
-        lm.model.llm_engine.engine_core.shutdown()
