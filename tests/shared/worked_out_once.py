@@ -11,15 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-USED = (
-    "leval_harness",
-    "babilong",
-    "infinitebench",
-    "longbench",
-    "longbench2",
-    "ruler",
-    "wikitext",
-)
+USED = "leval_harness babilong infinitebench longbench longbench2 ruler wikitext"
 """Folders of lm-eval's tasks that are read."""
 
 
@@ -39,7 +31,7 @@ def _of_few(build: Callable[..., Any], library: Path) -> Callable[..., Any]:
 
     @functools.wraps(build)
     def building(paths: Iterable[Path], **options: Any) -> Any:
-        few = [library / name for name in USED]
+        few = [library / name for name in USED.split()]
         found = [each for path in paths for each in (few if path == library else [path])]
         return build(found, **options)
 
