@@ -1,7 +1,5 @@
 """Shared fixtures: where the real documents are, if they are at hand."""
 
-import atexit
-import gc
 import os
 import signal
 import socket
@@ -16,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import at_hand
+import coverage
 import hypothesis
 import pytest
 import worked_out_once
@@ -38,11 +37,18 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """End the first of pytest-cov's two measurements in a process of xdist: `no_cover` does not."""
+    if hasattr(session.config, "workerinput") and (first := coverage.Coverage.current()):
+        first.stop()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what cannot run on this machine, and say why; in CI the engines have to be there."""
-    # first, so that they are one process's share, and others take what is left of it
+    # engines first: one process imports them, and others take what is left of its share
     items.sort(key=lambda item: not any(map(item.get_closest_marker, PROGRAMS)))
-    missing, measured = at_hand.missing(), set()
+    missing = at_hand.missing()
     for item in items:
         needed = {mark.args[0] for mark in item.iter_markers("needs")}
         needed |= ENGINES & {mark.name for mark in item.iter_markers()}
@@ -51,17 +57,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if os.environ.get("CI") and name in ENGINES:
                 raise pytest.UsageError(f"{missing[name]}; in CI every engine has to be there")
             item.add_marker(pytest.mark.skip(reason=missing[name]))
-        # measuring makes Python half slower again; other values of a test run the same lines
-        again = (name := item.nodeid.partition("[")[0]) in measured
-        if again or any(map(item.get_closest_marker, PROGRAMS | {"slow"})):
-            item.add_marker("no_cover")
-        measured.add(name)
-
-
-def pytest_collection_finish() -> None:
-    """What has been imported is not looked through again for garbage."""
-    gc.freeze()
-    atexit.register(gc.unfreeze)
+        if any(map(item.get_closest_marker, PROGRAMS | {"slow"})):
+            item.add_marker("no_cover")  # measuring it makes Python half slower again
 
 
 @pytest.fixture(autouse=True)
