@@ -1,6 +1,6 @@
 # make leaderboard   install, prepare a small real model, run the comparison, print its table
 # make test          install everything, then every check but the long tests
-# make test-long     the long tests: every model family, compiled engines, a real SLURM
+# make test-long     the long tests: every model family, every method in vLLM's engine, a real SLURM
 # make docs          the documentation site, in site/
 # make lint, make fast   the quick loops: static checks; tests without engines and slow ones
 # All start from a bare machine with Python >= 3.11; what is done already is not done again.
