@@ -16,8 +16,8 @@ from typing import Any
 import at_hand
 import coverage
 import hypothesis
+import less_of_lm_eval
 import pytest
-import worked_out_once
 from forked_programs import Forks, forked
 
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
@@ -28,8 +28,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
-ENGINES = {"vllm", "browser", "latex"}
-PROGRAMS = ENGINES | {"ray"}
+ENGINES = {"vllm", "ray", "browser", "latex"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -47,7 +46,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what cannot run on this machine, and say why; in CI the engines have to be there."""
     # engines first: one process imports them, and others take what is left of its share
-    items.sort(key=lambda item: not any(map(item.get_closest_marker, PROGRAMS)))
+    items.sort(key=lambda item: not any(map(item.get_closest_marker, ENGINES)))
     missing = at_hand.missing()
     for item in items:
         needed = {mark.args[0] for mark in item.iter_markers("needs")}
@@ -57,14 +56,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if os.environ.get("CI") and name in ENGINES:
                 raise pytest.UsageError(f"{missing[name]}; in CI every engine has to be there")
             item.add_marker(pytest.mark.skip(reason=missing[name]))
-        if any(map(item.get_closest_marker, PROGRAMS | {"slow"})):
+        if any(map(item.get_closest_marker, ENGINES | {"slow"})):
             item.add_marker("no_cover")  # measuring it makes Python half slower again
 
 
 @pytest.fixture(autouse=True)
-def _worked_out_once() -> None:
+def _less_of_lm_eval() -> None:
     """lm-eval reads few of its tasks, and describes the machine once a process."""
-    worked_out_once.install()
+    less_of_lm_eval.install()
 
 
 @pytest.fixture(scope="session")

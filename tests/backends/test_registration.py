@@ -22,21 +22,25 @@ import sys
 import leval_harness.backends
 leval_harness.backends.register()
 leval_harness.backends.register()
-from lm_eval.api.registry import get_model, model_registry
+from lm_eval.api.registry import model_registry
 assert {"hf", "hf-long", "vllm", "vllm-long", "local-completions"} <= set(model_registry)
 assert leval_harness.backends.library_of("vllm-long") == "vllm"
 assert not {"torch", "vllm", "transformers"} & set(sys.modules)
+"""
+WITH_PLUGIN = """
 import transformers.modeling_rope_utils as rope
 assert "resonance_yarn" not in rope.ROPE_INIT_FUNCTIONS
 import leval_harness.plugin
 assert "resonance_yarn" in rope.ROPE_INIT_FUNCTIONS
+from lm_eval.api.registry import get_model
 assert get_model("hf-long").__name__ == "HFLong"
 """
 
 
-def test_registration_needs_no_torch_and_the_module_for_plugins_adds_the_types():
+@pytest.mark.parametrize("script", [REGISTERED, WITH_PLUGIN], ids=["without torch", "by plugin"])
+def test_registration_takes_none_of_lm_evals_away_and_the_plugin_adds_the_types(script):
     # a fresh process: lm-eval fills its registry once, and only while it is empty
-    ran = subprocess.run([sys.executable, "-c", REGISTERED], cwd=ROOT, capture_output=True)
+    ran = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True)
     assert ran.returncode == 0, ran.stderr.decode()
 
 

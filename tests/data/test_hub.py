@@ -49,8 +49,6 @@ def test_fetch_keeps_what_is_published_and_names_the_rest(real_data, tmp_path, m
 
 
 NOBODY = "http://127.0.0.1:9"
-
-
 READ = """
 from leval_tasks.closed.catalog import ENTRIES
 from leval_tasks.data import load, resolve_source
@@ -63,6 +61,7 @@ STOCK = ["-m", "lm_eval", "run", "--model", "dummy", "--tasks", "leval_closed"]
     ("program", "offline"),
     [
         (["-c", READ], {}),
+        pytest.param(STOCK, {}, marks=pytest.mark.long),
         pytest.param(STOCK, {"HF_HUB_OFFLINE": "1"}, marks=pytest.mark.long),
     ],
 )

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from loaded_hf import load_hf
 from naive_maps import MOVING
 
 from leval_harness.backends import CannotExchange
-from resonance_vllm import hf
 from resonance_vllm.config import ModelPositions, vllm_hf_overrides
 from resonance_vllm.core.spec import ROPE_TYPES, RopeType
 
@@ -59,11 +59,6 @@ def apart(model: Any, engine: Any, prompt: list[int]) -> float:
     difference = by_transformers(model, prompt) - by_vllm(engine, prompt)
     assert abs(float(difference.mean())) <= 1e-5 or float(difference.abs().max()) > 1e-3
     return float(difference.abs().max())
-
-
-def load_hf(path: Path, rope: dict[str, Any], length: int = SERVED) -> Any:
-    spec = ModelPositions.of_checkpoint(str(path)).complete(rope)
-    return hf.load(str(path), spec, precision="float32", limit=length, dtype=torch.float32).eval()
 
 
 def written(path: Path, rope: dict[str, Any], length: int) -> dict[str, Any]:
@@ -119,7 +114,7 @@ def backend(tiny_llama: Path, smollm2: Path) -> Iterator[Any]:
 
 def test_engine_as_started(backend: Any, tiny_llama: Path) -> None:
     """The path of a user: settings through `hf_overrides`, nothing swapped."""
-    model = load_hf(tiny_llama, YARN)
+    model = load_hf(tiny_llama, YARN, SERVED)
     for length in LENGTHS:
         assert apart(model, backend.model, random_prompt(length)) <= 1e-3
 
@@ -144,7 +139,7 @@ def test_a_backend_exchanges_methods(backend: Any) -> None:
 @pytest.mark.parametrize("rope_type", FIXED)
 def test_fixed_types_agree(backend: Any, tiny_llama: Path, rope_type: str) -> None:
     rope = {"rope_type": rope_type, **FIXED[rope_type]}
-    model = load_hf(tiny_llama, rope)
+    model = load_hf(tiny_llama, rope, SERVED)
     use_rope(backend.model, tiny_llama, rope)
     for length in LENGTHS:
         assert apart(model, backend.model, random_prompt(length)) <= 1e-3
@@ -171,7 +166,7 @@ def test_types_that_follow_the_length_agree_at_the_served_one(
 
 
 def test_plain_yarn_in_its_place_is_noticed(backend: Any, tiny_llama: Path) -> None:
-    model = load_hf(tiny_llama, YARN)
+    model = load_hf(tiny_llama, YARN, SERVED)
     use_rope(backend.model, tiny_llama, {"rope_type": "yarn", "factor": 4})
     for length in LENGTHS:
         assert apart(model, backend.model, random_prompt(length)) > 1e-3
@@ -205,11 +200,11 @@ def test_other_ways_to_run_a_model_agree(
         AutoModelForCausalLM.from_config(config).save_pretrained(path)
     engine = start_engine(path, YARN, **more)
     try:
-        assert apart(load_hf(path, YARN), engine, random_prompt(1000)) <= 1e-3
+        assert apart(load_hf(path, YARN, SERVED), engine, random_prompt(1000)) <= 1e-3
         if "tensor_parallel_size" in more:
             linear = {"rope_type": "resonance_linear", "factor": 4}
             use_rope(engine, path, linear)
-            assert apart(load_hf(path, linear), engine, random_prompt(1000)) <= 1e-3
+            assert apart(load_hf(path, linear, SERVED), engine, random_prompt(1000)) <= 1e-3
     finally:
         engine.llm_engine.engine_core.shutdown()
 

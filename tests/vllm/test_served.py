@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from forked_programs import Forks
+from loaded_hf import load_hf
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
@@ -69,13 +70,9 @@ def by_transformers(path: Path, rope: dict[str, Any]) -> list[float]:
     import torch
     from transformers import AutoTokenizer
 
-    from resonance_vllm import hf
-    from resonance_vllm.config import ModelPositions
-
-    spec = ModelPositions.of_checkpoint(str(path)).complete(rope)
-    model = hf.load(str(path), spec, precision="float32", limit=LENGTH, dtype=torch.float32)
+    model = load_hf(path, rope, LENGTH)
     tokens = AutoTokenizer.from_pretrained(path)(SUN, return_tensors="pt").input_ids
-    answer = model.eval().generate(tokens, max_new_tokens=4, do_sample=False)
+    answer = model.generate(tokens, max_new_tokens=4, do_sample=False)
     with torch.no_grad():
         last = model(answer).logits[0, -5:-1].log_softmax(-1)
     return last.max(-1).values.tolist()
@@ -85,14 +82,13 @@ def test_a_running_server_takes_other_settings(client: Any, address: str, smollm
     """Its cached keys are forgotten: coming back gives the numbers of before, twice asked."""
     before = logprobs(client)
     assert before == pytest.approx(by_transformers(smollm2, ROPE), abs=1e-3)
-    again = pytest.approx(before, abs=1e-4)
-    assert logprobs(client) == again
+    assert logprobs(client) == pytest.approx(before, abs=1e-4), "of cached keys"
     plain = {**ROPE, "rope_type": "yarn"}
     assert not set_rope(address, plain)
     assert logprobs(client) == pytest.approx(by_transformers(smollm2, plain), abs=1e-3)
     assert logprobs(client) != pytest.approx(before, abs=1e-2)
     assert set_rope(address, ROPE)
-    assert logprobs(client) == again
+    assert logprobs(client) == before
 
 
 def set_rope(address: str, rope: dict[str, Any] | None) -> bool:

@@ -47,13 +47,11 @@ def test_a_cache_that_fits_is_passed_where_none_is_given(
         assert 1 << 28 < made["kv_cache_memory_bytes"] <= 4 << 30
 
 
-ENGINE = {"dtype": "float32", "enforce_eager": True, "max_model_len": 64, "max_num_seqs": 2}
-
-
 @pytest.mark.vllm
 @pytest.mark.long
 def test_an_engine_that_does_not_start_says_why(smollm2: Path) -> None:
     from leval_harness.backends import backend_class
 
+    engine = {"dtype": "float32", "enforce_eager": True, "max_model_len": 64, "max_num_seqs": 2}
     with pytest.raises(UserError, match=r"^vLLM does not start: \w*Error: .*requested memory"):
-        backend_class("vllm")(str(smollm2), kv_cache_memory_bytes=1 << 50, **ENGINE)
+        backend_class("vllm")(str(smollm2), kv_cache_memory_bytes=1 << 50, **engine)
