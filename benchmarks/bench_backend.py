@@ -52,12 +52,12 @@ def prompts(data: Path, task: str, docs: int | None, questions: int | None) -> l
     return out
 
 
-def unique_tokens(texts: list[list[int]]) -> int:
+def unique_tokens(documents: list[list[int]]) -> int:
     """Tokens that have to be read if each beginning is read once."""
     from leval_harness.backends.documents import common_prefix
 
-    again = sum(common_prefix(a, b) for a, b in pairwise(sorted(texts)))
-    return sum(map(len, texts)) - again
+    again = sum(common_prefix(a, b) for a, b in pairwise(sorted(documents)))
+    return sum(map(len, documents)) - again
 
 
 def plan(args: argparse.Namespace) -> None:
@@ -84,10 +84,10 @@ def prefix(args: argparse.Namespace) -> None:
 
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     for task in args.tasks:
-        texts = prompts(args.data, task, None, None)
-        tokens = tokenizer(texts)["input_ids"]
+        documents = prompts(args.data, task, None, None)
+        tokens = tokenizer(documents)["input_ids"]
         ours = sorted(range(len(tokens)), key=tokens.__getitem__)
-        stock = sorted(range(len(texts)), key=lambda i: (-len(tokens[i]), texts[i]))
+        stock = sorted(range(len(documents)), key=lambda i: (-len(tokens[i]), documents[i]))
         unique, longest = unique_tokens(tokens), max(map(len, tokens))
         for size in args.cache:
             computed = [
@@ -154,8 +154,8 @@ def report(title: str, results: dict[str, dict[str, Any]]) -> None:
             f"{result['note']}",
             flush=True,
         )
-    texts = [result["out"] for result in results.values()]
-    for (name, result), other in zip(list(results.items())[1:], pairwise(texts), strict=True):
+    documents = [result["out"] for result in results.values()]
+    for (name, result), other in zip(list(results.items())[1:], pairwise(documents), strict=True):
         same = sum(a == b for a, b in zip(*other, strict=True))
         print(f"  {name}: {same} of {len(result['out'])} answers as the variant before")
 
@@ -197,12 +197,12 @@ def run_generate(args: argparse.Namespace) -> dict[str, Any]:
     import torch
     from lm_eval.api.instance import Instance
 
-    texts = prompts(args.data, args.what, args.docs, args.questions)
+    documents = prompts(args.data, args.what, args.docs, args.questions)
     least = {"min_new_tokens": args.new_tokens} if args.to_the_end else {}
     if args.variant == "loop":
         model, tokenizer = plain(args)
         start, out = time.perf_counter(), []
-        for text in texts:  # as L-Eval's scripts do: every question reads its document again
+        for text in documents:  # as L-Eval's scripts do: every question reads its document again
             ids = tokenizer(text, return_tensors="pt").input_ids.to(args.device)
             with torch.no_grad():
                 new = model.generate(
@@ -218,14 +218,14 @@ def run_generate(args: argparse.Namespace) -> dict[str, Any]:
     options = {"until": [], "max_gen_toks": args.new_tokens, "do_sample": False, **least}
     requests = [
         Instance("generate_until", {}, (text, dict(options)), index, (args.what, index, 1))
-        for index, text in enumerate(texts)
+        for index, text in enumerate(documents)
     ]
     start = time.perf_counter()
     out = lm.generate_until(requests)
     seconds = time.perf_counter() - start
     note = f"{len(out)} prompts"
     if args.variant == "hf-long":
-        counts, unique = lm.telemetry(), unique_tokens([lm.tok_encode(text) for text in texts])
+        counts, unique = lm.telemetry(), unique_tokens([lm.tok_encode(text) for text in documents])
         note += (
             f", {counts['tokens_prefilled']} tokens prefilled, "
             f"{counts['tokens_prefilled'] / unique:.4f} of the unique, "

@@ -37,7 +37,7 @@ def line(task, at, document, right, prompt):
 
 
 def write(folder, run, prompt):
-    """One finished cell."""
+    """One finished run."""
     rng, names = random.Random(run), [f"leval_closed_{task}" for task in SHAPES]
     folder.mkdir(parents=True)
     results, counts = {}, {}
@@ -51,10 +51,10 @@ def write(folder, run, prompt):
         counts[name] = {"original": questions, "effective": questions}
     file = {"results": results, "n-samples": counts, "configs": {name: {} for name in names}}
     (folder / f"results_{STAMP}.json").write_text(json.dumps(file), encoding="utf-8")
-    cell = {"schema_version": 2, "cell_id": folder.name, "tasks": names, "place": run,
+    run = {"schema_version": 2, "run_id": folder.name, "tasks": names, "place": run,
             "model": {"name": f"model-{run // 24}"}, "method": {"name": f"method-{run % 12}"},
             "context_length": 4096 * (1 + run // 12 % 2), "baseline": "method-0"}  # fmt: skip
-    (folder / "cell.json").write_text(json.dumps(cell), encoding="utf-8")
+    (folder / "run.json").write_text(json.dumps(run), encoding="utf-8")
 
 
 def measure(folder):
@@ -84,7 +84,7 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         prompt = ("word " * args.prompt)[: args.prompt]
         for run in range(args.runs):
-            write(Path(name) / "sweep" / "cells" / f"c{run:04d}", run, prompt)
+            write(Path(name) / "sweep" / "runs" / f"c{run:04d}", run, prompt)
         subprocess.run([sys.executable, __file__, "--measure", name], check=True)
 
 

@@ -1,4 +1,4 @@
-"""What Resonance YaRN costs in vLLM beside YaRN, and what an exchange costs beside a start.
+"""What Resonance YaRN costs in vLLM beside YaRN, and what an swap costs beside a start.
 
     python benchmarks/bench_vllm.py MODEL [--pairs 30]
 
@@ -16,7 +16,7 @@ os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERR
 
 from vllm import LLM, SamplingParams
 
-from resonance_vllm.config import ModelPositions, vllm_hf_overrides
+from resonance_vllm.checkpoint.config import ModelPositions, vllm_hf_overrides
 
 PROMPT = [{"prompt_token_ids": [7 * n % 97 + 3 for n in range(1024)]}]
 STEPS = {
@@ -42,18 +42,18 @@ def main() -> None:
         worker_extension_cls="resonance_vllm.vllm.RopeWorker", enable_prefix_caching=False,
         skip_tokenizer_init=True, max_num_seqs=2, kv_cache_memory_bytes=2**30,
     )  # fmt: skip
-    start, exchanges = time.perf_counter() - started, []
+    start, swaps = time.perf_counter() - started, []
     seconds: dict[tuple[str, str], list[float]] = {}
     for _ in range(given.pairs):
         for name, written in settings.items():
             before = time.perf_counter()
             engine.collective_rpc("set_rope", args=(written["rope_parameters"],))
-            exchanges.append(time.perf_counter() - before)
+            swaps.append(time.perf_counter() - before)
             for step, params in STEPS.items():
                 before = time.perf_counter()
                 engine.generate(PROMPT, params, use_tqdm=False)
                 seconds.setdefault((name, step), []).append(time.perf_counter() - before)
-    found = {"start": start, "exchange": statistics.median(exchanges)}
+    found = {"start": start, "swap": statistics.median(swaps)}
     for step in STEPS:
         pairs = zip(seconds["resonance_yarn", step], seconds["yarn", step], strict=True)
         ratios = sorted(ours / plain for ours, plain in pairs)

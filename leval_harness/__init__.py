@@ -12,7 +12,7 @@ from typing import Any
 
 _PLACES = {
     **dict.fromkeys(("Comparison", "check", "compare", "load", "rope", "run"), "leval_harness.api"),
-    "diff": "leval_harness.parity.compare",
+    "diff": "leval_harness.diff.compare",
 }
 __all__ = [
     "Comparison", "__version__", "check", "compare", "diff", "load", "rope", "run",

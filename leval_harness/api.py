@@ -6,12 +6,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from resonance_vllm.errors import RunError, UserError, one_of
+from resonance_vllm.common.errors import RunError, UserError, one_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from leval_harness.results import Results
+    from leval_harness.results.load import Results
 
 PathLike = str | os.PathLike[str]
 Across = Literal["methods", "models"]
@@ -24,15 +24,15 @@ class Comparison:
         results: what was read.
         baseline: method to compare with; None for the one that the sweep names.
         across: what is compared on the same questions: the methods of each model, or models.
-        margin: effective context length: a smaller loss counts as none, nats a token; None for the
+        margin: effective context length: a smaller loss counts as none, nats/token; None for the
             sweep's, else 0.05.
 
     Attributes:
-        runs: a row for each run; see `leval_harness.results.RUNS`.
-        scores: a row for each number of a results file; see `leval_harness.results.SCORES`.
-        samples: a row for each question and number; see `leval_harness.results.SAMPLES`.
-        blocks: a row for 64 tokens of a text that was read; see `leval_harness.results.BLOCKS`.
-        left_out: files and numbers that were found and are in no frame, each with its reason.
+        runs: a row for each run; see `leval_harness.results.load.RUNS`.
+        scores: a row for each number of a results file; see `leval_harness.results.load.SCORES`.
+        samples: a row for each question and number; see `leval_harness.results.load.SAMPLES`.
+        blocks: a row for 64 tokens of a text that was read; see `leval_harness.results.load.BLOCKS`.
+        excluded: files and numbers that were found and are in no frame, each with its reason.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Comparison:
         across: Across = "methods",
         margin: float | None = None,
     ) -> None:
-        self.results, self.left_out = results, results.left_out
+        self.results, self.excluded = results, results.excluded
         self.runs, self.scores = results.runs, results.scores
         self.samples, self.blocks = results.samples, results.blocks
         self._how: dict[str, Any] = {"baseline": baseline, "across": across, "margin": margin}
@@ -51,9 +51,9 @@ class Comparison:
     def compared(self) -> "pd.DataFrame":
         """Every number with its interval, rank and difference: what tables and figures show.
 
-        Columns: `leval_harness.compared.COMPARED` and `leval_harness.effective.COLUMNS`.
+        Columns: `leval_harness.report.compare.COMPARED` and `leval_harness.report.effective_context.COLUMNS`.
         """
-        from leval_harness.effective import compared_frame
+        from leval_harness.report.effective_context import compared_frame
 
         return compared_frame(self.results, **self._how)
 
@@ -68,20 +68,20 @@ class Comparison:
             form: the format.
             published: show the paper's rows beside ours.
         """
-        from leval_harness.formats import render
-        from leval_harness.tables import build_tables
+        from leval_harness.report.formats import render
+        from leval_harness.report.tables import build_tables
 
         return render(build_tables(self.compared, published), self.compared, form)
 
     def verdict(self) -> str:
         """What the results say of each model, a sentence a line; empty without a number."""
-        from leval_harness.verdict import lines, verdict
+        from leval_harness.report.verdict import lines, verdict
 
         return lines(verdict(self.compared))
 
     def figures(self) -> list[str]:
         """Titles of the figures that these results have data for."""
-        from leval_harness.figures import planned_figures
+        from leval_harness.report.figures import planned_figures
 
         return [figure.title for figure in planned_figures(self.compared)]
 
@@ -91,8 +91,8 @@ class Comparison:
         Raises:
             UserError: there is nothing to draw, or no figure of this title.
         """
-        from leval_harness.drawing import one_look
-        from leval_harness.figures import planned_figures
+        from leval_harness.report.drawing import one_look
+        from leval_harness.report.figures import planned_figures
 
         planned = {figure.title: figure for figure in planned_figures(self.compared)}
         if not planned:
@@ -103,7 +103,7 @@ class Comparison:
 
     def page(self, folder: PathLike, title: str = "Long-context leaderboard") -> Path:
         """Write a page that opens from disk; the path of its `index.html`."""
-        from leval_harness.page import write_page
+        from leval_harness.report.page import write_page
 
         return write_page(self.results, self.compared, Path(folder), title)
 
@@ -134,7 +134,7 @@ def load(
     Raises:
         ResultsError: no such folder, or nothing in it.
     """
-    from leval_harness.results import load_results
+    from leval_harness.results.load import load_results
 
     results = load_results(*map(Path, folders), method_names=method_names)
     return Comparison(results, baseline, across, margin)
@@ -144,7 +144,7 @@ def compare(loaded: Comparison, baseline: str | None = None) -> "pd.DataFrame":
     """The compared frame of what was loaded, against another baseline; see `Comparison`."""
     if baseline is None:
         return loaded.to_pandas()
-    from leval_harness.effective import compared_frame
+    from leval_harness.report.effective_context import compared_frame
 
     return compared_frame(loaded.results, **loaded._how | {"baseline": baseline})
 
@@ -164,11 +164,11 @@ def run(
 
     Raises:
         ConfigError: names every setting that is wrong, its value and what is allowed.
-        UserError: no cell could be computed; cells that failed beside others are rows without
+        UserError: no run could be computed; runs that failed beside others are rows without
             numbers.
     """
-    from leval_harness.sweep.cells import plan
     from leval_harness.sweep.config import load_config
+    from leval_harness.sweep.plan import plan
     from leval_harness.sweep.run import run_sweep
 
     if isinstance(config, Mapping):
@@ -179,7 +179,7 @@ def run(
     states = run_sweep(loaded, plan(loaded), folder, "leval_harness.run").values()
     if not any(state.done for state in states):
         reason = next((state.failure for state in states if state.failure), "")
-        raise RunError(f"no cell could be computed; the first: {reason}")
+        raise RunError(f"no run could be computed; the first: {reason}")
     return load(folder)
 
 
@@ -197,7 +197,7 @@ def rope(
     Args:
         rope_type: for example `yarn` or `resonance_yarn`.
         head_dim: rotated dimensions.
-        original: trained length L in tokens.
+        original: native context length L in tokens.
         factor: context extension s.
         seq_len: current length in tokens, for `dynamic` and `longrope`; None for L.
         settings: further keys of the method; `rope_theta` is 10,000 unless given.
@@ -226,14 +226,14 @@ def check(
 
     Args:
         model: checkpoint folder or name on the hub; no weights are loaded.
-        rope: `TYPE:key=value,...` or a dictionary; None for the checkpoint as shipped.
+        rope: `TYPE:key=value,...` or a dictionary; None for the checkpoint unmodified.
         context_length: longest sequence in tokens.
 
     Raises:
         SettingError: the model or the method cannot be read.
     """
     from resonance_vllm.check import report
-    from resonance_vllm.config import ModelPositions
+    from resonance_vllm.checkpoint.config import ModelPositions
     from resonance_vllm.core.spec import RopeRequest
 
     positions = ModelPositions.of_checkpoint(os.fspath(model))

@@ -8,9 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from resonance_vllm.config import ModelPositions, hf_overrides, length_limit, vllm_hf_overrides
+from resonance_vllm.checkpoint.config import (
+    ModelPositions,
+    hf_overrides,
+    length_limit,
+    vllm_hf_overrides,
+)
+from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.core.spec import RopeSpec
-from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.verify import RotaryReport
 
 LIBRARIES = ("transformers", "vllm")
@@ -41,14 +46,14 @@ def report(
     limit = limit_of(model, rope, context_length)
 
     def in_transformers(side: dict[str, Any]) -> list[RotaryReport]:
-        from resonance_vllm.hf import report_of_checkpoint
+        from resonance_vllm.hf.apply import report_of_checkpoint
 
         overrides = hf_overrides(rope, model, context_length) if rope else {}
         side |= {"limit": limit, "overrides": overrides}
         return report_of_checkpoint(path, rope, context_length)
 
     def in_vllm(side: dict[str, Any]) -> list[RotaryReport]:
-        from resonance_vllm.vllm_exchange import vllm_report
+        from resonance_vllm.vllm.swap import vllm_report
 
         overrides = vllm_hf_overrides(rope, model, context_length) if rope else {}
         serve = serve_command(path, overrides, context_length or limit)

@@ -10,13 +10,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from resonance_vllm.config import ModelPositions, length_limit, model_keys, with_rope
-from resonance_vllm.core.maps import MappedMethod
+from resonance_vllm.checkpoint.config import ModelPositions, length_limit, model_keys, with_rope
+from resonance_vllm.common.errors import RopeConfigError
+from resonance_vllm.common.files import parse_json, write_text
+from resonance_vllm.common.hub import read_config
 from resonance_vllm.core.method import plain_frequencies
+from resonance_vllm.core.remapping import RemappedMethod
 from resonance_vllm.core.spec import LENGTH, RopeRequest, RopeSpec
-from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.files import parse_json, write_text
-from resonance_vllm.hub import read_config
 from resonance_vllm.verify import RotaryReport, differences, other_numbers
 
 
@@ -59,9 +59,9 @@ def export_checkpoint(checkpoint: Path, request: RopeRequest, out: Path) -> int:
 
 def _asked_rotation(checkpoint: Path, rope: RopeSpec) -> RotaryReport:
     """The one rotation of a checkpoint with a method; refused where no fixed list can hold it."""
-    from resonance_vllm.hf import report_of_checkpoint
+    from resonance_vllm.hf.apply import report_of_checkpoint
 
-    if isinstance(rope.method, MappedMethod):
+    if isinstance(rope.method, RemappedMethod):
         raise rope.method.refusal("a portable checkpoint holds frequencies alone")
     if rope.method.follows_length or rope.method.switch_length is not None:
         raise RopeConfigError(
@@ -91,7 +91,7 @@ def _config(
     for key in ("rope_scaling", "rope_theta", "rope_precision"):
         text.pop(key, None)
     limit, method = length_limit(model, rope), rope.method
-    original = method.trained_length or limit
+    original = method.native_length or limit
     plain = plain_frequencies(method.rope_theta, 2 * len(asked.inv_freq)).tolist()
     factors = [a / b for a, b in zip(plain, asked.inv_freq, strict=True)]
     # transformers has one attention factor, vLLM two
@@ -108,14 +108,14 @@ def _config(
         **dict.fromkeys(scales, asked.attention_factor),
         **({"partial_rotary_factor": share} if share != 1 else {}),
     }
-    # Both libraries look for the trained length at the top first; it is vLLM's default length.
+    # Both libraries look for the native context length at the top first; it is vLLM's default length.
     text |= {LENGTH: original, "max_position_embeddings": limit}
     return config
 
 
 def _compare(checkpoint: Path, rope: RopeSpec, exported: str, asked: RotaryReport) -> None:
     """Refuse unless stock code turns as asked by the config in a folder, and differs in no more."""
-    from resonance_vllm.hf import on_meta, report_of_checkpoint
+    from resonance_vllm.hf.apply import on_meta, report_of_checkpoint
 
     try:
         held = report_of_checkpoint(exported)

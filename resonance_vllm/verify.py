@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.core.method import Tensor
 from resonance_vllm.core.spec import RopeSpec
-from resonance_vllm.errors import RopeConfigError
 
 CLOSE = 1e-4
 """Relative tolerance: far above float32's rounding, far below what tells two methods apart."""

@@ -78,7 +78,7 @@ def real_data() -> Path:
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
     """Checkpoint folder of the small real model, made on first use and kept in the cache."""
-    from leval_harness.smollm2 import prepare
+    from leval_harness.models.smollm2 import prepare
 
     return prepare()
 

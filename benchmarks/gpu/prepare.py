@@ -5,7 +5,7 @@
 FREEZE is the output of `pip freeze` over there; without it torch and transformers count as there,
 with what they need.
 The wheels go into OUT/part-1, OUT/part-2, ... of at most 60 MiB each, in the versions of this
-environment. The kit brings no data: models are of random weights, texts are Python's own
+environment. The kit brings no data: models are of random weights, documents are Python's own
 documentation. Over there:
 
     python -m pip install --no-index --no-deps --target SITE OUT/part-*/*.whl

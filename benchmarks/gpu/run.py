@@ -51,7 +51,7 @@ def backend(name: str, part: Part, model: Path, **arguments: Any) -> Any:
     return made(pretrained=str(model), **arguments)
 
 
-def ask(lm: Any, texts: list[str], new_tokens: int) -> list[str]:
+def ask(lm: Any, documents: list[str], new_tokens: int) -> list[str]:
     """Answers of `new_tokens` tokens at most."""
     from lm_eval.api.instance import Instance
 
@@ -59,19 +59,19 @@ def ask(lm: Any, texts: list[str], new_tokens: int) -> list[str]:
     return lm.generate_until(
         [
             Instance("generate_until", {}, (text, dict(options)), at, ("gpu", at, 1))
-            for at, text in enumerate(texts)
+            for at, text in enumerate(documents)
         ],
         disable_tqdm=True,
     )
 
 
 def asked_all(
-    part: Part, name: str, model: Path, texts: list[str], length: int
+    part: Part, name: str, model: Path, documents: list[str], length: int
 ) -> tuple[float, float, list[str] | None]:
     """Seconds and peak GiB of a backend for all questions, its loading left aside; its answers."""
     lm = backend(name, part, model, max_length=length)
-    ask(lm, texts[:1], 1)  # kernels are chosen, and how prefixes are shared is found
-    return part.timed(lambda: ask(lm, texts, part.size.new_tokens))
+    ask(lm, documents[:1], 1)  # kernels are chosen, and how prefixes are shared is found
+    return part.timed(lambda: ask(lm, documents, part.size.new_tokens))
 
 
 def compared(part: Part, model: Path, lengths: tuple[int, ...], what: str) -> None:
@@ -80,12 +80,12 @@ def compared(part: Part, model: Path, lengths: tuple[int, ...], what: str) -> No
     for length in lengths:
         if not part.has_time(f"{what} {length}", expected):
             continue
-        texts = prompts(length - part.size.new_tokens, part.size.questions)
+        documents = prompts(length - part.size.new_tokens, part.size.questions)
         row: dict[str, Any] = {}
         answers = {}
         spent = 0.0
         for name in ("hf-long", "hf"):
-            seconds, peak, answers[name] = asked_all(part, name, model, texts, length)
+            seconds, peak, answers[name] = asked_all(part, name, model, documents, length)
             row |= {f"{name}_s": seconds, f"{name}_gib": peak}
             spent += seconds
         if None not in answers.values():
@@ -93,7 +93,7 @@ def compared(part: Part, model: Path, lengths: tuple[int, ...], what: str) -> No
                 a == b for a, b in zip(answers["hf"], answers["hf-long"], strict=True)
             )
             row["faster"] = row["hf_s"] / row["hf-long_s"]
-        part.row(f"{what} {length}", questions=len(texts), **row)
+        part.row(f"{what} {length}", questions=len(documents), **row)
         expected = 3 * spent  # the next length is twice this one
 
 
@@ -117,18 +117,18 @@ def tasks(part: Part) -> None:
 
     model = checkpoint(part)
     longest = part.size.lengths[min(2, len(part.size.lengths) - 1)]
-    texts = part.folder / "texts"
-    texts.mkdir(parents=True, exist_ok=True)
+    documents = part.folder / "documents"
+    documents.mkdir(parents=True, exist_ok=True)
     text = documentation()
     rows = [text[at * part.size.text_tokens :][: part.size.text_tokens] for at in range(2)]
     lines = "".join(json.dumps({"text": each}) + "\n" for each in rows)
-    (texts / "govreport.jsonl").write_text(lines)
+    (documents / "govreport.jsonl").write_text(lines)
     lm = backend("hf-long", part, model, max_length=longest)
     for name in ("ppl_govreport", "effective_context_govreport"):
         if not part.has_time(name):
             continue
         before = lm.head.tokens_read
-        metadata = {"data_dir": str(texts), "context_length": longest, "max_length": longest}
+        metadata = {"data_dir": str(documents), "context_length": longest, "max_length": longest}
         metadata |= {"tokenizer": str(model), "pretrained": str(model)}
         if name.startswith("ppl"):
             metadata |= {"stride": longest // 4}
@@ -218,7 +218,7 @@ def main() -> None:
     parser.add_argument("--size", choices=list(SIZES), default="full")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, default=Path("gpu-results"))
-    parser.add_argument("--work", type=Path, default=Path("gpu-work"), help="models and texts")
+    parser.add_argument("--work", type=Path, default=Path("gpu-work"), help="models and documents")
     args = parser.parse_args()
     for name in args.parts:
         part = Part(name, SIZES[args.size], args.device, args.work.resolve())

@@ -6,11 +6,11 @@ This module imports neither torch nor lm-eval's models.
 from importlib import import_module
 from typing import Any
 
-from resonance_vllm.errors import UserError, one_of
+from resonance_vllm.common.errors import UserError, one_of
 
 
-class CannotExchange(UserError):  # noqa: N818 - says what cannot be done
-    """RoPE settings that a loaded model cannot take: it has to be loaded anew."""
+class CannotSwapError(UserError):
+    """RoPE settings that a loaded model cannot take: it has to be loaded again."""
 
 
 _CLASSES = {

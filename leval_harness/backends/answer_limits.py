@@ -11,10 +11,10 @@ from typing import Any
 
 @dataclass
 class AnswerEnds:
-    """Whether the limit ended an answer, by prompt and answer, the two texts that lm-eval logs.
+    """Whether the limit ended an answer, by prompt and answer, the two documents that lm-eval logs.
 
-    `pending` holds the ends of a batch whose texts lm-eval has not made yet, in the batch's order.
-    The texts arrive by `add_partial`: this object stands in front of lm-eval's response cache.
+    `pending` holds the ends of a batch whose documents lm-eval has not made yet, in the batch's order.
+    The documents arrive by `add_partial`: this object stands in front of lm-eval's response cache.
     """
 
     cache_hook: Any = None

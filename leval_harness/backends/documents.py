@@ -1,4 +1,4 @@
-"""In what order texts that begin alike are read, so that each token is read once."""
+"""In what order documents that begin alike are read, so that each token is read once."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -9,7 +9,7 @@ REPEATED = 0.01
 
 
 Batch = tuple[list[int], tuple[int, ...]]
-"""Token ids that are read first, and the numbers of the texts that begin with them; later batches
+"""Token ids that are read first, and the numbers of the documents that begin with them; later batches
 may go on from a prefix without any."""
 
 
@@ -20,19 +20,23 @@ def common_prefix(first: Sequence[Any], second: Sequence[Any]) -> int:
     return next(at for at, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
 
 
-def batches(texts: Sequence[list[int]], most: Sequence[int], least: int = 1) -> Iterator[Batch]:
-    """Batches of texts in the order in which they are read, prefixes before what follows them.
+def batches(documents: Sequence[list[int]], most: Sequence[int], least: int = 1) -> Iterator[Batch]:
+    """Batches of documents in the order in which they are read, prefixes before what follows them.
 
-    Texts that go on together for long are divided, so that of all tokens at most `REPEATED` are
+    Documents that go on together for long are divided, so that of all tokens at most `REPEATED` are
     read again.
 
     Args:
-        texts: token ids.
+        documents: token ids.
         most: of each text, the tokens that a shared prefix may have.
         least: tokens by which a prefix may be longer than the one before it.
     """
-    order = sorted(range(len(texts)), key=texts.__getitem__)  # equal beginnings side by side
-    alike = [min(common_prefix(texts[a], texts[b]), most[a], most[b]) for a, b in pairwise(order)]
+    order = sorted(
+        range(len(documents)), key=documents.__getitem__
+    )  # equal beginnings side by side
+    alike = [
+        min(common_prefix(documents[a], documents[b]), most[a], most[b]) for a, b in pairwise(order)
+    ]
     todo = [(0, len(order), 0)] if order else []
     while todo:
         first, last, start = todo.pop()
@@ -41,9 +45,9 @@ def batches(texts: Sequence[list[int]], most: Sequence[int], least: int = 1) -> 
         cuts = [at + 1 for at in range(first, last - 1) if alike[at] == shared]
         shared = shared if shared >= start + least else start
         rows = tuple(order[first:last])
-        prefix = texts[rows[0]][:shared]
+        prefix = documents[rows[0]][:shared]
         again = sum(inner) - shared * len(inner)
-        read = sum(len(texts[row]) - shared for row in rows) - again + shared - start
+        read = sum(len(documents[row]) - shared for row in rows) - again + shared - start
         if again <= REPEATED * read:
             yield prefix, rows
             continue

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leval_tasks.token_logprobs import SLICE, SumOfLogprobs
+from leval_tasks.common.token_logprobs import SLICE, SumOfLogprobs
 
 logger = logging.getLogger(__name__)
 

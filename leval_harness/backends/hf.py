@@ -1,4 +1,4 @@
-"""lm-eval's transformers backend, with RoPE settings that can be exchanged in the loaded model."""
+"""lm-eval's transformers backend, with RoPE settings that can be swapped in the loaded model."""
 
 import copy
 from collections.abc import Mapping
@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from lm_eval.models.huggingface import HFLM
 
-from leval_harness.backends import CannotExchange
-from resonance_vllm import hf
-from resonance_vllm.config import by_layer
+from leval_harness.backends import CannotSwapError
+from resonance_vllm.checkpoint.config import by_layer
+from resonance_vllm.common.errors import RopeConfigError
+from resonance_vllm.common.hub import loading
 from resonance_vllm.core.spec import LENGTH
-from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.hub import loading
+from resonance_vllm.hf import apply as hf
 
 _OF_LOADING = {"dtype", "quantization_config"}
 """Arguments of `from_pretrained` that a config has as well."""
@@ -30,7 +30,7 @@ class HF(HFLM):
     Args:
         pretrained: as for `hf`.
         device: as for `hf`; by default CUDA if there is one, else the CPU.
-        rope_parameters: complete RoPE settings; None runs the checkpoint as shipped.
+        rope_parameters: complete RoPE settings; None runs the checkpoint unmodified.
         rope_precision: `float32` or `model`, of the rotation; None leaves it as transformers does.
         quantization_config: settings of transformers; None is what the checkpoint says.
         arguments: those of `hf` and of `from_pretrained`.
@@ -69,7 +69,7 @@ class HF(HFLM):
         precision: str = "float32",
         context_length: int | None = None,
     ) -> None:
-        """Exchange the RoPE settings of the loaded model.
+        """Swap the RoPE settings of the loaded model.
 
         Args:
             rope: complete settings; None is the checkpoint as it was loaded.
@@ -77,12 +77,12 @@ class HF(HFLM):
             context_length: longest sequence in tokens; None leaves it.
 
         Raises:
-            CannotExchange: the model has to be loaded anew.
+            CannotSwapError: the model has to be loaded again.
         """
         try:
             hf.apply_rope(self.model, rope, precision)
         except RopeConfigError as error:
-            raise CannotExchange(str(error)) from error
+            raise CannotSwapError(str(error)) from error
         finally:
             self._one_at_a_time()
         if context_length is not None:
@@ -168,7 +168,7 @@ class HF(HFLM):
                 module.rope_deltas = None
 
     def _loglikelihood_tokens(self, requests: Any, *args: Any, **kwargs: Any) -> Any:
-        """As lm-eval, whose cache of logits takes equal texts that are cut elsewhere for one."""
+        """As lm-eval, whose cache of logits takes equal documents that are cut elsewhere for one."""
         requests = list(requests)
         cut = {((*context, *scored[:-1]), len(context)) for _, context, scored in requests}
         before: bool = self.logits_cache  # type: ignore[has-type]
@@ -180,7 +180,7 @@ class HF(HFLM):
 
 
 def switch_length(config: Any) -> int | None:
-    """The length in tokens beyond which a model rotates all positions anew; None if it never does.
+    """The length in tokens beyond which a model rotates all positions again; None if it never does.
 
     Keys that were read at another length are wrong beyond it.
     """

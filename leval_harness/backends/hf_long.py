@@ -19,13 +19,13 @@ from leval_harness.backends.documents import batches, sized
 from leval_harness.backends.forward import Head, Passage
 from leval_harness.backends.hf import HF
 from leval_harness.backends.reading import CHUNK, Reader, Reuse, find_reuse, scored
-from resonance_vllm.errors import RunError, reason_of
+from resonance_vllm.common.errors import RunError, reason_of
 
 logger = logging.getLogger(__name__)
 
 
 class HFLong(HF):
-    """lm-eval's `hf` with shared texts; every argument of `hf` is accepted.
+    """lm-eval's `hf` with shared documents; every argument of `hf` is accepted.
 
     It can read `max_length` positions, as `hf` can: a prompt and what is generated after it
     together, or the tokens of a log-likelihood. Longer ones are cut on the left.
@@ -57,12 +57,12 @@ class HFLong(HF):
 
     @cached_property
     def reuse(self) -> Reuse:
-        """How this model shares texts; found on first use."""
+        """How this model shares documents; found on first use."""
         with self.autocast():
             return find_reuse(self.head)
 
     def set_rope(self, rope: Mapping[str, Any] | None, *others: Any, **more: Any) -> None:
-        """As `HF.set_rope`. How the model shares texts is found anew."""
+        """As `HF.set_rope`. How the model shares documents is found again."""
         self.__dict__.pop("reuse", None)
         super().set_rope(rope, *others, **more)
 
@@ -106,7 +106,7 @@ class HFLong(HF):
         """Read what prompts share; yield the places of those that go on from what was read last."""
         if not prompts:
             return
-        places, texts = list(prompts), list(prompts.values())
+        places, documents = list(prompts), list(prompts.values())
         reader = Reader(self.head, self.reuse.mode, self.chunk)
         # Padding would change answers that depend on earlier tokens.
         apart = reader.copied or looks_back(self.model.generation_config)
@@ -114,14 +114,14 @@ class HFLong(HF):
         before = self.batch_size_per_gpu
         self._shared, self.batch_size_per_gpu = reader, most
         try:
-            for prefix, asked in batches(texts, [len(text) - 1 for text in texts]):
+            for prefix, asked in batches(documents, [len(text) - 1 for text in documents]):
                 reader.read(prefix)
                 reader.keep()
-                widths = {row: len(texts[row]) - len(prefix) for row in asked}
+                widths = {row: len(documents[row]) - len(prefix) for row in asked}
                 for rows in sized(widths, most, self.chunk):
                     # A long own part is read in chunks, too; it is that of a batch of one.
                     is_long = widths[rows[-1]] > self.chunk
-                    reader.read(texts[rows[0]][:-1] if is_long else prefix)
+                    reader.read(documents[rows[0]][:-1] if is_long else prefix)
                     yield [places[row] for row in rows]
         finally:
             self._shared, self.batch_size_per_gpu = None, before

@@ -1,4 +1,4 @@
-"""Texts read into a cache, rows that continue them, and which way of sharing a model allows.
+"""Documents read into a cache, rows that continue them, and which way of sharing a model allows.
 
 A cache of a text is right for every continuation only if nothing about the text depends on what
 follows, and if the model's code keeps all of its state in the cache. Each model is asked once: a
@@ -20,7 +20,7 @@ from transformers.cache_utils import Cache, DynamicLayer, DynamicSlidingWindowLa
 from leval_harness.backends.attention import SharedLayer, shared_attention
 from leval_harness.backends.documents import batches, common_prefix
 from leval_harness.backends.forward import Head, Passage, cache_argument, input_device
-from resonance_vllm.errors import reason_of
+from resonance_vllm.common.errors import reason_of
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ _TOLERANCE_OF_OTHERS = 0.15
 
 
 class Reader:
-    """Reads texts one after the other; what a text has in common with the last is not read again.
+    """Reads documents one after the other; what a text has in common with the last is not read again.
 
     `shared` holds a text in one buffer a layer, which is cut back at any token; all rows go on from
     it. `copied` holds it in the model's own cache, whatever its layers are, which goes back to
@@ -79,7 +79,7 @@ class Reader:
             self.tokens, self.cache = list(known), fork(cache)
 
     def keep(self) -> None:
-        """Several texts will go on from here."""
+        """Several documents will go on from here."""
         if self.copied and len(self.tokens) > len(self._kept[-1][0]):
             self._kept.append((list(self.tokens), fork(self.cache)))
 
@@ -88,8 +88,8 @@ class Reader:
         if self.copied:
             return fork(self.cache)
         layers = self.cache.layers
-        texts = [each.first(each.length) if self.tokens else () for each in layers]
-        return Cache(layers=[SharedLayer(text, extra) for text in texts])
+        documents = [each.first(each.length) if self.tokens else () for each in layers]
+        return Cache(layers=[SharedLayer(text, extra) for text in documents])
 
     def read(
         self,
@@ -172,7 +172,7 @@ def scored(
 
 
 class Reuse(NamedTuple):
-    """How a model shares texts, and why not in an earlier mode of this list.
+    """How a model shares documents, and why not in an earlier mode of this list.
 
     `shared`: a text stands once for all rows; `copied`: the model's own cache, forked for each row;
     or `none`.
@@ -183,7 +183,7 @@ class Reuse(NamedTuple):
 
 
 def find_reuse(head: Head) -> Reuse:
-    """The best way to share texts that gives a loaded model's own answers."""
+    """The best way to share documents that gives a loaded model's own answers."""
     failed, read = list[str](), head.tokens_read
     tolerance = _TOLERANCE.get(head.model.dtype, _TOLERANCE_OF_OTHERS)
     for mode, instead in (("shared", "forked for each row"), ("copied", "not shared")):
@@ -198,7 +198,7 @@ def find_reuse(head: Head) -> Reuse:
         if difference <= tolerance:
             return Reuse(mode, "; ".join(failed))
         failed.append(f"{mode}: {why}")
-        logger.warning("texts are %s (%s)", instead, failed[-1])
+        logger.warning("documents are %s (%s)", instead, failed[-1])
     return Reuse("none", "; ".join(failed))
 
 

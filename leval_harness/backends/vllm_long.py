@@ -11,17 +11,17 @@ from typing import Any
 
 from lm_eval.models.vllm_causallms import VLLM
 
-from leval_harness.backends import CannotExchange
+from leval_harness.backends import CannotSwapError
 from leval_harness.backends.vllm_start import starting, with_cpu_cache
-from resonance_vllm.config import ModelPositions, vllm_hf_overrides
+from resonance_vllm.checkpoint.config import ModelPositions, vllm_hf_overrides
 from resonance_vllm.core.spec import RopeSpec
 
 WORKER = "resonance_vllm.vllm.RopeWorker"
-"""Given to the engine's workers, whose RoPE tables it exchanges."""
+"""Given to the engine's workers, whose RoPE tables it swaps."""
 
 
 class RopeVLLM(VLLM):
-    """lm-eval's `vllm`, which starts on a CPU and whose RoPE settings can be exchanged.
+    """lm-eval's `vllm`, which starts on a CPU and whose RoPE settings can be swapped.
 
     Raises:
         UserError: the engine does not start; the message is the last exception of its log.
@@ -42,7 +42,7 @@ class RopeVLLM(VLLM):
     ) -> None:
         """As `HF.set_rope`; the precision of the rotation is always the model's own."""
         if self.data_parallel_size > 1:
-            raise CannotExchange("data_parallel_size above 1 starts engines at each call")
+            raise CannotSwapError("data_parallel_size above 1 starts engines at each call")
         if rope is not None:
             model = ModelPositions.of_checkpoint(self._shipped, self._loaded_with)
             written = vllm_hf_overrides(RopeSpec.from_dict(dict(rope)), model, context_length)
@@ -50,11 +50,11 @@ class RopeVLLM(VLLM):
         try:
             self.model.collective_rpc("set_rope", args=(rope,))
         except Exception as error:  # of a worker's process, which names its type in the text alone
-            raise CannotExchange(str(error)) from error
+            raise CannotSwapError(str(error)) from error
         self._max_length = context_length or self._engine_length
 
     def ends_of_batch(self, output: list[Any], generate: bool = False, **_: Any) -> list[bool]:
-        """Whether the generation limit ended each answer; none where texts were scored."""
+        """Whether the generation limit ended each answer; none where documents were scored."""
         return [each.outputs[0].finish_reason == "length" for each in output if generate]
 
     def close(self) -> None:

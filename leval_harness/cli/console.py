@@ -9,7 +9,7 @@ from types import FrameType
 
 import click
 
-from resonance_vllm.errors import RunError, UserError, needs_extra
+from resonance_vllm.common.errors import RunError, UserError, needs_extra
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Ctrl-C, a scheduler that ends a job, a terminal that is closed."""

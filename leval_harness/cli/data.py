@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from leval_harness.cli.output import FOLDER, json_option
-from leval_tasks import data as files
 from leval_tasks.closed.catalog import ENTRIES, ClosedTask
-from leval_tasks.errors import DataError, HubUnreachableError
+from leval_tasks.common import data as files
+from leval_tasks.common.errors import DataError, HubUnreachableError
 
 
 @click.group(epilog="Example: leval-harness data fetch --out DATA; leval-harness data verify DATA")

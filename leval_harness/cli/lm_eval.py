@@ -10,8 +10,8 @@ import click
 
 from leval_harness.backends import take_over
 from leval_harness.cli.lm_eval_run import complete, requests_cache
-from resonance_vllm.config import ROPE_PRECISIONS
-from resonance_vllm.errors import SettingError, UserError, needs_extra
+from resonance_vllm.checkpoint.config import ROPE_PRECISIONS
+from resonance_vllm.common.errors import SettingError, UserError, needs_extra
 
 
 @click.command(
@@ -83,7 +83,7 @@ def _register() -> None:
     try:
         import leval_harness.backends
         from leval_harness.training import t5
-        from resonance_vllm import hf
+        from resonance_vllm.hf import apply as hf
     except ImportError as error:
         without = f"running without our RoPE types and backends; {needs_extra('hf')}"
         logging.getLogger(__name__).warning("%s: %s", error, without)

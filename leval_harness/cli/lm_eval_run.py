@@ -15,13 +15,13 @@ from typing import Any
 from unittest.mock import patch
 
 from leval_harness.backends import LIBRARIES, library_of
-from leval_harness.secrets import refuse_credentials
-from leval_harness.smollm2 import prepared
-from leval_tasks.metadata import refuse_near_misses
-from resonance_vllm.config import ModelPositions, model_args
+from leval_harness.models.smollm2 import prepared
+from leval_harness.sweep.credentials import refuse_credentials
+from leval_tasks.common.metadata import refuse_near_misses
+from resonance_vllm.checkpoint.config import ModelPositions, model_args
+from resonance_vllm.common.errors import SettingError, UserError, not_allowed, one_of
+from resonance_vllm.common.hub import refuse_missing_folder
 from resonance_vllm.core.spec import RopeRequest
-from resonance_vllm.errors import SettingError, UserError, not_allowed, one_of
-from resonance_vllm.hub import refuse_missing_folder
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ def stated(settings: argparse.Namespace) -> dict[str, Any]:
 def requests_cache(values: Mapping[str, Any]) -> AbstractContextManager[Any]:
     """Keep `--cache_requests` apart for each model and its settings, inside of this.
 
-    Its key knows neither lengths nor tokenizer, from which synthetic tasks make their texts.
+    Its key knows neither lengths nor tokenizer, from which synthetic tasks make their documents.
     """
     from lm_eval.caching import cache
 

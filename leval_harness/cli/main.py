@@ -15,7 +15,7 @@ GROUPS = {
         "sweep": ("sweep", "Compare models, methods and context lengths; resumable."),
         "lm-eval": ("lm_eval", "lm-eval's own command line, with our methods, models and tasks."),
         "diff": ("diff", "Does setup B still read like A? By token losses, with a verdict."),
-        "prompt": ("prompt", "Show what a model is really asked, and where texts are cut."),
+        "prompt": ("prompt", "Show what a model is really asked, and where documents are cut."),
     },
     "Results": {
         "table": ("results", "Tables of what came out: Markdown, LaTeX, HTML, CSV, JSON."),

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_origin
 import click
 from pydantic import BaseModel
 
-from leval_harness.layout import FORMATS
+from leval_harness.results.layout import FORMATS
 
 Command = Callable[..., Any]
 
@@ -24,7 +24,7 @@ results_argument = click.argument(
 
 def prepared_model(context: click.Context, option: click.Parameter, value: str) -> str:
     """The folder of `smollm2`, which is made on first use; every other model as it is given."""
-    from leval_harness import smollm2
+    from leval_harness.models import smollm2
 
     return smollm2.prepared(value)
 
@@ -71,7 +71,7 @@ def table_options(command: Command) -> Command:
 
 def write_or_print(text: str, out: Path | None) -> None:
     """Write to a file and report it, or print; pipes and devices are written to directly."""
-    from resonance_vllm.files import write_text
+    from resonance_vllm.common.files import write_text
 
     if out is None:
         click.echo(text, nl=False)

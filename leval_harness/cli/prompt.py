@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from leval_harness.cli.output import json_option, prepared_model
-from leval_tasks.metadata import FRAMES
-from resonance_vllm.hub import refuse_missing_folder
+from leval_tasks.common.metadata import FRAMES
+from resonance_vllm.common.hub import refuse_missing_folder
 
 if TYPE_CHECKING:
     from leval_tasks.closed.prompts import QuestionPrompts
@@ -39,7 +39,7 @@ def prompt(
     """Show the prompts of TASK for a model, token counts and the cut; whole with --json."""
     from leval_tasks.closed.catalog import task_named
     from leval_tasks.closed.task import LEvalClosedTask
-    from leval_tasks.model import find_tokenizer
+    from leval_tasks.common.model import find_tokenizer
 
     metadata = {name: options[name] for name in SETTINGS if options[name] is not None}
     metadata["pretrained"] = model

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from leval_harness.cli.output import FOLDER, results_argument, table_options, write_or_print
-from leval_harness.layout import WRITTEN
-from resonance_vllm.errors import SettingError
-from resonance_vllm.files import write_text
+from leval_harness.results.layout import WRITTEN
+from resonance_vllm.common.errors import SettingError
+from resonance_vllm.common.files import write_text
 
 if TYPE_CHECKING:
     from leval_harness.api import Comparison
-    from leval_harness.tables import Table
+    from leval_harness.report.tables import Table
 
 MOST_NOTES = 5
 """Lines on what was left out; the others are counted."""
@@ -63,7 +63,7 @@ def table(
     if how["across"] == "methods" and loaded.compared["model"].nunique() > 1:
         click.echo("Several models: --across models compares them on the same questions.", err=True)
     if output is None and out is None and not as_json and sys.stdout.isatty():
-        from leval_harness.tables import build_tables
+        from leval_harness.report.tables import build_tables
 
         show(loaded, build_tables(loaded.compared, published))
     else:
@@ -96,7 +96,7 @@ def read_results(folders: Sequence[Path], names: Sequence[str] = (), **how: Any)
         if not (method and sign and name):
             raise SettingError(f"--method-name: {method}{sign}{name} is not METHOD=NAME")
     loaded = load(*folders, method_names={method: name for method, _, name in pairs}, **how)
-    files = [each for each in loaded.left_out if each.value is None]  # numbers: in Python
+    files = [each for each in loaded.excluded if each.value is None]  # numbers: in Python
     for each in files[:MOST_NOTES]:
         click.echo(f"Left out: {each}", err=True)
     if len(files) > MOST_NOTES:
@@ -106,7 +106,7 @@ def read_results(folders: Sequence[Path], names: Sequence[str] = (), **how: Any)
 
 def show(loaded: "Comparison", tables: Sequence["Table"]) -> None:
     """The verdict and some tables; drawn on a terminal, Markdown elsewhere."""
-    from leval_harness.formats import draw, render
+    from leval_harness.report.formats import draw, render
 
     if not sys.stdout.isatty():
         click.echo(render(tables, loaded.compared, "md"), nl=False)
@@ -126,8 +126,8 @@ def write_report(results_dir: Path) -> None:
         ResultsError: nothing readable in the folder.
         OSError: the folder cannot be written.
     """
-    from leval_harness.formats import render
-    from leval_harness.tables import build_tables
+    from leval_harness.report.formats import render
+    from leval_harness.report.tables import build_tables
 
     loaded = read_results([results_dir])
     tables = build_tables(loaded.compared)

@@ -37,7 +37,9 @@ def _method_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--factor", type=float, default=8.0, help="Context extension s.")
 @click.option("--theta", type=float, default=10000.0, help="Base, rope_theta.")
 @click.option("--head-dim", type=click.IntRange(2, 1024), default=128, help="Rotated dimensions.")
-@click.option("--original", type=click.IntRange(max=2**24), default=4096, help="Trained length L.")
+@click.option(
+    "--original", type=click.IntRange(max=2**24), default=4096, help="Native context length L."
+)
 @click.option("--seq-len", type=int, help="Current length, for dynamic and longrope. [default: L]")
 @_method_options
 @json_option
@@ -97,8 +99,8 @@ def _print_table(facts: dict[str, Any], plain: list[float], title: str, original
     rows = zip(plain, facts["wavelengths"], facts["feature_gap"], strict=True)
     for feature, (before, after, gap) in enumerate(rows):
         seen = min(original / after, 1.0)
-        cells = (str(feature), f"{before:,.3f}", f"{after:,.3f}", f"{seen:.0%}", f"{gap:.3g}")
-        table.add_row(*cells, end_section=feature == facts["critical_dimension"] - 1)
+        runs = (str(feature), f"{before:,.3f}", f"{after:,.3f}", f"{seen:.0%}", f"{gap:.3g}")
+        table.add_row(*runs, end_section=feature == facts["critical_dimension"] - 1)
     Console().print(table)
     click.echo(f"attention factor    {facts['attention_factor']:.6g}")
     click.echo(
@@ -109,8 +111,8 @@ def _print_table(facts: dict[str, Any], plain: list[float], title: str, original
 
 def _plot(spec: RopeSpec, options: dict[str, Any]) -> None:
     """The method with Resonance and without."""
-    from leval_harness.drawing import write_figure
-    from leval_harness.rope_figures import DrawnMethod, pair_figure
+    from leval_harness.report.drawing import write_figure
+    from leval_harness.report.rope_figures import DrawnMethod, pair_figure
     from resonance_vllm.core.features import angles_around, describe
 
     head_dim, original, seq_len = options["head_dim"], options["original"], options["seq_len"]

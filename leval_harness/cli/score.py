@@ -7,7 +7,7 @@ import click
 
 from leval_harness.cli.output import EXISTING_FILE, json_option
 from leval_tasks.closed.catalog import ENTRIES, PREFIX, SCORES, task_named
-from leval_tasks.metadata import ClosedSettings
+from leval_tasks.common.metadata import ClosedSettings
 
 KEYS = ", ".join(task.key for task in ENTRIES)
 

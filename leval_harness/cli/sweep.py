@@ -11,12 +11,12 @@ import click
 
 from leval_harness.cli.console import interrupted_by_signals
 from leval_harness.cli.output import FOLDER
-from leval_harness.layout import CELLS, FAILED_CELLS, LOG
-from resonance_vllm.errors import SettingError
+from leval_harness.results.layout import FAILED_RUNS, LOG, RUNS_FOLDER
+from resonance_vllm.common.errors import SettingError
 
 if TYPE_CHECKING:
-    from leval_harness.cell_record import CellRecord
     from leval_harness.sweep.config import SweepConfig
+    from leval_harness.sweep.run_record import RunRecord
 
 
 @click.command(
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     help="Processes at a time for models that take no GPU. [default: that of the config]",
 )  # fmt: skip
 @click.option("--executor", type=click.Choice(["local", "ray"]), default="local")
-@click.option("--dry-run", is_flag=True, help="Show the groups and their cells; run nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the groups and their runs; run nothing.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: as JSON.")
 def sweep(
     config: str,
@@ -47,27 +47,27 @@ def sweep(
 ) -> int:
     """Run the sweep CONFIG: a YAML file, or the name of one that is shipped (quickstart).
 
-    Cells that one loaded model can serve share a process, and processes share the GPUs. What is
+    Runs that one loaded model can serve share a process, and processes share the GPUs. What is
     done is not done again, so the same command resumes a sweep that was ended, in whatever way; on
-    several machines it shares the work. Exit code: 0 all cells done, 1 some failed, 2 the config
+    several machines it shares the work. Exit code: 0 all runs done, 1 some failed, 2 the config
     cannot be run, 130 after Ctrl-C, SIGTERM or SIGHUP.
     """
     if as_json and not dry_run:
         raise click.UsageError("--json goes with --dry-run; `leval-harness table` has the results")
-    from leval_harness.sweep.cells import plan
     from leval_harness.sweep.config import load_config
+    from leval_harness.sweep.plan import plan
 
     with interrupted_by_signals():
         loaded = load_config(config, overrides)
         folder = out / loaded.name
         if not dry_run:
             _refuse_unwritable(folder)
-        cells = plan(loaded)
+        runs = plan(loaded)
         loaded = loaded.model_copy(update={"jobs": jobs or loaded.jobs})
         if dry_run:
-            _dry_run(cells, folder, as_json)
+            _dry_run(runs, folder, as_json)
             return 0
-        return _run(loaded, cells, folder, executor)
+        return _run(loaded, runs, folder, executor)
 
 
 def _refuse_unwritable(folder: Path) -> None:
@@ -79,42 +79,42 @@ def _refuse_unwritable(folder: Path) -> None:
         raise SettingError(f"--out: {folder} cannot be written ({error.strerror})") from None
 
 
-def _dry_run(cells: "list[CellRecord]", folder: Path, as_json: bool) -> None:
-    """Print the groups with their cells, and in what these differ from cells on disk."""
+def _dry_run(runs: "list[RunRecord]", folder: Path, as_json: bool) -> None:
+    """Print the groups with their runs, and in what these differ from runs on disk."""
     from leval_harness.sweep.identity import closest
     from leval_harness.sweep.run import grouped, visible_gpus
 
-    finished = {path.name: path for path in sorted((folder / CELLS).glob("*"))}
-    planned = {cell.cell_id for cell in cells}
+    finished = {path.name: path for path in sorted((folder / RUNS_FOLDER).glob("*"))}
+    planned = {run.run_id for run in runs}
     others = [path for name, path in finished.items() if name not in planned]
     rows: list[dict[str, Any]] = []
-    for group in grouped(cells, visible_gpus()):
+    for group in grouped(runs, visible_gpus()):
         of_group = []
-        for cell in group.cells:
-            row: dict[str, Any] = {"cell_id": cell.cell_id}
-            row |= {"title": cell.title, "done": cell.cell_id in finished}
+        for run in group.runs:
+            row: dict[str, Any] = {"run_id": run.run_id}
+            row |= {"title": run.title, "done": run.run_id in finished}
             if not row["done"] and others:
-                row["closest"], row["differs"] = closest(cell, others)
+                row["closest"], row["differs"] = closest(run, others)
             of_group.append(row)
-        rows.append({"model": group.cells[0].model.name, "gpus": group.gpus, "cells": of_group})
+        rows.append({"model": group.runs[0].model.name, "gpus": group.gpus, "runs": of_group})
     if as_json:
         click.echo(json.dumps({"groups": rows}, indent=2))
         return
     for number, each in enumerate(rows, start=1):
-        click.echo(f"Group {number}: {each['model']}, {_cells(len(each['cells']))}, one load")
+        click.echo(f"Group {number}: {each['model']}, {_runs(len(each['runs']))}, one load")
         click.echo(f"  GPUs: {each['gpus']}")
-        for row in each["cells"]:
+        for row in each["runs"]:
             state = "done " if row["done"] else "to do"
-            click.echo(f"  {row['cell_id']}  {state}  {row['title']}")
+            click.echo(f"  {row['run_id']}  {state}  {row['title']}")
             for place, (old, new) in list(row.get("differs", {}).items())[:5]:
                 click.echo(f"    not {row['closest']}: {place}: {old} -> {new}")
-    to_do = sum(not row["done"] for each in rows for row in each["cells"])
-    click.echo(f"{_cells(len(cells))}, {to_do} to do")
+    to_do = sum(not row["done"] for each in rows for row in each["runs"])
+    click.echo(f"{_runs(len(runs))}, {to_do} to do")
 
 
 def _run(
     config: "SweepConfig",
-    cells: "list[CellRecord]",
+    runs: "list[RunRecord]",
     path: Path,
     executor: str,
 ) -> int:
@@ -123,7 +123,7 @@ def _run(
 
     command = "leval-harness " + shlex.join(sys.argv[1:])
     try:
-        states = run_sweep(config, cells, path, command, executor)
+        states = run_sweep(config, runs, path, command, executor)
         others = elsewhere(states)
         finished = any(state.done for state in states.values())
         reported = _report(path) if finished and not others else True
@@ -131,26 +131,26 @@ def _run(
         click.echo(f"\nInterrupted; what is done is kept. Resume with:\n  {command}", err=True)
         return 130
     failed = {name: state.failure for name, state in states.items() if state.failure}
-    titles = {cell.cell_id: cell.title for cell in cells}
+    titles = {run.run_id: run.title for run in runs}
     for name, reason in failed.items():
         click.echo(f"\nFailed: {titles[name]}\n  {reason}", err=True)
-        click.echo(f"  log: {path}/{FAILED_CELLS}/{name}/{LOG}", err=True)
+        click.echo(f"  log: {path}/{FAILED_RUNS}/{name}/{LOG}", err=True)
     if failed:
-        many = _cells(len(failed))
+        many = _runs(len(failed))
         click.echo(f"\nFailed: {many}. Try again with:\n  {command}", err=True)
     if others:
         hosts = ", ".join(sorted({str(each.get("host", "?")) for each in others}))
-        many = _cells(len(others))
+        many = _runs(len(others))
         click.echo(f"{many} still computed on {hosts}; who ends last writes the table")
     return 1 if failed or not reported else 0
 
 
-def _cells(number: int) -> str:
-    return f"{number} cell{'' if number == 1 else 's'}"
+def _runs(number: int) -> str:
+    return f"{number} run{'' if number == 1 else 's'}"
 
 
 def _report(folder: Path) -> bool:
-    """Write table and page; return whether it worked. An error here costs no cell."""
+    """Write table and page; return whether it worked. An error here costs no run."""
     from leval_harness.cli.results import write_report
 
     try:

@@ -24,7 +24,7 @@ from leval_harness.cli.output import (
 )
 from leval_harness.training import settings
 from leval_harness.training.settings import Architecture, FineTuneSettings, PosGenRun, Recipe
-from leval_tasks.metadata import SUBTASKS
+from leval_tasks.common.metadata import SUBTASKS
 from leval_tasks.posgen.encodings import ENCODINGS, parse_tests, tests_of, trained_by_default
 
 _DATA = ("modulus", "train", "train_length", "length", "seed_policy")
@@ -119,7 +119,7 @@ def _show(results: Iterable[dict[str, Any]], as_json: bool) -> None:
 @click.argument("folder", type=EXISTING_FOLDER)
 @click.option(
     "--encoding", "encodings", multiple=True, required=True,
-    help="To test all models under, or TRAINED:TESTED; repeatable.",
+    help="To test all models under, or NATIVE:TESTED; repeatable.",
 )  # fmt: skip
 @json_option
 def evaluate(folder: Path, encodings: tuple[str, ...], as_json: bool) -> None:
@@ -153,9 +153,9 @@ def table(
 
     Example: leval-harness posgen table runs/posgen --figure runs/posgen/figure3.svg
     """
-    from leval_harness.drawing import write_figure
-    from leval_harness.formats import html, latex, markdown, records
-    from leval_harness.posgen import details, load_posgen, loss_figure, table_1
+    from leval_harness.report.drawing import write_figure
+    from leval_harness.report.formats import html, latex, markdown, records
+    from leval_harness.report.posgen import details, load_posgen, loss_figure, table_1
 
     if figure and len(folders) > 1:
         raise click.UsageError("a figure shows one folder; give one")

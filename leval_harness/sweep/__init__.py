@@ -1,6 +1,6 @@
-"""What is run: sweep configs, cells and their identity, workers, progress; and what can fail."""
+"""What is run: sweep configs, runs and their identity, workers, progress; and what can fail."""
 
-from resonance_vllm.errors import SettingError
+from resonance_vllm.common.errors import SettingError
 
 
 class ConfigError(SettingError):
@@ -8,4 +8,4 @@ class ConfigError(SettingError):
 
 
 class SweepError(OSError):
-    """A sweep that cannot go on, for a reason outside of its cells."""
+    """A sweep that cannot go on, for a reason outside of its runs."""

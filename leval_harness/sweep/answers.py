@@ -1,8 +1,8 @@
-"""What a cell has already been answered, so that a killed one goes on where it was.
+"""What a run has already been answered, so that a killed one goes on where it was.
 
-Each attempt at a cell has a file of its own, a JSON line for each answer. Requests are asked at
+Each attempt at a run has a file of its own, a JSON line for each answer. Requests are asked at
 most `MOST_REQUESTS` at a time, so that no more are repeated also where a backend tells its answers
-at the end. A cell of more texts finds the answers of finished ones that differ in nothing else.
+at the end. A run of more documents finds the answers of finished ones that differ in nothing else.
 """
 
 import contextlib
@@ -19,36 +19,36 @@ from typing import Any, Self
 import numpy as np
 
 from leval_harness.backends.answer_limits import AnswerEnds
-from leval_harness.cell_record import CellRecord
-from leval_harness.layout import CELL, CELLS
+from leval_harness.results.layout import RUN_FILE, RUNS_FOLDER
 from leval_harness.sweep.claims import Folder
 from leval_harness.sweep.identity import differences
-from leval_tasks.token_logprobs import REQUEST, SumOfLogprobs, scored_requests
-from resonance_vllm.files import json_lines, read_object
+from leval_harness.sweep.run_record import RunRecord
+from leval_tasks.common.token_logprobs import REQUEST, SumOfLogprobs, scored_requests
+from resonance_vllm.common.files import json_lines, read_object
 
 log = logging.getLogger("leval_harness.sweep.worker")
 TEXTS = ("generate_until", "loglikelihood", "loglikelihood_rolling")
 """Kinds of requests whose answers lm-eval's models pass to their cache hook; not so `REQUEST`."""
 MOST_REQUESTS = 64
 MOST_TOKENS = 16_384
-"""Tokens of windows of several texts asked at a time; an engine reads many side by side."""
+"""Tokens of windows of several documents asked at a time; an engine reads many side by side."""
 Numbered = tuple[int, Any]
 
 
 class Answers:
-    """The answers of one cell in one attempt; a context inside of which its model keeps them.
+    """The answers of one run in one attempt; a context inside of which its model keeps them.
 
     It is the cache hook of the model meanwhile: lm-eval's own cache knows neither model nor
     rotation, and two answers to one request are one to it.
     """
 
     def __init__(
-        self, lm: Any, ends: AnswerEnds | None, cell: CellRecord, place: Folder, attempt: str
+        self, lm: Any, ends: AnswerEnds | None, run: RunRecord, place: Folder, attempt: str
     ) -> None:
-        self.lm, self.ends, self.cell, self.attempt = lm, ends, cell, attempt
-        self.progress, self.cache = place.work / "progress" / cell.cell_id, place.work / "cache"
+        self.lm, self.ends, self.run, self.attempt = lm, ends, run, attempt
+        self.progress, self.cache = place.work / "progress" / run.run_id, place.work / "cache"
         self.kept: dict[str, list[dict[str, Any]]] = defaultdict(list)
-        for name in (cell.cell_id, *alike(cell, place.path / CELLS)):
+        for name in (run.run_id, *alike(run, place.path / RUNS_FOLDER)):
             for path in sorted(self.cache.glob(f"{name}.*")):
                 for _, line in json_lines(path.read_text(encoding="utf-8", errors="replace")):
                     with contextlib.suppress(ValueError):  # of a process that was killed
@@ -80,10 +80,10 @@ class Answers:
             self.handle.close()
 
     def forget(self) -> None:
-        """Remove what was kept, the cell is computed; not of texts, which further cells take."""
+        """Remove what was kept, the run is computed; not of documents, which further runs take."""
         self.progress.unlink(missing_ok=True)
-        if "reads" not in self.cell.metadata:
-            for path in self.cache.glob(f"{self.cell.cell_id}.*"):
+        if "reads" not in self.run.metadata:
+            for path in self.cache.glob(f"{self.run.run_id}.*"):
                 path.unlink(missing_ok=True)
 
     def _ask(
@@ -146,11 +146,11 @@ def _key(kind: str, arguments: Sequence[Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def alike(cell: CellRecord, cells: Path) -> Iterator[str]:
-    """Finished cells that read texts as this one does and differ in the number of texts alone."""
-    for folder in sorted(cells.iterdir()) if "reads" in cell.metadata else ():
-        identity = (read_object(folder / CELL) or {}).get("identity", {})
-        if set(differences(identity, cell.identity)) == {"metadata.num_docs"}:
+def alike(run: RunRecord, runs: Path) -> Iterator[str]:
+    """Finished runs that read documents as this one does and differ in the number of documents alone."""
+    for folder in sorted(runs.iterdir()) if "reads" in run.metadata else ():
+        identity = (read_object(folder / RUN_FILE) or {}).get("identity", {})
+        if set(differences(identity, run.identity)) == {"metadata.num_docs"}:
             yield folder.name
 
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
 
 from leval_harness.backends import LIBRARIES, OWN_BACKENDS
-from leval_harness.secrets import refuse_credentials
 from leval_harness.sweep import ConfigError
-from leval_harness.yaml_files import parse_yaml, read_yaml, shipped
-from leval_tasks.metadata import refuse_near_misses
+from leval_harness.sweep.credentials import refuse_credentials
+from leval_tasks.common.metadata import refuse_near_misses
+from resonance_vllm.common.errors import UserError, hint, one_of, shown
+from resonance_vllm.common.files import user_path
+from resonance_vllm.common.settings import Settings, read
+from resonance_vllm.common.yaml_files import parse_yaml, read_yaml, shipped
 from resonance_vllm.core.spec import RopeRequest
-from resonance_vllm.errors import UserError, hint, one_of, shown
-from resonance_vllm.files import user_path
-from resonance_vllm.settings import Settings, read
 
 Item = TypeVar("Item")
 
@@ -131,7 +131,7 @@ class EntrySettings(Settings):
 
 
 class TaskEntry(EntrySettings):
-    """Tasks that one cell evaluates."""
+    """Tasks that one run evaluates."""
 
     tasks: Several[Text] = Field(description="Tasks or groups of lm-eval, or YAML files.")
     context_lengths: Several[Count | None] | None = Field(
@@ -147,13 +147,13 @@ class SweepConfig(EntrySettings):
         description="Name -> one model and how it is run.", min_length=1
     )
     methods: dict[Label, RopeMapping | None] = Field(
-        description="Name -> RoPE settings, or null for the model as shipped.", min_length=1
+        description="Name -> RoPE settings, or null for the unmodified model.", min_length=1
     )
     tasks: Annotated[
         tuple[TaskEntry, ...],
         Field(strict=False, min_length=1),
         BeforeValidator(task_entries),
-    ] = Field(description="What each cell evaluates.")
+    ] = Field(description="What each run evaluates.")
     context_lengths: Several[Count | None] = Field(
         (None,), description="Of every model and task that has none of its own, in tokens."
     )
@@ -162,7 +162,7 @@ class SweepConfig(EntrySettings):
     )
     baseline: Text | None = Field(None, description="Method that others are compared with.")
     margin: Annotated[float, Field(gt=0, le=1)] | None = Field(
-        None, description="Of the effective context length, nats a token; less counts as none."
+        None, description="Of the effective context length, nats/token; less counts as none."
     )
     rope_precision: Literal["float32", "model"] = Field(
         "float32", description="Of the rotation on transformers; `model` is the model's own dtype."
@@ -185,18 +185,18 @@ class SweepConfig(EntrySettings):
                     )
         return self
 
-    def requests(self) -> "Iterator[CellRequest]":
-        """Every cell; comparable ones (same model, tasks and length) next to each other."""
+    def requests(self) -> "Iterator[RunRequest]":
+        """Every run; comparable ones (same model, tasks and length) next to each other."""
         for model in self.models.values():
             for task in self.tasks:
                 lengths = task.context_lengths or model.context_lengths or self.context_lengths
                 for length in lengths:
                     for method in model.methods or self.methods:
-                        yield CellRequest(model, method, self.methods[method], length, task)
+                        yield RunRequest(model, method, self.methods[method], length, task)
 
 
-class CellRequest(NamedTuple):
-    """One cell as the config describes it, before model and data are examined."""
+class RunRequest(NamedTuple):
+    """One run as the config describes it, before model and data are examined."""
 
     model: ModelConfig
     method: str

@@ -1,4 +1,4 @@
-"""One evaluation by lm-eval with a loaded model: a cell's tasks and files, complete."""
+"""One evaluation by lm-eval with a loaded model: a run's tasks and files, complete."""
 
 import gc
 import logging
@@ -16,16 +16,16 @@ import numpy as np
 
 from leval_harness import backends
 from leval_harness.backends.answer_limits import record_answer_ends
-from leval_harness.cell_record import CellRecord
-from leval_harness.layout import LOSSES_OF
+from leval_harness.results.layout import LOSSES_OF
 from leval_harness.sweep.answers import Answers
 from leval_harness.sweep.claims import Folder
+from leval_harness.sweep.run_record import RunRecord
 from leval_harness.sweep.task_registry import lm_eval_names, own_tasks, task_folders
 from leval_tasks.closed.catalog import marks_in
 from leval_tasks.closed.thinking import THINKING, opens_thinking, thinking_unfinished
-from resonance_vllm import config as overrides
-from resonance_vllm.config import ModelPositions
-from resonance_vllm.errors import RunError, reason_of
+from resonance_vllm.checkpoint import config as overrides
+from resonance_vllm.checkpoint.config import ModelPositions
+from resonance_vllm.common.errors import RunError, reason_of
 
 log = logging.getLogger("leval_harness.sweep.worker")
 Samples = Mapping[str, list[dict[str, Any]]]
@@ -33,29 +33,29 @@ Samples = Mapping[str, list[dict[str, Any]]]
 
 
 class LoadedModel:
-    """lm-eval's model of a group, loaded as shipped where its cells differ in the rotation."""
+    """lm-eval's model of a group, loaded unmodified where its runs differ in the rotation."""
 
-    def __init__(self, cells: Sequence[CellRecord]) -> None:
-        cell = cells[0]
-        log.info("loading %s", cell.model.name)
-        self.exchanges = any(each.model_args != cell.model_args for each in cells)
-        arguments = as_shipped(cells) if self.exchanges else dict(cell.model_args)
-        options = {"batch_size": cell.batch_size, "device": cell.device}
+    def __init__(self, runs: Sequence[RunRecord]) -> None:
+        run = runs[0]
+        log.info("loading %s", run.model.name)
+        self.swaps = any(each.model_args != run.model_args for each in runs)
+        arguments = as_shipped(runs) if self.swaps else dict(run.model_args)
+        options = {"batch_size": run.batch_size, "device": run.device}
         started = time.monotonic()
-        backend = backends.backend_class(cell.model.backend)
+        backend = backends.backend_class(run.model.backend)
         self.lm: Any = backend.create_from_arg_obj(arguments, options)
         self.ends = record_answer_ends(self.lm)
         log.info("model ready after %.1f s", time.monotonic() - started)
 
-    def turn(self, cell: CellRecord) -> None:
-        """Take the rotation and the length of a cell, and count anew.
+    def turn(self, run: RunRecord) -> None:
+        """Take the rotation and the length of a run, and count again.
 
         Raises:
-            CannotExchange: the cell needs a load of its own.
+            CannotSwapError: the run needs a load of its own.
         """
-        if self.exchanges:
-            method = cell.method
-            self.lm.set_rope(method.rope_parameters, method.rope_precision, length_of(cell))
+        if self.swaps:
+            method = run.method
+            self.lm.set_rope(method.rope_parameters, method.rope_precision, length_of(run))
         if hasattr(self.lm, "count_anew"):
             self.lm.count_anew()
 
@@ -73,28 +73,28 @@ class LoadedModel:
         return counted if precision is None else {**counted, "rope_precision": precision}
 
 
-def length_of(cell: CellRecord) -> int:
-    """Longest sequence of a cell in tokens, as its model gets it."""
-    args = cell.model_args
+def length_of(run: RunRecord) -> int:
+    """Longest sequence of a run in tokens, as its model gets it."""
+    args = run.model_args
     return int(args.get("max_length") or args["max_model_len"])
 
 
-def as_shipped(cells: Sequence[CellRecord]) -> dict[str, Any]:
-    """Arguments with which lm-eval loads a checkpoint as shipped, for the longest of some cells."""
-    cell = max(cells, key=length_of)
+def as_shipped(runs: Sequence[RunRecord]) -> dict[str, Any]:
+    """Arguments with which lm-eval loads a checkpoint unmodified, for the longest of some runs."""
+    run = max(runs, key=length_of)
     rope_free = overrides.model_args(
         None,
-        ModelPositions.of_checkpoint(cell.model.path, cell.model.revision),
-        library=backends.library_of(cell.model.backend),
-        model_path=cell.model.path,
-        context_length=length_of(cell),
-        rope_precision=cell.method.rope_precision,
+        ModelPositions.of_checkpoint(run.model.path, run.model.revision),
+        library=backends.library_of(run.model.backend),
+        model_path=run.model.path,
+        context_length=length_of(run),
+        rope_precision=run.method.rope_precision,
     )
-    own = {key: value for key, value in cell.model_args.items() if key in ("dtype", "revision")}
-    return {**cell.model.args, **rope_free, **own}
+    own = {key: value for key, value in run.model_args.items() if key in ("dtype", "revision")}
+    return {**run.model.args, **rope_free, **own}
 
 
-def evaluate(model: LoadedModel, cell: CellRecord, folder: Path, place: Folder) -> dict[str, Any]:
+def evaluate(model: LoadedModel, run: RunRecord, folder: Path, place: Folder) -> dict[str, Any]:
     """Run lm-eval, write its files to `folder`, and return what the backend counted meanwhile.
 
     Raises:
@@ -103,30 +103,30 @@ def evaluate(model: LoadedModel, cell: CellRecord, folder: Path, place: Folder) 
     import lm_eval
     from lm_eval.loggers import EvaluationTracker
 
-    model.turn(cell)
+    model.turn(run)
     # named as a file: else the results would lie in a folder named after the model
     tracker = EvaluationTracker(output_path=str(folder / "results.json"))
-    with Answers(model.lm, model.ends, cell, place, folder.name) as answers:
-        manager, tasks = load_tasks(cell)
+    with Answers(model.lm, model.ends, run, place, folder.name) as answers:
+        manager, tasks = load_tasks(run)
         results = lm_eval.simple_evaluate(
             model=model.lm,
-            model_args=cell.model_args,
+            model_args=run.model_args,
             tasks=tasks,
             task_manager=manager,  # without one lm-eval builds its whole index
-            gen_kwargs=cell.gen_kwargs or None,
-            num_fewshot=cell.num_fewshot,
-            batch_size=cell.batch_size,
-            device=cell.device,
-            limit=cell.limit,
+            gen_kwargs=run.gen_kwargs or None,
+            num_fewshot=run.num_fewshot,
+            batch_size=run.batch_size,
+            device=run.device,
+            limit=run.limit,
             log_samples=True,
             evaluation_tracker=tracker,
-            apply_chat_template=cell.apply_chat_template,
-            random_seed=cell.seed,
-            numpy_random_seed=cell.seed,
-            torch_random_seed=cell.seed,
-            fewshot_random_seed=cell.seed,
-            confirm_run_unsafe_code=cell.confirm_run_unsafe_code,
-            metadata={**cell.model_args, **cell.metadata},
+            apply_chat_template=run.apply_chat_template,
+            random_seed=run.seed,
+            numpy_random_seed=run.seed,
+            torch_random_seed=run.seed,
+            fewshot_random_seed=run.seed,
+            confirm_run_unsafe_code=run.confirm_run_unsafe_code,
+            metadata={**run.model_args, **run.metadata},
         )
         samples = results.pop("samples")
         others = {name: rows for name, rows in samples.items() if name not in own_tasks()}
@@ -145,21 +145,21 @@ def evaluate(model: LoadedModel, cell: CellRecord, folder: Path, place: Folder) 
     return model.telemetry()
 
 
-def load_tasks(cell: CellRecord) -> tuple[Any, list[Any]]:
+def load_tasks(run: RunRecord) -> tuple[Any, list[Any]]:
     """Task manager, and task and group objects."""
     from lm_eval.tasks import TaskManager
 
     # a name of ours means our task, even if another one has that name
     manager = TaskManager(
         include_path=[str(folder) for folder in task_folders()],
-        include_defaults=bool(lm_eval_names(cell.tasks)),
-        metadata={**cell.model_args, **cell.metadata},
+        include_defaults=bool(lm_eval_names(run.tasks)),
+        metadata={**run.model_args, **run.metadata},
     )
     objects: list[Any] = []
-    for name in cell.tasks:
-        # some tasks draw their questions when they are loaded: the same ones in every cell
-        random.seed(cell.seed)
-        np.random.seed(cell.seed)  # noqa: NPY002 - the tasks draw from the global state
+    for name in run.tasks:
+        # some tasks draw their questions when they are loaded: the same ones in every run
+        random.seed(run.seed)
+        np.random.seed(run.seed)  # noqa: NPY002 - the tasks draw from the global state
         loaded = manager.load([name])
         group = loaded["groups"].get(name)
         objects += loaded["tasks"].values() if group is None else [group]
@@ -215,11 +215,11 @@ def mark_answer_ends(ends_of: Callable[[str, str], list[bool]], samples: Samples
     for row in (row for rows in samples.values() for row in rows):
         answers = [
             (str(request[0]), each)
-            for request, texts in zip(
+            for request, documents in zip(
                 row.get("arguments") or (), row.get("resps") or (), strict=False
             )
-            if len(request) == 2 and isinstance(request[1], Mapping)  # texts were scored else
-            for each in texts
+            if len(request) == 2 and isinstance(request[1], Mapping)  # documents were scored else
+            for each in documents
             if isinstance(each, str)
         ]
         if not answers:

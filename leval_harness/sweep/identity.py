@@ -1,4 +1,4 @@
-"""What decides a cell's numbers, as it is declared. A cell's id is the hash of it.
+"""What decides a run's numbers, as it is declared. A run's id is the hash of it.
 
 Counted are settings that a task reads, files of the model and the data, and versions of what
 computes. The machine and all versions are recorded beside it.
@@ -17,13 +17,13 @@ from typing import Any
 
 import yaml
 
-from leval_harness.cell_record import CellRecord
-from leval_harness.layout import CELL, SCHEMA_VERSION, SWEEP
+from leval_harness.results.layout import RUN_FILE, SCHEMA_VERSION, SWEEP
 from leval_harness.sweep import task_registry as tasks
 from leval_harness.sweep.config import ROPE_BACKENDS, SweepConfig, listed
+from leval_harness.sweep.run_record import RunRecord
 from leval_tasks.closed.catalog import TASKS
-from resonance_vllm.files import file_sha256, read_object, user_path
-from resonance_vllm.hub import hub_commit
+from resonance_vllm.common.files import file_sha256, read_object, user_path
+from resonance_vllm.common.hub import hub_commit
 
 SETTINGS_FILES = (
     "config.json", "generation_config.json", "adapter_config.json", "params.json",
@@ -55,8 +55,8 @@ READ_BY_QUESTIONS = ("num_fewshot", "seed", "apply_chat_template", "gen_kwargs")
 RUNNING_TEXT = {"perplexity", "effective_context"}
 
 
-def cell_identity(record: CellRecord, model: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything that decides the numbers of a cell; `model` is `ModelFiles.identity`."""
+def run_identity(record: RunRecord, model: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything that decides the numbers of a run; `model` is `ModelFiles.identity`."""
     families = tasks.families_of(record.tasks)
     ours = tasks.read_by_tasks(record.tasks, record.metadata)
     fields = READ_BY_ALL + (() if families <= RUNNING_TEXT else READ_BY_QUESTIONS)
@@ -119,7 +119,7 @@ def documents(names: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, An
     Raises:
         DataError: the folder, or a file of it, does not exist.
     """
-    from leval_tasks.data import missing_file, resolve_source
+    from leval_tasks.common.data import missing_file, resolve_source
     from leval_tasks.perplexity.documents import corpus_file
 
     known, found = tasks.own_tasks(), dict[str, Any]()
@@ -209,7 +209,7 @@ def _content(file: Path) -> Any:
 def _beside(folder: Path, read: Collection[Path]) -> Iterator[Path]:
     """Other files of a task's folder: no notes, hidden or compiled files, results, sweeps."""
     here = sorted(folder.iterdir())
-    if any(path.name in (SWEEP, CELL) or path.match("results_*.json") for path in here):
+    if any(path.name in (SWEEP, RUN_FILE) or path.match("results_*.json") for path in here):
         return
     for path in here:
         if path.name.startswith((".", "__pycache__")) or path.suffix == ".md" or path in read:
@@ -226,7 +226,7 @@ def _is_sweep(content: Any) -> bool:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """Dotted place -> old and new value, as short texts, of what differs in two identities."""
+    """Dotted place -> old and new value, as short documents, of what differs in two identities."""
     old, new = dict(_leaves(before)), dict(_leaves(now))
     places = sorted(place for place in {*old, *new} if old.get(place) != new.get(place))
     return {place: (_short(old.get(place)), _short(new.get(place))) for place in places}
@@ -247,9 +247,9 @@ def _short(value: Any) -> str:
     return "nothing" if value is None else str(value)[:80]
 
 
-def closest(record: CellRecord, cells: Iterable[Path]) -> tuple[str, dict[str, tuple[str, str]]]:
-    """The one of some finished cells that is most like a planned one, and in what they differ."""
-    known = {each.name: (read_object(each / CELL) or {}).get("identity", {}) for each in cells}
+def closest(record: RunRecord, runs: Iterable[Path]) -> tuple[str, dict[str, tuple[str, str]]]:
+    """The one of some finished runs that is most like a planned one, and in what they differ."""
+    known = {each.name: (read_object(each / RUN_FILE) or {}).get("identity", {}) for each in runs}
     found = {name: differences(identity, record.identity) for name, identity in known.items()}
     name = min(found, key=lambda each: len(found[each]), default="")
     return name, found.get(name, {})

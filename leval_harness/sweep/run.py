@@ -1,7 +1,7 @@
-"""A whole sweep on one results folder: groups of cells, workers on GPUs, until nothing is left.
+"""A whole sweep on one results folder: groups of runs, workers on GPUs, until nothing is left.
 
-A group is the cells that one loaded model can serve; a worker is one process with one load, which
-claims cells of its group one after the other (`claims`). Any number of machines may do this on one
+A group is the runs that one loaded model can serve; a worker is one process with one load, which
+claims runs of its group one after the other (`claims`). Any number of machines may do this on one
 folder.
 """
 
@@ -20,20 +20,20 @@ from typing import Any, NamedTuple
 
 import click
 
-from leval_harness.cell_record import CellRecord
-from leval_harness.layout import SCHEMA_VERSION, SWEEP
+from leval_harness.results.layout import SCHEMA_VERSION, SWEEP
 from leval_harness.sweep import ConfigError, SweepError
-from leval_harness.sweep.claims import CellState, Folder
+from leval_harness.sweep.claims import Folder, RunState
 from leval_harness.sweep.config import SweepConfig
+from leval_harness.sweep.run_record import RunRecord
 from leval_harness.sweep.worker import Worker, WorkerRequest
-from resonance_vllm.errors import printable
-from resonance_vllm.files import write_json
+from resonance_vllm.common.errors import printable
+from resonance_vllm.common.files import write_json
 
 POLL_SECONDS, HEARTBEAT_SECONDS = 0.5, 60.0
 USUAL_LENGTH = 8192
-"""A cell counts as its context length, in tokens; as this where it has none."""
+"""A run counts as its context length, in tokens; as this where it has none."""
 DEVICES, RENUMBERING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"), "ROCR_VISIBLE_DEVICES"
-"""Variables with which a process sees some GPUs alone; one of ROCm numbers those anew, from 0."""
+"""Variables with which a process sees some GPUs alone; one of ROCm numbers those again, from 0."""
 SMI = {
     "nvidia-smi --query-gpu=index --format=csv,noheader": r"^\d+",
     "rocm-smi --showid --csv": r"^card(\d+)",
@@ -42,10 +42,10 @@ SMI = {
 
 
 class Group(NamedTuple):
-    """The cells that one loaded model can serve, and how many GPUs a worker takes; 0 on a CPU."""
+    """The runs that one loaded model can serve, and how many GPUs a worker takes; 0 on a CPU."""
 
     key: str
-    cells: tuple[CellRecord, ...]
+    runs: tuple[RunRecord, ...]
     gpus: int
 
 
@@ -77,11 +77,11 @@ def visible_gpus() -> list[str]:
     return []
 
 
-def grouped(cells: Iterable[CellRecord], gpus: Sequence[str]) -> list[Group]:
-    """Cells that one loaded model can serve, together; without GPUs, models of one use the CPU."""
-    found: dict[str, list[CellRecord]] = {}
-    for cell in cells:
-        found.setdefault(cell.group, []).append(cell)
+def grouped(runs: Iterable[RunRecord], gpus: Sequence[str]) -> list[Group]:
+    """Runs that one loaded model can serve, together; without GPUs, models of one use the CPU."""
+    found: dict[str, list[RunRecord]] = {}
+    for run in runs:
+        found.setdefault(run.group, []).append(run)
     return [
         Group(key, tuple(each), 0 if each[0].gpus == 1 and not gpus else each[0].gpus)
         for key, each in found.items()
@@ -89,35 +89,35 @@ def grouped(cells: Iterable[CellRecord], gpus: Sequence[str]) -> list[Group]:
 
 
 def write_sweep(
-    folder: Folder, config: SweepConfig, cells: Sequence[CellRecord], command: str
+    folder: Folder, config: SweepConfig, runs: Sequence[RunRecord], command: str
 ) -> None:
-    """Write what the folder is of: the order of the cells, their names, the baseline."""
+    """Write what the folder is of: the order of the runs, their names, the baseline."""
     rows = [
         {
-            "id": cell.cell_id,
-            "model": cell.model.name,
-            "method": cell.method.name,
-            "context_length": cell.context_length,
-            "tasks": list(cell.tasks),
+            "id": run.run_id,
+            "model": run.model.name,
+            "method": run.method.name,
+            "context_length": run.context_length,
+            "tasks": list(run.tasks),
         }
-        for cell in cells
+        for run in runs
     ]
     about = {"schema_version": SCHEMA_VERSION, "name": config.name, "baseline": config.baseline}
-    about |= {"margin": config.margin, "command": command, "cells": rows}
+    about |= {"margin": config.margin, "command": command, "runs": rows}
     write_json(folder.path / SWEEP, about)
 
 
 class Progress:
-    """Writes when a cell starts or ends, and once a minute how far the running ones are."""
+    """Writes when a run starts or ends, and once a minute how far the running ones are."""
 
-    def __init__(self, cells: Sequence[CellRecord], folder: Folder) -> None:
-        self.cells, self.folder = {cell.cell_id: cell for cell in cells}, folder
-        self.states: Mapping[str, CellState] = {}
+    def __init__(self, runs: Sequence[RunRecord], folder: Folder) -> None:
+        self.runs, self.folder = {run.run_id: run for run in runs}, folder
+        self.states: Mapping[str, RunState] = {}
         self.started = self.last_line = time.monotonic()
         self.at_start = 0.0
 
-    def update(self, states: Mapping[str, CellState]) -> None:
-        """Take what is known of the cells now, and write what has changed."""
+    def update(self, states: Mapping[str, RunState]) -> None:
+        """Take what is known of the runs now, and write what has changed."""
         before, self.states = self.states, states
         if not before:
             before, self.at_start = states, self._size(self._share)
@@ -134,20 +134,18 @@ class Progress:
         self.last_line = time.monotonic()
         failed = sum(state.failure is not None for state in self.states.values())
         over = sum(state.is_over for state in self.states.values())
-        place = f"[{over}/{len(self.cells)}{f', {failed} failed' if failed else ''}]"
-        click.echo(f"{place} {self.cells[name].title}: {what}, {self._eta()}")
+        place = f"[{over}/{len(self.runs)}{f', {failed} failed' if failed else ''}]"
+        click.echo(f"{place} {self.runs[name].title}: {what}, {self._eta()}")
 
     def _share(self, name: str) -> float:
-        """Share of a cell that is computed."""
+        """Share of a run that is computed."""
         state = self.states[name]
         return 1.0 if state.done else self.folder.share(name) if state.owner else 0.0
 
     def _size(self, share: Callable[[str], float]) -> float:
-        """Tokens of the cells that have not failed, each weighed by a share."""
+        """Tokens of the runs that have not failed, each weighed by a share."""
         there = (name for name, state in self.states.items() if state.failure is None)
-        return sum(
-            (self.cells[name].context_length or USUAL_LENGTH) * share(name) for name in there
-        )
+        return sum((self.runs[name].context_length or USUAL_LENGTH) * share(name) for name in there)
 
     def _eta(self) -> str:
         """What is left, at the rate of what this start has computed so far."""
@@ -160,7 +158,7 @@ class Progress:
 
 @dataclass
 class Sweep:
-    """The loop that starts workers while cells are open; all are told the `request`."""
+    """The loop that starts workers while runs are open; all are told the `request`."""
 
     folder: Folder
     groups: Sequence[Group]
@@ -169,22 +167,22 @@ class Sweep:
     progress: Progress
     workers: dict[Any, Group] = field(default_factory=dict)
 
-    def run(self) -> dict[str, CellState]:
-        """Compute what nobody else does; what is known of the cells at the end.
+    def run(self) -> dict[str, RunState]:
+        """Compute what nobody else does; what is known of the runs at the end.
 
-        A cell that another machine computes is waited for until its claim has been seen to live.
+        A run that another machine computes is waited for until its claim has been seen to live.
 
         Raises:
             SweepError: the disk is full, or workers cannot be started.
         """
-        cells = [cell.cell_id for group in self.groups for cell in group.cells]
+        runs = [run.run_id for group in self.groups for run in group.runs]
         idle_since = None
         try:
             while True:
                 for worker in [each for each in self.workers if each.has_ended()]:
                     del self.workers[worker]
                     worker.judge()
-                states = {cell: self.folder.state(cell) for cell in cells}
+                states = {run: self.folder.state(run) for run in runs}
                 self.progress.update(states)
                 if self._start(states):
                     continue
@@ -201,7 +199,7 @@ class Sweep:
             for worker in self.workers:
                 worker.end()
 
-    def _start(self, states: Mapping[str, CellState]) -> bool:
+    def _start(self, states: Mapping[str, RunState]) -> bool:
         """Start the worker that is most needed, where there is room for it.
 
         A group without a worker goes first; a further worker joins a group while no group waits.
@@ -214,16 +212,16 @@ class Sweep:
         jobs = self.slots.jobs - sum(not group.gpus for group in self.workers.values())
         for group in waiting or sorted(wanted, key=lambda each: running[each.key]):
             if group.gpus <= len(free) if group.gpus else jobs > 0:
-                records = [cell.written() for cell in group.cells]
+                records = [run.written() for run in group.runs]
                 request, gpus = replace(self.request, records=records), free[: group.gpus]
                 worker = self.slots.start(request, gpus, self._environment(group, gpus))
                 self.workers[worker] = group
                 return True
         return False
 
-    def _lacks(self, group: Group, states: Mapping[str, CellState], workers: int) -> bool:
-        """Whether a group has more cells to compute here than workers."""
-        of_group = [states[cell.cell_id] for cell in group.cells]
+    def _lacks(self, group: Group, states: Mapping[str, RunState], workers: int) -> bool:
+        """Whether a group has more runs to compute here than workers."""
+        of_group = [states[run.run_id] for run in group.runs]
         mine = sum((s.owner or {}).get("sweep") == self.request.sweep for s in of_group)
         unclaimed = sum(state.is_open for state in of_group)
         return bool(unclaimed) and unclaimed + mine > workers
@@ -239,19 +237,19 @@ class Sweep:
         return found
 
 
-def elsewhere(states: Mapping[str, CellState]) -> list[Mapping[str, Any]]:
-    """The owners of cells that are still computed."""
+def elsewhere(states: Mapping[str, RunState]) -> list[Mapping[str, Any]]:
+    """The owners of runs that are still computed."""
     return [state.owner for state in states.values() if state.owner is not None]
 
 
 def run_sweep(
     config: SweepConfig,
-    cells: Sequence[CellRecord],
+    runs: Sequence[RunRecord],
     path: Path,
     command: str,
     executor: str = "local",
-) -> dict[str, CellState]:
-    """Compute the cells of a sweep that nobody has computed or computes; how they stand then.
+) -> dict[str, RunState]:
+    """Compute the runs of a sweep that nobody has computed or computes; how they stand then.
 
     `path` is the folder of the results, `command` what the user typed, `executor` local or ray.
 
@@ -266,20 +264,20 @@ def run_sweep(
     else:
         gpus = visible_gpus()
         slots = Slots(Worker, gpus, config.jobs, len(gpus))
-    groups = grouped(cells, slots.gpus)
+    groups = grouped(runs, slots.gpus)
     for group in groups:
         if group.gpus > slots.most:
             raise ConfigError(
-                f"models: {group.cells[0].model.name} takes {group.gpus} GPUs and {slots.most} are "
+                f"models: {group.runs[0].model.name} takes {group.gpus} GPUs and {slots.most} are "
                 "visible on one machine; make tensor_parallel_size or gpus of the model smaller, "
                 "or run where there are more"
             )
     folder = Folder(path)
-    write_sweep(folder, config, cells, command)
-    for cell in cells:
-        folder.forget_failure(cell.cell_id)
-    done = sum(folder.is_done(cell.cell_id) for cell in cells)
-    start = f"{len(cells)} cells, {done} done, {len(cells) - done} to do"
+    write_sweep(folder, config, runs, command)
+    for run in runs:
+        folder.forget_failure(run.run_id)
+    done = sum(folder.is_done(run.run_id) for run in runs)
+    start = f"{len(runs)} runs, {done} done, {len(runs) - done} to do"
     click.echo(f"{printable(str(path))}: {start}")
     request = WorkerRequest(folder=str(folder.path), sweep=uuid.uuid4().hex[:12], command=command)
-    return Sweep(folder, groups, slots, request, Progress(cells, folder)).run()
+    return Sweep(folder, groups, slots, request, Progress(runs, folder)).run()

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import yaml
 
 from leval_harness.sweep import ConfigError
-from leval_tasks import metadata as task_settings
 from leval_tasks.closed.catalog import TASKS, VERSION
-from resonance_vllm.errors import SettingError, near
-from resonance_vllm.settings import field_names
+from leval_tasks.common import metadata as task_settings
+from resonance_vllm.common.errors import SettingError, near
+from resonance_vllm.common.settings import field_names
 
 SUFFIXES = (".yaml", ".yml")
 ROOT = Path(str(files("leval_tasks")))
@@ -139,7 +139,7 @@ LENGTH_FORMS: dict[str, Callable[[int], Any]] = {
     "ruler": lambda length: [length],
     "babilong": lambda length: f"{length // 1024}k",
 }
-"""Folder below `lm_eval/tasks` whose tasks take a length -> its form; others have texts of any."""
+"""Folder below `lm_eval/tasks` whose tasks take a length -> its form; others have documents of any."""
 BESIDE_LENGTH = 512
 """Tokens that examples, instructions and answers of these tasks may take beyond the length."""
 
@@ -155,10 +155,10 @@ def lm_eval_index() -> Mapping[str, Any]:
 def told_length(
     names: Sequence[str], metadata: Mapping[str, Any], length: int | None
 ) -> dict[str, Any]:
-    """Settings that tell tasks of lm-eval the context length of their cell.
+    """Settings that tell tasks of lm-eval the context length of their run.
 
     lm-eval chains the questions of several lengths, and `limit` takes the first of the chain. A
-    cell therefore has one length, and its number of questions is that of this length.
+    run therefore has one length, and its number of questions is that of this length.
 
     Raises:
         ConfigError: the length stands there by hand too.
@@ -169,7 +169,7 @@ def told_length(
         return {}
     if LENGTH_KEY in metadata:
         raise ConfigError(
-            f"metadata.{LENGTH_KEY}: write it as context_lengths of the sweep, a cell a length"
+            f"metadata.{LENGTH_KEY}: write it as context_lengths of the sweep, a run a length"
         )
     return {LENGTH_KEY: LENGTH_FORMS[min(folders)](length)}
 

@@ -1,9 +1,9 @@
-"""A worker: one process that loads a model once and evaluates cells of its group with lm-eval.
+"""A worker: one process that loads a model once and evaluates runs of its group with lm-eval.
 
     python -m leval_harness.sweep.worker < REQUEST
 
-It claims a cell, computes it in a folder of its own and renames that folder into place, then takes
-the next. Its log holds the output for the cell that it computes, and is emptied with each claim.
+It claims a run, computes it in a folder of its own and renames that folder into place, then takes
+the next. Its log holds the output for the run that it computes, and is emptied with each claim.
 `Worker` is the process as the sweep sees it: started, watched, judged by how it ended.
 """
 
@@ -24,25 +24,25 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from leval_harness.backends import CannotExchange
+from leval_harness.backends import CannotSwapError
 from leval_harness.backends.vllm_start import engine_reason
-from leval_harness.cell_record import CellRecord
-from leval_harness.layout import CELL, LOG
+from leval_harness.results.layout import LOG, RUN_FILE
 from leval_harness.sweep import SweepError
 from leval_harness.sweep.claims import HERE, Folder
-from resonance_vllm.errors import UserError, printable
-from resonance_vllm.files import read_object, write_json
+from leval_harness.sweep.run_record import RunRecord
+from resonance_vllm.common.errors import UserError, printable
+from resonance_vllm.common.files import read_object, write_json
 
 log = logging.getLogger("leval_harness.sweep.worker")
 ENDED_POLITELY = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Somebody ended the process, not the cell: it is tried again."""
+"""Somebody ended the process, not the run: it is tried again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerRequest:
     """What a worker reads from its standard input, as JSON.
 
-    `sweep` is one start of the sweep, `records` the cells of the group, `parent` the process with
+    `sweep` is one start of the sweep, `records` the runs of the group, `parent` the process with
     which it ends, `log` takes its output.
     """
 
@@ -82,20 +82,20 @@ class Worker:
         return self.process.poll() is not None
 
     def judge(self) -> None:
-        """After its end: note a cell that it died of, and leave what it held to others.
+        """After its end: note a run that it died of, and leave what it held to others.
 
         Raises:
             SweepError: it ended before it could do anything.
         """
-        code, cell, printed = self.process.returncode, self._held(), self.log.read_bytes()
+        code, run, printed = self.process.returncode, self._held(), self.log.read_bytes()
         try:
-            if code and -code not in ENDED_POLITELY:  # else another worker takes the cell
+            if code and -code not in ENDED_POLITELY:  # else another worker takes the run
                 end = f"was ended by {signal.Signals(-code).name}" if code < 0 else "failed"
-                if not cell:
+                if not run:
                     raise SweepError(f"a worker {end}: {last_line(printed)}")
                 hint = " (out of memory?)" if code == -signal.SIGKILL else ""
                 reason = f"its process {end}{hint}; last output: {last_line(printed)}"
-                self.place.write_failure(cell, reason, printed)
+                self.place.write_failure(run, reason, printed)
         finally:
             self.end()
 
@@ -104,16 +104,16 @@ class Worker:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        if cell := self._held():
-            self.place.release(cell)
+        if run := self._held():
+            self.place.release(run)
         self.log.unlink(missing_ok=True)
 
     def _held(self) -> str:
-        """The cell that it computes, or computed when it ended."""
+        """The run that it computes, or computed when it ended."""
         mine = {**HERE, "pid": self.process.pid}
-        for cell in (str(record["cell_id"]) for record in self.request.records):
-            if any(mine.items() <= (read_object(p) or {}).items() for p in self.place.turns(cell)):
-                return cell
+        for run in (str(record["run_id"]) for record in self.request.records):
+            if any(mine.items() <= (read_object(p) or {}).items() for p in self.place.turns(run)):
+                return run
         return ""
 
 
@@ -125,65 +125,65 @@ def last_line(log: bytes) -> str:
 
 
 class Claimed:
-    """The cells of a worker, claimed one after the other; `claim` is that of the present one."""
+    """The runs of a worker, claimed one after the other; `claim` is that of the present one."""
 
     def __init__(self, request: WorkerRequest) -> None:
         self.request, self.log = request, Path(request.log)
         self.place = Folder(Path(request.folder))
-        self.records = [CellRecord.model_validate(record) for record in request.records]
+        self.records = [RunRecord.model_validate(record) for record in request.records]
         self.claim: Path | None = None
 
-    def __iter__(self) -> Iterator[CellRecord]:
-        """Each cell that can be claimed."""
-        for cell in self.records:
-            claim = self.place.claim(cell.cell_id, sweep=self.request.sweep)
+    def __iter__(self) -> Iterator[RunRecord]:
+        """Each run that can be claimed."""
+        for run in self.records:
+            claim = self.place.claim(run.run_id, sweep=self.request.sweep)
             if claim is not None:
                 os.truncate(self.log, 0)
                 self.claim = claim
-                yield cell
+                yield run
                 self.claim = None
-                self.place.release(cell.cell_id)
+                self.place.release(run.run_id)
 
-    def fail(self, cell: CellRecord, error: Exception) -> None:
-        """Note why a cell has no results; of an engine, what its log says."""
+    def fail(self, run: RunRecord, error: Exception) -> None:
+        """Note why a run has no results; of an engine, what its log says."""
         reason = engine_reason(error, self.log.read_text(errors="replace"))
         if not isinstance(error, UserError):  # a message for users needs neither
             log.error("evaluation failed", exc_info=error)
             reason = f"{type(error).__name__}: {reason}"
-        log.error("the cell failed: %s", reason)
-        self.place.write_failure(cell.cell_id, reason, self.log.read_bytes())
+        log.error("the run failed: %s", reason)
+        self.place.write_failure(run.run_id, reason, self.log.read_bytes())
 
 
 def run(claimed: Claimed) -> None:
-    """Evaluate the cells of a group until none is left."""
+    """Evaluate the runs of a group until none is left."""
     from leval_harness.sweep.evaluation import LoadedModel
 
     model: LoadedModel | None = None
     alone: set[str] = set()
-    cells = iter(claimed)
-    for cell in cells:
+    runs = iter(claimed)
+    for run in runs:
         try:
-            if cell.cell_id in alone and model is not None:
+            if run.run_id in alone and model is not None:
                 model.close()
                 model = None
-            model = model or LoadedModel([cell] if cell.cell_id in alone else claimed.records)
-            log.info("evaluating %s", cell.title)
-            compute(claimed, cell, model)
-        except CannotExchange as error:
-            log.info("%s gets a load of its own, after the others: %s", cell.title, error)
-            alone.add(cell.cell_id)
-            claimed.records.append(cell)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it costs this cell
-            claimed.fail(cell, error)
+            model = model or LoadedModel([run] if run.run_id in alone else claimed.records)
+            log.info("evaluating %s", run.title)
+            compute(claimed, run, model)
+        except CannotSwapError as error:
+            log.info("%s gets a load of its own, after the others: %s", run.title, error)
+            alone.add(run.run_id)
+            claimed.records.append(run)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it costs this run
+            claimed.fail(run, error)
             if model is None and not alone:  # nor can the others be computed
-                for other in cells:
+                for other in runs:
                     claimed.fail(other, error)
             elif not isinstance(error, UserError):
-                return  # the model may be broken: the next cell gets a new process
+                return  # the model may be broken: the next run gets a new process
 
 
-def compute(claimed: Claimed, cell: CellRecord, model: Any) -> None:
-    """Evaluate a cell in a folder of its own and put that in place."""
+def compute(claimed: Claimed, run: RunRecord, model: Any) -> None:
+    """Evaluate a run in a folder of its own and put that in place."""
     from leval_harness.sweep.evaluation import evaluate
 
     assert claimed.claim is not None
@@ -191,7 +191,7 @@ def compute(claimed: Claimed, cell: CellRecord, model: Any) -> None:
     shutil.rmtree(attempt, ignore_errors=True)
     attempt.mkdir()
     started = time.monotonic()
-    telemetry = evaluate(model, cell, attempt, claimed.place)
+    telemetry = evaluate(model, run, attempt, claimed.place)
     about = {
         "host": {"name": platform.node(), "cores": os.cpu_count()},
         "command": claimed.request.command,
@@ -200,10 +200,10 @@ def compute(claimed: Claimed, cell: CellRecord, model: Any) -> None:
         "seconds": round(time.monotonic() - started, 3),
         "telemetry": telemetry,
     }
-    write_json(attempt / CELL, cell.model_copy(update=about).written())
-    log.info("the cell is computed")
+    write_json(attempt / RUN_FILE, run.model_copy(update=about).written())
+    log.info("the run is computed")
     shutil.copyfile(claimed.log, attempt / LOG)
-    claimed.place.publish(cell.cell_id, attempt)
+    claimed.place.publish(run.run_id, attempt)
 
 
 def live_with(parent: int, claimed: Claimed) -> None:
@@ -219,7 +219,7 @@ def live_with(parent: int, claimed: Claimed) -> None:
 
 
 def main() -> None:
-    """Read the request and compute the cells."""
+    """Read the request and compute the runs."""
     request = WorkerRequest(**json.load(sys.stdin))
     claimed = Claimed(request)
     threading.Thread(target=live_with, args=(request.parent, claimed), daemon=True).start()

@@ -17,13 +17,13 @@ from transformers import AutoTokenizer, Trainer, TrainerCallback, TrainingArgume
 
 from leval_harness.training import trainer as shared
 from leval_harness.training.settings import FineTuneSettings
-from leval_harness.training.text import Ids, prepare_text
-from leval_tasks.perplexity.documents import Text
-from resonance_vllm.config import ModelPositions, length_limit
-from resonance_vllm.errors import SettingError
-from resonance_vllm.files import read_object, write_json
+from leval_harness.training.text import Ids, prepare_document
+from leval_tasks.perplexity.documents import Document
+from resonance_vllm.checkpoint.config import ModelPositions, length_limit
+from resonance_vllm.common.errors import SettingError
+from resonance_vllm.common.files import read_object, write_json
+from resonance_vllm.common.hub import loading
 from resonance_vllm.hf import load
-from resonance_vllm.hub import loading
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ def finetune(
     sequences *= processes.num_processes
     with loading(model_path):
         tokenizer = AutoTokenizer.from_pretrained(model_path)
-    rows, held_out = prepare_text(sources, tokenizer, settings)
+    rows, held_out = prepare_document(sources, tokenizer, settings)
     model = load_model(model_path, settings)
     if processes.is_main_process:  # written only now that all settings are known to fit
         out.mkdir(parents=True, exist_ok=True)
@@ -199,7 +199,7 @@ def _save(trainer: Trainer, tokenizer: Any, out: Path, settings: FineTuneSetting
         tokenizer.save_pretrained(out)
 
 
-def _write_held_out(folder: Path, documents: Sequence[Text]) -> None:
+def _write_held_out(folder: Path, documents: Sequence[Document]) -> None:
     folder.mkdir(exist_ok=True)
     for source in {document.name for document in documents}:
         lines = [json.dumps({"text": d.text}) for d in documents if d.name == source]

@@ -20,7 +20,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from leval_harness.training.settings import PosGenRun, Recipe, rope_parameters
 from leval_harness.training.t5 import PosGenT5Config, PosGenT5ForCausalLM
 from leval_harness.training.trainer import device, made_by
-from leval_tasks.metadata import PosGenSettings
+from leval_tasks.common.metadata import PosGenSettings
 from leval_tasks.posgen.sequences import (
     PREFIX,
     position_ranges,
@@ -28,11 +28,11 @@ from leval_tasks.posgen.sequences import (
     splits,
     vocabulary_size,
 )
-from resonance_vllm.config import ModelPositions, hf_overrides
-from resonance_vllm.errors import UserError
-from resonance_vllm.files import read_object, write_json
+from resonance_vllm.checkpoint.config import ModelPositions, hf_overrides
+from resonance_vllm.common.errors import UserError
+from resonance_vllm.common.files import read_object, write_json
+from resonance_vllm.common.settings import read
 from resonance_vllm.hf import apply_rope, register
-from resonance_vllm.settings import read
 
 WEIGHTS = "model.safetensors"
 SETTINGS_FILE = "settings.json"

@@ -18,7 +18,7 @@ from leval_harness.training import trainer as shared
 from leval_harness.training.settings import PosGenRun, Recipe, rope_parameters
 from leval_tasks.posgen.encodings import tests_of
 from leval_tasks.posgen.sequences import build_tokenizer
-from resonance_vllm.files import write_json
+from resonance_vllm.common.files import write_json
 from resonance_vllm.hf import apply_rope
 
 METRICS_FILE = "metrics.csv"

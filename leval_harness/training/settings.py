@@ -5,11 +5,11 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from leval_harness.yaml_files import read_yaml, shipped
-from leval_tasks.metadata import SUBTASKS, PosGenSettings
+from leval_tasks.common.metadata import SUBTASKS, PosGenSettings
 from leval_tasks.posgen.encodings import ENCODINGS, Reading
-from resonance_vllm.errors import one_of
-from resonance_vllm.settings import Settings, read
+from resonance_vllm.common.errors import one_of
+from resonance_vllm.common.settings import Settings, read
+from resonance_vllm.common.yaml_files import read_yaml, shipped
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -139,9 +139,9 @@ def preset(kind: type[Preset], name: str) -> Preset:
 def rope_parameters(encoding: str, recipe: Recipe) -> dict[str, Any]:
     """The `rope_parameters` of one of `ENCODINGS`.
 
-    YaRN extends the trained length, of the numbers and the `[EOS]` before them. The authors' code
+    YaRN extends the native context length, of the numbers and the `[EOS]` before them. The authors' code
     ramps over the extended length N in place of the trained one L, with a factor of N/L. As
-    wavelengths are chosen by the trained length, that is written as the same ramp over L: `beta`
+    wavelengths are chosen by the native context length, that is written as the same ramp over L: `beta`
     turns in N tokens are `beta L/N` turns in L.
     """
     about, data = ENCODINGS[encoding], recipe.settings("cot")

@@ -7,23 +7,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from leval_harness.text_files import texts_of
 from leval_harness.training.settings import FineTuneSettings
-from leval_tasks.perplexity.documents import Text
-from resonance_vllm.errors import SettingError, UserError, not_allowed
-from resonance_vllm.files import user_path
+from leval_tasks.perplexity.documents import Document
+from leval_tasks.perplexity.text_files import documents_of
+from resonance_vllm.common.errors import SettingError, UserError, not_allowed
+from resonance_vllm.common.files import user_path
 
 Ids = npt.NDArray[np.int64]
 SHARED_RUN = 50
 NONE: Ids = np.empty(0, dtype=np.int64)
 
 
-def prepare_text(
+def prepare_document(
     sources: Sequence[str], tokenizer: Any, settings: FineTuneSettings
-) -> tuple[Ids, list[Text]]:
+) -> tuple[Ids, list[Document]]:
     """Packed training rows `[rows, sequence_length]` and the held-out documents.
 
-    Text is split by document first; what training documents share with held-out ones in runs of
+    Document is split by document first; what training documents share with held-out ones in runs of
     50 tokens is cut out of them.
 
     Raises:
@@ -31,7 +31,7 @@ def prepare_text(
             token.
     """
 
-    def ids(document: Text) -> Ids:
+    def ids(document: Document) -> Ids:
         # Long documents are meant to be longer than the model; the tokenizer would warn of it.
         encoded = tokenizer(document.text, add_special_tokens=False, verbose=False)
         return np.array(encoded["input_ids"], dtype=np.int64)
@@ -44,19 +44,19 @@ def prepare_text(
     return pack(pieces, settings.sequence_length, tokenizer.eos_token_id, settings.seed), held_out
 
 
-def read_documents(sources: Sequence[str]) -> list[Text]:
-    """Text of what `texts_of` reads, each document once.
+def read_documents(sources: Sequence[str]) -> list[Document]:
+    """Text of what `documents_of` reads, each document once.
 
     Raises:
         SettingError: a source is not there or holds no text.
     """
-    documents: dict[str, Text] = {}
+    documents: dict[str, Document] = {}
     for source in sources:
         path = user_path(source)
         if not source or not path.exists():
             kinds = "a .jsonl or text file that is there, or a folder of them"
             raise SettingError(not_allowed("data", source, kinds))
-        documents |= {each.sha256: each for each in texts_of(path, "data") if each.text.strip()}
+        documents |= {each.sha256: each for each in documents_of(path, "data") if each.text.strip()}
     if not documents:
         names = ", ".join(sources) or "nothing"
         raise SettingError(f"data: no text in {names}; give --data FILE")
@@ -64,8 +64,8 @@ def read_documents(sources: Sequence[str]) -> list[Text]:
 
 
 def split_documents(
-    documents: Sequence[Text], held_out: int, seed: int
-) -> tuple[list[Text], list[Text]]:
+    documents: Sequence[Document], held_out: int, seed: int
+) -> tuple[list[Document], list[Document]]:
     """Whole documents for training and for evaluation; which is which follows from their text.
 
     Training and `held_out` held-out documents are each in the order of `documents`, which are

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from resonance_vllm.errors import RunError, UserError
-from resonance_vllm.files import read_object
+from resonance_vllm.common.errors import RunError, UserError
+from resonance_vllm.common.files import read_object
 
 
 def refuse_other(file: Path, request: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from leval_tasks.closed.rules import (
     mean,
 )
 from leval_tasks.closed.thinking import remove_thinking, thinking_unfinished
-from resonance_vllm.errors import one_of
+from resonance_vllm.common.errors import one_of
 
 PREFIX = "leval_closed_"
 """Before a task's key, its name in lm-eval."""

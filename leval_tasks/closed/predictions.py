@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from leval_tasks.closed.catalog import ENTRIES, ClosedTask
-from leval_tasks.errors import DataError
-from resonance_vllm.errors import SettingError, shown
-from resonance_vllm.files import json_lines, parse_json
+from leval_tasks.common.errors import DataError
+from resonance_vllm.common.errors import SettingError, shown
+from resonance_vllm.common.files import json_lines, parse_json
 
 SCORED = ("f1", "rouge", "exam")
 """Values of `evaluation` that the official scorer takes; a record without one is scored here."""

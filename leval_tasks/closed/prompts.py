@@ -1,6 +1,6 @@
 """The prompts of L-Eval's closed-ended tasks, and documents that are cut to fit into them.
 
-The texts are those of OpenLMLab/LEval cd34b050, `Baselines/llama2-chat-test.py` with `--metric
+The documents are those of OpenLMLab/LEval cd34b050, `Baselines/llama2-chat-test.py` with `--metric
 exam_eval`, misspellings included, because scores are comparable only with them. Lengths are counted
 in the model's own tokens. All questions about a document get the same cut, that of the longest one,
 so that their prompts share a prefix.
@@ -14,8 +14,8 @@ from jinja2.exceptions import TemplateError
 
 from leval_tasks.closed.catalog import ClosedTask
 from leval_tasks.closed.thinking import opens_thinking
-from leval_tasks.errors import ContextLengthError
-from resonance_vllm.errors import SettingError
+from leval_tasks.common.errors import ContextLengthError
+from resonance_vllm.common.errors import SettingError
 
 CHAT_TEMPLATE = "chat_template"
 MARK = "@@LEVAL-DOCUMENT@@"  # stands for the document while a template is rendered
@@ -213,11 +213,11 @@ class TokenizedDocument:
         return Cut(tuple(pieces), head, tail, truncated=True)
 
 
-def count_tokens(tokenizer: Any, texts: Sequence[str]) -> list[int]:
+def count_tokens(tokenizer: Any, documents: Sequence[str]) -> list[int]:
     """Number of tokens of each text, with special tokens except for one that begins with BOS."""
     bos = getattr(tokenizer, "bos_token", None)
-    special = not (bos and texts[0].startswith(bos))
-    return [len(ids) for ids in tokenizer(list(texts), add_special_tokens=special)["input_ids"]]
+    special = not (bos and documents[0].startswith(bos))
+    return [len(ids) for ids in tokenizer(list(documents), add_special_tokens=special)["input_ids"]]
 
 
 def fit(

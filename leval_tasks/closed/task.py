@@ -15,7 +15,6 @@ from lm_eval.config.task import TaskConfig
 from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.utils import warning_once
 
-from leval_tasks import data
 from leval_tasks.closed.catalog import MARKS, VERSION, Row, task_named
 from leval_tasks.closed.prompts import (
     ChatTemplate,
@@ -27,11 +26,12 @@ from leval_tasks.closed.prompts import (
 )
 from leval_tasks.closed.rules import mean
 from leval_tasks.closed.thinking import opens_thinking, remove_thinking
-from leval_tasks.errors import ContextLengthError
-from leval_tasks.lm_task import Described, PlainTask, QuestionFilter
-from leval_tasks.metadata import ClosedSettings, asked_without_template, read_metadata
-from leval_tasks.metrics import NOT_AVAILABLE, directions, stderr_of_mean
-from leval_tasks.model import find_tokenizer, resolve_context, tokenizer_name
+from leval_tasks.common import data
+from leval_tasks.common.errors import ContextLengthError
+from leval_tasks.common.lm_task import Described, PlainTask, QuestionFilter
+from leval_tasks.common.metadata import ClosedSettings, asked_without_template, read_metadata
+from leval_tasks.common.metrics import NOT_AVAILABLE, directions, stderr_of_mean
+from leval_tasks.common.model import find_tokenizer, resolve_context, tokenizer_name
 
 logger = logging.getLogger(__name__)
 TOKENS = 512
@@ -161,11 +161,11 @@ class LEvalClosedTask(PlainTask):
 
     def _write_prompts(self, writer: PromptWriter, tokenizer: Any, room: int) -> None:
         """Fit each document into `room` tokens; write its questions' prompts and token counts."""
-        by_text: dict[str, list[dict[str, Any]]] = {}  # GSM's questions share one text
+        by_document: dict[str, list[dict[str, Any]]] = {}  # GSM's questions share one text
         for doc in self._docs:
-            by_text.setdefault(self._documents[doc["document_id"]], []).append(doc)
+            by_document.setdefault(self._documents[doc["document_id"]], []).append(doc)
         self._prompts = {}
-        for text, docs in by_text.items():
+        for text, docs in by_document.items():
             prompts = [writer.prompts(self.closed, doc["question"]) for doc in docs]
             document = TokenizedDocument(text, tokenizer)
             firsts = [first for first, *_ in prompts]

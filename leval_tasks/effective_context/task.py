@@ -1,7 +1,7 @@
 """Effective context length, as lm-eval tasks: each text in full, and in windows.
 
-A text is read once in full and once in windows of the trained length, which move by half of it.
-`loss` and `windows_loss` are the means of both reads, nats a token; `gain` is the mean of windows
+A text is read once in full and once in windows of the native context length, which move by half of it.
+`loss` and `reference_loss` are the means of both reads, nats/token; `gain` is the mean of windows
 minus full, clipped. The first of the `filtered_resps` of a sample holds the sums over blocks of 64
 tokens that the rule takes.
 """
@@ -13,21 +13,21 @@ from typing import Any
 import numpy as np
 from lm_eval.api.filter import FilterEnsemble
 
-from leval_tasks.lm_task import Described, QuestionFilter
-from leval_tasks.metadata import EffectiveContextSettings, scored_from
-from leval_tasks.metrics import with_stderr
-from leval_tasks.model import LengthLimit, find_limit, running_model, shipped_length
+from leval_tasks.common.lm_task import Described, QuestionFilter
+from leval_tasks.common.metadata import EffectiveContextSettings, scored_from
+from leval_tasks.common.metrics import with_stderr
+from leval_tasks.common.model import LengthLimit, find_limit, running_model, shipped_length
+from leval_tasks.common.token_logprobs import Logprobs, SumOfLogprobs, check_reports_tokens
 from leval_tasks.perplexity.task import PerplexityTask, Window, make_windows
 from leval_tasks.statistics.effective_context import Floats, block_sums, clipped_difference
-from leval_tasks.token_logprobs import Logprobs, SumOfLogprobs, check_reports_tokens
-from resonance_vllm.errors import SettingError, not_allowed
+from resonance_vllm.common.errors import SettingError, not_allowed
 
 FULL, WINDOWS = "full", "windows"
 
 Losses = Mapping[str, Logprobs]
 """Read -> nats of each scored token, float32 `[tokens]`."""
 
-METRICS = {"loss": FULL, "windows_loss": WINDOWS, "gain": "all"}
+METRICS = {"loss": FULL, "reference_loss": WINDOWS, "gain": "all"}
 """Metric -> the read that it is of; a gain needs both."""
 
 
@@ -116,26 +116,26 @@ def moving_window(window: int, limit: LengthLimit) -> int:
 def complete_settings(
     given: EffectiveContextSettings, limit: LengthLimit, trained: int | None
 ) -> EffectiveContextSettings:
-    """The settings with the length of the texts, by default the backend's limit, and the window.
+    """The settings with the length of the documents, by default the backend's limit, and the window.
 
     `trained` is the length that the checkpoint's config claims; None where there is none to read.
 
     Raises:
-        SettingError: settings that do not fit each other, or no trained length is known.
+        SettingError: settings that do not fit each other, or no native context length is known.
         ContextLengthError: no context length is known, or it is above the limit.
     """
     length, *more = given.context_length or (limit.known - limit.after_window,)
     if more:
-        allowed = "one length; a sweep makes a cell of each of its context_lengths"
+        allowed = "one length; a sweep makes a run of each of its context_lengths"
         raise SettingError(not_allowed("context_length", given.context_length, allowed))
     window = given.window or trained
     if window is None:
         raise SettingError(
-            "window: the checkpoint names no trained length; give the tokens that it reads well"
+            "window: the checkpoint names no native context length; give the tokens that it reads well"
         )
     start = scored_from(window, length)
     if not start < length:
-        allowed = f"above {start}, from which position on texts are scored"
+        allowed = f"above {start}, from which position on documents are scored"
         raise SettingError(not_allowed("context_length", length, allowed))
     longest = min(length, moving_window(window, limit)) if given.reads == WINDOWS else length
     limit.check(longest, "context_length", extra=limit.after_window)

@@ -1,4 +1,4 @@
-"""Which texts are read: where they come from, which are dropped, which are drawn."""
+"""Which documents are read: where they come from, which are dropped, which are drawn."""
 
 import hashlib
 import logging
@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from leval_tasks.data import Source, numbered_rows, resolve_source
-from leval_tasks.errors import DataError
-from leval_tasks.metadata import TextSettings
+from leval_tasks.common.data import Source, numbered_rows, resolve_source
+from leval_tasks.common.errors import DataError
+from leval_tasks.common.metadata import TextSettings
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ Encode = Callable[[str], tuple[list[int], list[int]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class Document:
     """One document before tokenisation, and its name in results and reports."""
 
     name: str
@@ -57,8 +57,8 @@ class TokenizedText:
         return self.text[self.ends[start - 1] if start else 0 : self.ends[end - 1]]
 
 
-class TextRow(BaseModel):
-    """A line of a JSON-lines file of texts; further fields are its own."""
+class DocumentRow(BaseModel):
+    """A line of a JSON-lines file of documents; further fields are its own."""
 
     model_config = ConfigDict(strict=True)
 
@@ -76,21 +76,21 @@ def encoder(tokenizer: Any) -> Encode:
     return encode
 
 
-def read_corpus(corpus: str, data_dir: str | None) -> tuple[list[Text], dict[str, Any]]:
-    """All texts of a corpus, by its name, and where they came from.
+def read_corpus(corpus: str, data_dir: str | None) -> tuple[list[Document], dict[str, Any]]:
+    """All documents of a corpus, by its name, and where they came from.
 
     Raises:
         DataError: the file is missing or damaged.
     """
     path = corpus_file(f"{corpus}.jsonl", resolve_source(data_dir))
     content = path.read_bytes()
-    rows = numbered_rows(content, str(path), TextRow)
-    texts = [Text(f"{corpus}-{number - 1}", row.text) for number, row in rows]
-    return texts, _about("data_dir", str(path), path.name, hashlib.sha256(content).hexdigest())
+    rows = numbered_rows(content, str(path), DocumentRow)
+    documents = [Document(f"{corpus}-{number - 1}", row.text) for number, row in rows]
+    return documents, _about("data_dir", str(path), path.name, hashlib.sha256(content).hexdigest())
 
 
 def corpus_file(name: str, source: Source) -> Path:
-    """A file of texts in a folder or its subfolder `corpora`; a `DataError` where there is none."""
+    """A file of documents in a folder or its subfolder `corpora`; a `DataError` where there is none."""
     folders = [source.folder, source.folder / "corpora"] if source.folder else []
     path = next((each / name for each in folders if (each / name).is_file()), None)
     if path is None:
@@ -107,18 +107,22 @@ def _about(source: str, path: str, file: str, digest: str) -> dict[str, Any]:
 
 
 def draw(
-    texts: Iterable[Text], encode: Encode, settings: TextSettings, least: int, longest: int | None
+    documents: Iterable[Document],
+    encode: Encode,
+    settings: TextSettings,
+    least: int,
+    longest: int | None,
 ) -> list[TokenizedText]:
     """Draw `num_docs` of the documents with `least` tokens, each cut to `longest` of them.
 
-    Empty texts and second copies are left out first. The rest is visited in one seeded order until
+    Empty documents and second copies are left out first. The rest is visited in one seeded order until
     enough are found, which draws uniformly from the long enough ones without tokenising all.
 
     Raises:
         DataError: no document is long enough.
     """
-    usable = dict[str, Text]()
-    for text in texts:
+    usable = dict[str, Document]()
+    for text in documents:
         usable.setdefault(text.text.strip(), text)
     candidates = [text for stripped, text in usable.items() if stripped]
     order = list(range(len(candidates)))
@@ -170,12 +174,12 @@ def language_reference(topics: Mapping[str, str] | None = None) -> tuple[str, st
     By default of this Python's `pydoc_data.topics`, which ship passages under several names.
     """
     if topics is None:
-        from pydoc_data.topics import topics as shipped
+        from pydoc_data.topics import topics as bundled_topics
 
-        topics = shipped
+        topics = bundled_topics
     paragraphs = (each for name in sorted(topics) for each in topics[name].split("\n\n"))
     text = "\n\n".join(each.strip("\n") for each in without_repeats(paragraphs))
-    return text, Text(PYDOCS, text).sha256
+    return text, Document(PYDOCS, text).sha256
 
 
 def draw_pydocs(

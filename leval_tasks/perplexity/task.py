@@ -18,14 +18,14 @@ from typing import Any
 from lm_eval.api.instance import Instance
 from lm_eval.config.task import TaskConfig
 
-from leval_tasks.lm_task import PlainTask
-from leval_tasks.metadata import Mode, PerplexitySettings, TextSettings, read_metadata
-from leval_tasks.metrics import OURS, aggregations, compose, directions, split, with_stderr
-from leval_tasks.model import LengthLimit, find_limit, find_tokenizer, running_model
+from leval_tasks.common.lm_task import PlainTask
+from leval_tasks.common.metadata import Mode, PerplexitySettings, TextSettings, read_metadata
+from leval_tasks.common.metrics import OURS, aggregations, compose, directions, split, with_stderr
+from leval_tasks.common.model import LengthLimit, find_limit, find_tokenizer, running_model
+from leval_tasks.common.token_logprobs import REQUEST, scored_requests
 from leval_tasks.perplexity import documents
 from leval_tasks.perplexity.documents import TokenizedText
-from leval_tasks.token_logprobs import REQUEST, scored_requests
-from resonance_vllm.errors import SettingError, not_allowed
+from resonance_vllm.common.errors import SettingError, not_allowed
 
 logger = logging.getLogger(__name__)
 METRICS = ("token_perplexity", "paper_perplexity", "word_perplexity", "byte_perplexity",
@@ -152,8 +152,8 @@ class PerplexityTask(PlainTask):
             size = longest or full * (2 if settings.mode == "sliding" else 1)
             drawn, data = documents.draw_pydocs(encode, settings, size)
         else:
-            texts, data = documents.read_corpus(corpus, settings.data_dir)
-            drawn = documents.draw(texts, encode, settings, full, longest)
+            corpus_documents, data = documents.read_corpus(corpus, settings.data_dir)
+            drawn = documents.draw(corpus_documents, encode, settings, full, longest)
         self._config.metadata.update(data=data, settings=settings.recorded(), documents=len(drawn))
         return {each.document_id: each for each in drawn}
 
@@ -245,7 +245,7 @@ def complete_settings(
 
 
 class WindowRequest(Instance):
-    """One window for a model, which `leval_tasks.token_logprobs.scored_requests` answers.
+    """One window for a model, which `leval_tasks.common.token_logprobs.scored_requests` answers.
 
     lm-eval logs `arguments` of a request: here a line that names the window and the digest of its
     tokens, never the tokens. Those are the `token_parts` after None (no cache key): ids of the

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from resonance_vllm.errors import one_of
+from resonance_vllm.common.errors import one_of
 
 Name = Literal["rope", "resonance", "yarn", "resonance_yarn", "yarn_code", "resonance_yarn_code"]
 Reading = Literal["text", "code"]
@@ -53,10 +53,10 @@ OF_CODE = {
 """Row of Table 1 -> what the authors' code trains and tests for it, where they differ."""
 
 
-def parse_tests(texts: Iterable[str]) -> Mapping[str, list[str]]:
-    """Trained encoding -> those to test it under, of `TESTED` (all models) or `TRAINED:TESTED`."""
+def parse_tests(documents: Iterable[str]) -> Mapping[str, list[str]]:
+    """Trained encoding -> those to test it under, of `TESTED` (all models) or `NATIVE:TESTED`."""
     tests: dict[str, list[str]] = {name: [] for name in ENCODINGS}
-    for text in texts:
+    for text in documents:
         names = [one_of("encoding", name.strip(), ENCODINGS) for name in text.split(":", 1)]
         for trained in names[:1] if ":" in text else tests:
             tests[trained].append(names[-1])

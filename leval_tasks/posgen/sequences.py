@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from leval_tasks.metadata import PosGenSettings
-from resonance_vllm.errors import SettingError, not_allowed
+from leval_tasks.common.metadata import PosGenSettings
+from resonance_vllm.common.errors import SettingError, not_allowed
 
 Tokens = npt.NDArray[np.int64]
 SPECIAL_TOKENS = ("[UNK]", "[PAD]", "[CLS]", "[SEP]", "[EOS]")

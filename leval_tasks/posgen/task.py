@@ -12,14 +12,14 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.metrics import mean
 from lm_eval.config.task import TaskConfig
 
-from leval_tasks.lm_task import PlainTask
-from leval_tasks.metadata import PosGenSettings, refuse_near_misses
-from leval_tasks.metrics import directions, stderr_of_mean, with_stderr
-from leval_tasks.model import find_limit, find_tokenizer, running_model
+from leval_tasks.common.lm_task import PlainTask
+from leval_tasks.common.metadata import PosGenSettings, refuse_near_misses
+from leval_tasks.common.metrics import directions, stderr_of_mean, with_stderr
+from leval_tasks.common.model import find_limit, find_tokenizer, running_model
 from leval_tasks.posgen.sequences import modulus_of, position_ranges, splits
-from resonance_vllm.errors import SettingError, not_allowed
-from resonance_vllm.files import read_object
-from resonance_vllm.settings import field_names, read
+from resonance_vllm.common.errors import SettingError, not_allowed
+from resonance_vllm.common.files import read_object
+from resonance_vllm.common.settings import field_names, read
 
 REQUEST = "teacher_forced"
 

@@ -28,7 +28,7 @@ def ratio_of_sums(
 
     `r = sum(Y)/sum(N)`; the residual of document g is `Y_g - r N_g` (first-order Taylor expansion
     of the ratio). With leverage `h_g = N_g/N`, `V = sum((Y_g - r N_g)^2 / (1 - h_g)) / N^2`, which
-    is unbiased when questions are exchangeable. Satterthwaite's `df = tr(M)^2 / tr(M^2)` with M the
+    is unbiased when questions are swappable. Satterthwaite's `df = tr(M)^2 / tr(M^2)` with M the
     covariance of the adjusted residuals under that working model; equal sizes give exactly G - 1.
 
     Args:

@@ -35,7 +35,7 @@ SAME, WORSE, BETTER, OPEN = "same", "worse", "better", "not decided"
 class Bin:
     """The mean difference between two positions, in tokens from the start of the text.
 
-    `difference` is loss of B minus loss of A, nats a token, and `low` to `high` its interval.
+    `difference` is loss of B minus loss of A, nats/token, and `low` to `high` its interval.
     """
 
     start: int
@@ -55,14 +55,14 @@ class Bin:
         return BETTER if self.high < 0 else OPEN
 
     def more(self) -> float:
-        """How many times the texts would decide, if mean and spread stayed as they are."""
+        """How many times the documents would decide, if mean and spread stayed as they are."""
         half, mean = (self.high - self.low) / 2, abs(self.difference)
         room = max(self.margin - mean, mean)
         return (half / room) ** 2 if room > 0 else math.inf
 
 
 def equal_up_to(a: Floats, b: Floats) -> int:
-    """Position up to which the losses `[G, T]` of all texts are equal bit for bit."""
+    """Position up to which the losses `[G, T]` of all documents are equal bit for bit."""
     apart = np.flatnonzero((a != b).any(axis=0))
     return int(apart[0]) if apart.size else a.shape[1]
 
@@ -80,7 +80,7 @@ def doubling_edges(start: int, end: int) -> list[int]:
 
 
 def difference_bins(differences: Floats, start: int, margin: float = MARGIN) -> tuple[Bin, ...]:
-    """The bins of texts, from `start` on; none where all losses are equal.
+    """The bins of documents, from `start` on; none where all losses are equal.
 
     `differences` are loss of B minus loss of A, `[G, T]`; `start` is from `equal_up_to`.
     """

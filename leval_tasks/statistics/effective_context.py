@@ -1,11 +1,11 @@
-"""Effective context length: up to where a model reads a text as well as its yardstick does.
+"""Effective context length: up to where a model reads a text as well as its reference does.
 
 A difference is the loss of a token under the method, after the whole text before it, minus that
-under the yardstick, clipped to ±1 nat; negative is better for the method. The functions here take
+under the reference, clipped to ±1 nat; negative is better for the method. The functions here take
 its sums over blocks of 64 tokens.
 
 The rule. Positions are cut into six equal bins, each with its mean difference and a plain t
-interval over the blocks of all texts, at a level of 0.5% over all six (Bonferroni): so the answer,
+interval over the blocks of all documents, at a level of 0.5% over all six (Bonferroni): so the answer,
 read off the intervals, is wrong in at most 3% of samples at either end (5% with one text), for the
 blocks are not quite independent, and their sums are skewed (docs/reference/effective-context.md).
 """
@@ -34,7 +34,7 @@ LEVEL = 0.005
 """Level of the intervals, over all bins together."""
 
 ERRS, ERRS_WITH_ONE = "3%", "5%"
-"""Most samples in which the answer is wrong, at either end, on two models: of two texts or more, of
+"""Most samples in which the answer is wrong, at either end, on two models: of two documents or more, of
 one."""
 
 MARGIN = 0.05
@@ -43,7 +43,7 @@ MARGIN = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean difference, nats a token, and the two ends of its interval."""
+    """A mean difference, nats/token, and the two ends of its interval."""
 
     mean: float
     low: float
@@ -63,9 +63,9 @@ class Bin(Interval):
     end: int
 
 
-def clipped_difference(full: npt.NDArray[Any], yardstick: npt.NDArray[Any]) -> Floats:
-    """Loss of each token under the method minus that under the yardstick, clipped, `[T]` nats."""
-    return np.clip(np.asarray(full, np.float64) - np.asarray(yardstick, np.float64), -CLIP, CLIP)
+def clipped_difference(full: npt.NDArray[Any], reference: npt.NDArray[Any]) -> Floats:
+    """Loss of each token under the method minus that under the reference, clipped, `[T]` nats."""
+    return np.clip(np.asarray(full, np.float64) - np.asarray(reference, np.float64), -CLIP, CLIP)
 
 
 def block_sums(values: Floats) -> tuple[Floats, Floats]:
@@ -96,7 +96,7 @@ def interval(sums: Floats, tokens: Floats, level: float = LEVEL) -> Interval:
 def bin_edges(start: int, longest: int) -> list[int]:
     """Positions that bound the bins: equal, as far as whole blocks allow.
 
-    Texts that have fewer blocks than there are bins get a bin for each block.
+    Documents that have fewer blocks than there are bins get a bin for each block.
     """
     blocks = max(1, (longest - start) // BLOCK)
     inner = np.linspace(0, blocks, min(BINS, blocks) + 1).round().astype(int)[1:-1]
@@ -129,11 +129,11 @@ def answer(found: Sequence[Bin], margin: float = MARGIN) -> tuple[int | None, in
 
 
 def breaks_near(ends: Floats, sums: Floats, tokens: Floats, margin: float = MARGIN) -> int | None:
-    """Where the running sum of difference minus margin, over all texts, is lowest.
+    """Where the running sum of difference minus margin, over all documents, is lowest.
 
     A point estimate of where a method starts to lose, to be read only where degradation is shown.
     None where the sum is never below zero: it loses from the first position on. `ends` are the
-    positions at which the blocks of all texts end, `[B]`.
+    positions at which the blocks of all documents end, `[B]`.
     """
     places, of_place = np.unique(ends, return_inverse=True)
     running = np.cumsum(np.bincount(of_place, sums - margin * tokens))

@@ -3,9 +3,9 @@
     python reports/diff/error_rates.py reports/diff/fp8_kv_differences.csv
 
 The differences are those between vLLM's default cache and its float8 cache: sums over blocks of 64
-tokens of eight texts of 2,048. A sample draws texts with replacement, rotates each by a random
-number of blocks, takes the mean out and puts the true difference in. `these texts`: the mean of
-each text is taken out; `texts like these`: that of all texts together, so that texts differ.
+tokens of eight documents of 2,048. A sample draws documents with replacement, rotates each by a random
+number of blocks, takes the mean out and puts the true difference in. `these documents`: the mean of
+each text is taken out; `documents like these`: that of all documents together, so that documents differ.
 """
 
 import argparse
@@ -23,26 +23,26 @@ TEXTS = (2, 4, 8, 16)
 
 
 def means(path):
-    """Mean difference of each block, `[texts, blocks]`."""
+    """Mean difference of each block, `[documents, blocks]`."""
     with Path(path).open(newline="") as file:
         rows = list(csv.DictReader(file))
-    texts = {}
+    documents = {}
     for row in rows:
-        texts.setdefault(row["text"], []).append(float(row["difference"]) / BLOCK)
-    return np.array(list(texts.values()))
+        documents.setdefault(row["text"], []).append(float(row["difference"]) / BLOCK)
+    return np.array(list(documents.values()))
 
 
-def sampled(blocks, texts, rng):
-    """Blocks of drawn texts, each rotated, as differences of tokens `[texts, tokens]`."""
-    drawn = blocks[rng.integers(0, len(blocks), texts)]
+def sampled(blocks, documents, rng):
+    """Blocks of drawn documents, each rotated, as differences of tokens `[documents, tokens]`."""
+    drawn = blocks[rng.integers(0, len(blocks), documents)]
     rotated = [np.roll(each, rng.integers(each.size)) for each in drawn]
     return np.repeat(rotated, BLOCK, axis=1)
 
 
-def rates(blocks, texts, true, runs, rng):
+def rates(blocks, documents, true, runs, rng):
     """Share of samples with each verdict."""
     found = Counter(
-        verdict_of(difference_bins(sampled(blocks, texts, rng) + true, 0)) for _ in range(runs)
+        verdict_of(difference_bins(sampled(blocks, documents, rng) + true, 0)) for _ in range(runs)
     )
     return {name: found[name] / runs for name in ("same", "worse", "better", "not decided")}
 
@@ -55,18 +55,18 @@ def main():
     args = parser.parse_args()
     found, rng = means(args.csv), np.random.default_rng(args.seed)
     pools = {
-        "these texts": found - found.mean(axis=1, keepdims=True),
-        "texts like these": found - found.mean(),
+        "these documents": found - found.mean(axis=1, keepdims=True),
+        "documents like these": found - found.mean(),
         "the same, mirrored": found.mean() - found,
     }
-    print("| samples of | texts | true difference | same | worse | better | not decided |")
+    print("| samples of | documents | true difference | same | worse | better | not decided |")
     print("|---|---:|---:|---:|---:|---:|---:|")
     for name, blocks in pools.items():
-        for texts in TEXTS:
+        for documents in TEXTS:
             for true in TRUE:
-                shares = rates(blocks, texts, true, args.runs, rng).values()
-                cells = " | ".join(f"{100 * share:.1f} %" for share in shares)
-                print(f"| {name} | {texts} | {true:g} | {cells} |", flush=True)
+                shares = rates(blocks, documents, true, args.runs, rng).values()
+                runs = " | ".join(f"{100 * share:.1f} %" for share in shares)
+                print(f"| {name} | {documents} | {true:g} | {runs} |", flush=True)
 
 
 if __name__ == "__main__":

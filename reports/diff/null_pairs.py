@@ -2,9 +2,9 @@
 
     python reports/diff/null_pairs.py MODEL reports/diff/null_pairs.csv
 
-Forty null pairs: a checkpoint on transformers in float32 and bfloat16, whole texts at a time,
+Forty null pairs: a checkpoint on transformers in float32 and bfloat16, whole documents at a time,
 against the same in chunks, with another number of threads, with another attention, and behind the
-hook of a method that changes nothing, on four sets of texts. Texts: the language reference that
+hook of a method that changes nothing, on four sets of documents. Documents: the language reference that
 comes with Python.
 """
 
@@ -14,7 +14,7 @@ import itertools
 import tempfile
 from pathlib import Path
 
-from leval_harness.parity.compare import diff, save_reference
+from leval_harness.diff.compare import diff, save_reference
 from leval_tasks.perplexity.documents import language_reference
 
 CHANGES = (
@@ -30,9 +30,9 @@ def rows(model, folder):
     text, _ = language_reference()
     size = len(text) // SETS
     for number, dtype in itertools.product(range(SETS), ("float32", "bfloat16")):
-        texts, base = folder / f"texts-{number}.txt", folder / f"{dtype}-{number}.npz"
-        texts.write_text(text[number * size : (number + 1) * size])
-        options = {"texts": str(texts), "lengths": 128, "isolated": False}
+        documents, base = folder / f"documents-{number}.txt", folder / f"{dtype}-{number}.npz"
+        documents.write_text(text[number * size : (number + 1) * size])
+        options = {"documents": str(documents), "lengths": 128, "isolated": False}
         save_reference(f"hf:{model},dtype={dtype},threads=1", base, **options)
         for change in CHANGES:
             arguments = change if "threads" in change else f"threads=1,{change}"

@@ -1,8 +1,8 @@
 """Error rates of the rule on real noise: `python rates.py > rates.md`, half a minute.
 
-The noise of a sample is some texts' differences to the yardstick under YaRN x2, each rotated by a
-random number of blocks, without their mean. "These texts": without each text's own mean, so that
-the truth is that of the drawn texts. "Texts like these": without the mean of all texts.
+The noise of a sample is some documents' differences to the reference under YaRN x2, each rotated by a
+random number of blocks, without their mean. "These documents": without each text's own mean, so that
+the truth is that of the drawn documents. "Documents like these": without the mean of all documents.
 """
 
 from itertools import combinations
@@ -14,28 +14,28 @@ import pandas as pd
 from leval_tasks.statistics.effective_context import BLOCK, MARGIN, answer, bin_edges, bins
 
 HERE = Path(__file__).parent
-TRAINED = {"smollm2": 8192, "small": 2048}
+NATIVE = {"smollm2": 8192, "small": 2048}
 SAMPLES, MOST = 2000, 300
 
 
 def read(name, method):
-    """Sums of the blocks of each text, `[texts, blocks]`, nats."""
+    """Sums of the blocks of each text, `[documents, blocks]`, nats."""
     frame = pd.read_csv(HERE / f"blocks-{name}.csv")
     frame = frame[frame["tokens"] == BLOCK]
     wide = frame.pivot_table(index="text", columns="position", values=method).dropna(axis=1)
     return wide.to_numpy(), wide.columns.to_numpy()
 
 
-def judged(texts, places):
-    """`(no degradation up to, degradation by)` of some texts."""
-    middles = np.tile(places + BLOCK / 2, len(texts))
+def judged(documents, places):
+    """`(no degradation up to, degradation by)` of some documents."""
+    middles = np.tile(places + BLOCK / 2, len(documents))
     edges = bin_edges(int(places[0]), int(places[-1]) + BLOCK)
     tokens = np.full(middles.size, float(BLOCK))
-    return answer(bins(middles, texts.ravel(), tokens, edges))
+    return answer(bins(middles, documents.ravel(), tokens, edges))
 
 
 def simulated(noise, places, course, count, rng):
-    """Answers where every position's true mean is `course`, nats a token."""
+    """Answers where every position's true mean is `course`, nats/token."""
     for _ in range(SAMPLES):
         chosen = rng.choice(len(noise), count, replace=False)
         turned = [np.roll(noise[at], rng.integers(noise.shape[1])) for at in chosen]
@@ -58,8 +58,8 @@ def rates(name):
             wrong += [np.mean([held is not None for held, _ in found])]
             wrong += [np.mean([broken is not None for _, broken in found])]
         right = []
-        for price in (0.02, 0.03):
-            found = list(simulated(own, places, price * flat, count, rng))
+        for cost in (0.02, 0.03):
+            found = list(simulated(own, places, cost * flat, count, rng))
             right.append(np.mean([held == edges[-1] for held, _ in found]))
         course = np.where(last, 0.12, 0.02)
         found = list(simulated(own, places, course, count, rng))
@@ -69,7 +69,7 @@ def rates(name):
 
 
 def drawn(name):
-    """What every choice of some texts says of the reads as they are."""
+    """What every choice of some documents says of the reads as they are."""
     for method in ("rope", "yarn"):
         differences, places = read(name, method)
         for count in (1, 2, 3, 4):
@@ -86,26 +86,26 @@ def drawn(name):
 
 
 def main():
-    """Print both tables, and how the texts differ."""
-    names = [name for name in TRAINED if (HERE / f"blocks-{name}.csv").is_file()]
+    """Print both tables, and how the documents differ."""
+    names = [name for name in NATIVE if (HERE / f"blocks-{name}.csv").is_file()]
     shown = [
-        "| model | texts | wrongly held | wrongly broken | held, texts like these | broken, texts "
-        "like these | to the end, price 0.02 | price 0.03 | break found |",
+        "| model | documents | wrongly held | wrongly broken | held, documents like these | broken, documents "
+        "like these | to the end, cost 0.02 | cost 0.03 | break found |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
         *(line for name in names for line in rates(name)),
         "",
-        "| model | method | texts | answers of real draws |",
+        "| model | method | documents | answers of real draws |",
         "|---|---|---:|---|",
         *(line for name in names for line in drawn(name)),
     ]
     for name in names:
         for method in ("rope", "yarn"):
             differences, places = read(name, method)
-            within = places < TRAINED[name]
-            price = differences[:, within].sum(axis=1) / within.sum() / BLOCK
+            within = places < NATIVE[name]
+            cost = differences[:, within].sum(axis=1) / within.sum() / BLOCK
             shown.append(
-                f"\n{name}, {method}: {len(price)} texts, price {price.mean():+.4f}, of the texts "
-                f"{price.min():+.4f} to {price.max():+.4f}"
+                f"\n{name}, {method}: {len(cost)} documents, cost {cost.mean():+.4f}, of the documents "
+                f"{cost.min():+.4f} to {cost.max():+.4f}"
             )
     print("\n".join(shown))
 

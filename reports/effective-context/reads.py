@@ -1,4 +1,4 @@
-"""Losses of two models on texts read in full, with and without YaRN x2, and in windows.
+"""Losses of two models on documents read in full, with and without YaRN x2, and in windows.
 
     python reads.py smollm2 DATA MODEL WORK    # SmolLM2-135M-Instruct, trained to 8,192
     python reads.py small DATA MODEL WORK      # trains the small model in MODEL first, to 2,048
@@ -24,8 +24,8 @@ from leval_tasks.perplexity.documents import language_reference
 from leval_tasks.statistics.effective_context import block_sums, clipped_difference
 
 HERE = Path(__file__).parent
-TRAINED = {"smollm2": 8192, "small": 2048}
-ROWS = {  # texts that the models are measured on: corpus -> rows
+NATIVE = {"smollm2": 8192, "small": 2048}
+ROWS = {  # documents that the models are measured on: corpus -> rows
     "smollm2": {"pg19": (2, 5, 6, 7, 9), "proofpile": (5, 10, 14, 19)},
     "small": {"pg19": (1, 3, 5, 7, 9, 11), "proofpile": (1, 3, 5, 7, 9, 11, 13, 15, 17, 19)},
 }
@@ -39,11 +39,11 @@ def say(text):
 
 
 def rows(data, corpus):
-    """Texts of a corpus."""
+    """Documents of a corpus."""
     return [json.loads(line)["text"] for line in (data / f"{corpus}.jsonl").open(encoding="utf-8")]
 
 
-def texts(name, data, tokenizer, longest):
+def documents(name, data, tokenizer, longest):
     """Name and ids of each text, BOS first, `longest` ids each."""
     bos = [tokenizer.bos_token_id]
     for corpus, chosen in ROWS[name].items():
@@ -59,9 +59,9 @@ def texts(name, data, tokenizer, longest):
 
 
 def train_small(data, folder, length, stages=((400, 16, 256), (100, 4, 2048))):
-    """A Llama of 4 million parameters, from the texts with even numbers.
+    """A Llama of 4 million parameters, from the documents with even numbers.
 
-    Each of the `stages` is (steps, rows a step, tokens a row); the last is at the trained length.
+    Each of the `stages` is (steps, rows a step, tokens a row); the last is at the native context length.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
@@ -123,13 +123,13 @@ def losses(model, ids, start, end, score_start):
 def main(name, data, folder, work):
     """Read what is missing, and write the sums over blocks."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    trained = TRAINED[name]
+    trained = NATIVE[name]
     longest, start = trained * 11 // 8, trained // 4
     work.mkdir(parents=True, exist_ok=True)
     if name == "small" and not (folder / "tokenizer.json").is_file():
         train_small(data, folder, trained)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    of_text = list(texts(name, data, tokenizer, longest))
+    of_text = list(documents(name, data, tokenizer, longest))
     shipped = json.loads((folder / "config.json").read_text(encoding="utf-8"))["rope_parameters"]
     for method in ("rope", "yarn"):
         scaling = {

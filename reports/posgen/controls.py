@@ -5,7 +5,7 @@
     python benchmarks/posgen_controls.py phases
 
 `test` takes every finished model of the folder RUNS and tests it under the YaRN of the authors'
-code, with its fast wavelengths (below the trained length L) replaced by those of each control. It
+code, with its fast wavelengths (below the native context length L) replaced by those of each control. It
 appends one row a model and control to FILE, and goes on where it stopped. `train` trains models of
 the preset `small` with a control that is no encoding of PosGen; RUNS holds nothing else. `phases`
 prints how far the wavelengths of each rule are from plain RoPE's, and their phases past L from
@@ -35,7 +35,7 @@ def control_tables(lengths, original, base, dim):
 
     Args:
         lengths: the wavelengths of YaRN that are below `original`, tokens.
-        original: trained length L in tokens.
+        original: native context length L in tokens.
         base: of the encoding's frequencies.
         dim: rotated dimensions of a head.
     """
@@ -153,7 +153,7 @@ def test(arguments):
         load_model,
         read_recipe,
     )
-    from resonance_vllm.hf import apply_rope
+    from resonance_vllm.hf.apply import apply_rope
 
     torch.set_num_threads(1)
     recipe = read_recipe(arguments.runs)

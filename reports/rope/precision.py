@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from resonance_vllm import config as settings
-from resonance_vllm import hf
-from resonance_vllm.config import ModelPositions
+from resonance_vllm.checkpoint import config as settings
+from resonance_vllm.checkpoint.config import ModelPositions
+from resonance_vllm.hf import apply as hf
 
 METHODS = ("yarn", "resonance_yarn")
 PRECISIONS = ((torch.float32, "model"), (torch.bfloat16, "model"), (torch.bfloat16, "float32"))
@@ -63,7 +63,7 @@ def main() -> None:
             rotation = "float32" if precision == "float32" else name
             print(
                 f"{method:15} weights {name:9} rotation {rotation:9} {ids.shape[1]} tokens: "
-                f"{nll:.5f} nats a token, {nll - reference:+.5f}",
+                f"{nll:.5f} nats/token, {nll - reference:+.5f}",
                 flush=True,
             )
 

@@ -1,4 +1,4 @@
-"""A sweep with one load for all cells, and with a load for each: seconds, and numbers apart.
+"""A sweep with one load for all runs, and with a load for each: seconds, and numbers apart.
 
 python one_load.py CONFIG WORK [KEY=VALUE ...]    # CONFIG: one_load.yaml, or quickstart
 """
@@ -15,14 +15,14 @@ import leval_harness as lh
 RUN = "from leval_harness.cli.main import main; main()"
 ALONE = """
 from uuid import uuid4
-from leval_harness.sweep import cells
-cells.group_of = lambda *_: uuid4().hex
+from leval_harness.sweep import plan as runs
+runs.group_of = lambda *_: uuid4().hex
 """
 KEYS = ["method", "context_length", "task", "name", "filter"]
 
 
 def timed(config, overrides, folder, *, alone):
-    """Seconds of a sweep; with `alone` each cell is a group of its own, in a process of its own."""
+    """Seconds of a sweep; with `alone` each run is a group of its own, in a process of its own."""
     sets = [word for each in overrides for word in ("--set", each)]
     words = ["sweep", config, "--out", str(folder), *sets]
     started = time.monotonic()
@@ -31,10 +31,10 @@ def timed(config, overrides, folder, *, alone):
 
 
 def losses(folder):
-    """Nats of the tokens of every text, float64, by cell and file."""
+    """Nats of the tokens of every text, float64, by run and file."""
     return {
         f"{path.parent.name}/{path.name}": np.load(path).astype(np.float64)
-        for path in folder.glob("*/cells/*/losses_*.npy")
+        for path in folder.glob("*/runs/*/losses_*.npy")
     }
 
 
@@ -43,12 +43,12 @@ def main(config, work, *overrides):
     work = Path(work)
     folders = {False: work / "one", True: work / "each"}
     seconds = {alone: timed(config, overrides, at, alone=alone) for alone, at in folders.items()}
-    logs = {alone: list(at.glob("*/cells/*/log.txt")) for alone, at in folders.items()}
+    logs = {alone: list(at.glob("*/runs/*/log.txt")) for alone, at in folders.items()}
     loads = {
         alone: sum("model ready after" in log.read_text(errors="replace") for log in logs[alone])
         for alone in folders
     }
-    for alone, name in ((False, "one load"), (True, "a load for each cell")):
+    for alone, name in ((False, "one load"), (True, "a load for each run")):
         ran = lh.load(folders[alone]).runs["seconds"].sum()
         print(f"{name}: {seconds[alone]:.0f} s, of it evaluation {ran:.0f}; {loads[alone]} loads")
     frames = [lh.load(at).scores.merge(lh.load(at).runs, on="run") for at in folders.values()]
@@ -59,7 +59,7 @@ def main(config, work, *overrides):
     )
     first, second = map(losses, folders.values())
     far = [np.nanmax(np.abs(first[name] - second[name])) for name in first if name in second]
-    print(f"token losses of {len(far)} texts: most apart {max(far, default=0):.2e} nats")
+    print(f"token losses of {len(far)} documents: most apart {max(far, default=0):.2e} nats")
 
 
 if __name__ == "__main__":

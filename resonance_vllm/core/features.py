@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.core.frequencies import Rotation, critical_dimension, formula
 from resonance_vllm.core.phase import angles
 from resonance_vllm.core.spec import RopeSpec
-from resonance_vllm.errors import RopeConfigError
 
 FEATURE, WINDOW = 6, 64
 """Figure 1 of the paper shows 64 training and 64 test positions of feature 6."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from resonance_vllm.common.errors import RopeConfigError, not_allowed
 from resonance_vllm.core.method import MOST_TOKENS, Method
 from resonance_vllm.core.spec import RopeSpec
-from resonance_vllm.errors import RopeConfigError, not_allowed
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field
 
-from resonance_vllm.settings import Settings
+from resonance_vllm.common.settings import Settings
 
 if TYPE_CHECKING:
     from torch import Tensor as Tensor
@@ -24,7 +24,9 @@ MOST_TOKENS = 2**53
 Tokens = Annotated[int, _WHOLE, Field(ge=1, le=MOST_TOKENS)]
 Extension = Annotated[float, Field(ge=1, le=1e6)]
 Positive = Annotated[float, Field(gt=0)]
-TrainedLength = Annotated[Tokens, Field(examples=[4096], description="Trained length L in tokens.")]
+TrainedLength = Annotated[
+    Tokens, Field(examples=[4096], description="Native context length L in tokens.")
+]
 Divisors = Annotated[tuple[Positive, ...], Field(strict=False, min_length=1)]
 
 
@@ -82,7 +84,7 @@ class Method(Settings):
         return self.stock
 
     @property
-    def trained_length(self) -> int | None:
+    def native_length(self) -> int | None:
         """`L` in tokens, where the settings hold it."""
         return getattr(self, "original_max_position_embeddings", None)
 
@@ -110,7 +112,7 @@ class Method(Settings):
         """
         if self.extension is None:
             return positions
-        return int((self.trained_length or positions) * self.extension)
+        return int((self.native_length or positions) * self.extension)
 
     def at_length(self, length: int) -> "Method":
         """What has these frequencies at one length, for a library that fixes them at start-up."""
@@ -125,10 +127,12 @@ class Method(Settings):
 
 
 class ScaledMethod(Method):
-    """A method that extends the trained length by a factor; factor 1 is plain RoPE."""
+    """A method that extends the native context length by a factor; factor 1 is plain RoPE."""
 
     factor: Extension = Field(examples=[8.0], description="Context extension s.")
-    original_max_position_embeddings: Tokens | None = Field(None, description="Trained length L.")
+    original_max_position_embeddings: Tokens | None = Field(
+        None, description="Native context length L."
+    )
 
 
 def plain_frequencies(base: float, dim: int) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.core.method import (
     Divisors,
     Extension,
@@ -19,7 +20,6 @@ from resonance_vllm.core.method import (
     TrainedLength,
     plain_frequencies,
 )
-from resonance_vllm.errors import RopeConfigError
 
 
 class Default(Method):

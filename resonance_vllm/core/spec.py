@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import resonance_vllm.core
+from resonance_vllm.common.errors import RopeConfigError, SettingError, hint, shown
+from resonance_vllm.common.files import parse_json
+from resonance_vllm.common.settings import read
 from resonance_vllm.core.method import Method
-from resonance_vllm.errors import RopeConfigError, SettingError, hint, shown
-from resonance_vllm.files import parse_json
-from resonance_vllm.settings import read
 
 RESONANCE = "resonance"
 PREFIX = f"{RESONANCE}_"

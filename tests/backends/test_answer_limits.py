@@ -29,14 +29,16 @@ def greedy(model, tokenizer, prompt):
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_an_answer_reached_the_limit_where_nothing_else_ended_it(tokenizer, backend, kind):
     model = build(kind)
-    texts = {prompt: greedy(model, tokenizer, prompt) for prompt in PROMPTS}
-    stop = tokenizer.decode(texts[PROMPTS[0]][2])
+    documents = {prompt: greedy(model, tokenizer, prompt) for prompt in PROMPTS}
+    stop = tokenizer.decode(documents[PROMPTS[0]][2])
     lm = backend(model, tokenizer=tokenizer, device="cpu", batch_size=5)
     ends = record_answer_ends(lm)
     answers = lm.generate_until(asked(PROMPTS, until=[stop], max_gen_toks=LIMIT), disable_tqdm=True)
     rows = list(map(row, PROMPTS, answers))
     mark_answer_ends(ends.of, {"task": rows})
-    expected = [float(2 not in new and stop not in tokenizer.decode(new)) for new in texts.values()]
+    expected = [
+        float(2 not in new and stop not in tokenizer.decode(new)) for new in documents.values()
+    ]
     assert [row["reached_limit"] for row in rows] == expected
     assert {0.0, 1.0} <= {*expected}
     assert not any(row["thinking_unfinished"] for row in rows)
@@ -55,8 +57,8 @@ def test_the_engine_of_vllm_says_why_an_answer_ended():
     )
     ends = record_answer_ends(lm)
     lm._model_generate(requests=[], generate=False)
-    assert not ends.pending, "texts that are scored have no end"
-    for _ in range(2):  # what lm-eval made no texts of is not the next batch's
+    assert not ends.pending, "documents that are scored have no end"
+    for _ in range(2):  # what lm-eval made no documents of is not the next batch's
         lm._model_generate(requests=[], generate=True)
     assert list(ends.pending) == [True, False, True]
     assert record_answer_ends(SimpleNamespace()) is None, "a class that cannot tell is left alone"

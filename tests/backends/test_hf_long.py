@@ -10,7 +10,7 @@ from lm_eval.models.huggingface import HFLM
 from tiny_backends import asked, build, words
 
 from leval_harness.backends.hf_long import HFLong
-from resonance_vllm.errors import RunError, SettingError, UserError
+from resonance_vllm.common.errors import RunError, SettingError, UserError
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ import yaml
 
 from leval_harness.backends import LIBRARIES, OWN_BACKENDS, library_of
 from leval_harness.sweep.task_registry import own_tasks
-from resonance_vllm.errors import SettingError
+from resonance_vllm.common.errors import SettingError
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +30,7 @@ assert not {"torch", "vllm", "transformers"} & set(sys.modules)
 WITH_PLUGIN = """
 import transformers.modeling_rope_utils as rope
 assert "resonance_yarn" not in rope.ROPE_INIT_FUNCTIONS
-import leval_harness.plugin
+import leval_harness.backends.plugin
 assert "resonance_yarn" in rope.ROPE_INIT_FUNCTIONS
 from lm_eval.api.registry import get_model
 assert get_model("hf-long").__name__ == "HFLong"

@@ -7,15 +7,15 @@ import pytest
 import torch
 from tiny_backends import asked, build
 
-from leval_harness.backends import CannotExchange
+from leval_harness.backends import CannotSwapError
 from leval_harness.backends.hf import HF
 from leval_harness.backends.hf_long import HFLong
-from resonance_vllm import hf
+from resonance_vllm.hf import apply as hf
 
 pytestmark = pytest.mark.slow
 
-TRAINED = 64
-COMMON = {"rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": TRAINED}
+NATIVE = 64
+COMMON = {"rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": NATIVE}
 LISTS = {"short_factor": [1.0] * 6, "long_factor": [1.0, 1.5, 2.0, 2.5, 3.0, 4.0]}
 METHODS = {
     "default": {"rope_type": "default", "rope_theta": 1e4},
@@ -45,7 +45,7 @@ def tokens(n):
 
 
 DOCUMENT = tokens(50)
-TEXTS = [tokens(204), tokens(120), tokens(70), tokens(30), tokens(TRAINED)]
+TEXTS = [tokens(204), tokens(120), tokens(70), tokens(30), tokens(NATIVE)]
 TEXTS += [DOCUMENT + tokens(n) for n in (9, 30, 80, 5)]
 SCORED = 8
 
@@ -53,18 +53,18 @@ SCORED = 8
 def model_of(method, layout):
     hf.register()
     # transformers takes the config's length for the trained one where the base follows the length
-    positions = TRAINED if "dynamic" in method else 4 * TRAINED
+    positions = NATIVE if "dynamic" in method else 4 * NATIVE
     rope = dict(METHODS[method])
     return build(layout, rope_parameters=rope, max_position_embeddings=positions, **LAYOUTS[layout])
 
 
-def scores(lm, texts):
-    rows = [(("", str(len(text))), text[:-SCORED], text[-SCORED:]) for text in texts]
+def scores(lm, documents):
+    rows = [(("", str(len(text))), text[:-SCORED], text[-SCORED:]) for text in documents]
     return [float(total) for total, _ in lm._loglikelihood_tokens(rows, disable_tqdm=True)]
 
 
-def answers(lm, texts):
-    prompts = [" ".join(f"w{token - 4}" for token in text) for text in texts]
+def answers(lm, documents):
+    prompts = [" ".join(f"w{token - 4}" for token in text) for text in documents]
     return lm.generate_until(asked(prompts, until=["w999"], max_gen_toks=6), disable_tqdm=True)
 
 
@@ -103,14 +103,16 @@ def test_an_answer_depends_on_its_request_alone(tokenizer, method, layout, backe
         for turn in range(2):
             order = list(range(len(TEXTS)))
             rng.shuffle(order)
-            texts = [TEXTS[at] for at in order]
-            found = scores(lm, texts)
+            documents = [TEXTS[at] for at in order]
+            found = scores(lm, documents)
             assert found == pytest.approx([expected[at] for at in order], abs=2e-4), order
-            assert answers(lm, texts[: 5 + turn]) == [said[at] for at in order[: 5 + turn]], order
+            assert answers(lm, documents[: 5 + turn]) == [said[at] for at in order[: 5 + turn]], (
+                order
+            )
             hook, lm.cache_hook = lm.cache_hook, Broken()
             for ask in (scores, answers):
                 with pytest.raises(OSError, match="disk full"):
-                    ask(lm, texts)
+                    ask(lm, documents)
             lm.cache_hook = hook
 
 
@@ -131,7 +133,7 @@ def test_settings_are_exchanged_without_a_trace(tokenizer, backend):
     """Each method in turn on one model, among others and errors, against a model of its own."""
 
     def loaded():
-        model = build("llama", max_position_embeddings=TRAINED)
+        model = build("llama", max_position_embeddings=NATIVE)
         return backend(model, tokenizer=tokenizer, device="cpu", max_length=256)
 
     one, methods = loaded(), [*METHODS, None, "yarn", None]
@@ -141,15 +143,15 @@ def test_settings_are_exchanged_without_a_trace(tokenizer, backend):
         rope = None if method is None else METHODS[method]
         for lm in (one, alone):
             lm.set_rope(rope, "float32", 256)
-        texts = TEXTS[::2] if method else TEXTS[3:5]
-        assert scores(one, texts) == scores(alone, texts), method
-        assert answers(one, texts) == answers(alone, texts), method
+        documents = TEXTS[::2] if method else TEXTS[3:5]
+        assert scores(one, documents) == scores(alone, documents), method
+        assert answers(one, documents) == answers(alone, documents), method
         if backend is HFLong:
             moved = "self_extend" in str(method) or "dual_chunk" in str(method)
             assert one.reuse.mode == ("copied" if moved else "shared"), method
-        with pytest.raises(CannotExchange):
+        with pytest.raises(CannotSwapError):
             one.set_rope({"rope_type": "linear", "rope_theta": 1e4, "factor": 0.0}, "model", 256)
         hook, one.cache_hook = one.cache_hook, Broken()
         with pytest.raises(OSError, match="disk full"):
-            answers(one, texts)
+            answers(one, documents)
         one.cache_hook = hook

@@ -9,7 +9,7 @@ import click
 import pytest
 
 from leval_harness.cli.main import COMMANDS, app, main
-from resonance_vllm.errors import RunError, SettingError, UserError
+from resonance_vllm.common.errors import RunError, SettingError, UserError
 
 
 def leaves(command, path=()):

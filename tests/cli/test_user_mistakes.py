@@ -28,7 +28,7 @@ WRONG = """
 export model --rope yarn:factor=2 --out full            # give a new folder
 score --task gsm empty.jsonl
 score --task gsm text.txt
-table empty                                             # no cell.json and no results
+table empty                                             # no run.json and no results
 page {results}/posgen --out full                        # give a new folder
 data verify absent                                      # does not exist
 data verify empty                                       # has no coursera.jsonl

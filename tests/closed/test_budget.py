@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leval_tasks import data
 from leval_tasks.closed import prompts as fitting
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.closed.prompts import Prompt, PromptWriter
-from leval_tasks.errors import ContextLengthError
+from leval_tasks.common import data
+from leval_tasks.common.errors import ContextLengthError
 from leval_tasks.posgen.sequences import build_tokenizer
 
 TOEFL = TASKS["leval_closed_toefl"]

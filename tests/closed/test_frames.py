@@ -11,13 +11,13 @@ from click.testing import CliRunner
 from lm_eval.utils import warning_once
 
 from leval_harness.cli.prompt import prompt as command
-from leval_harness.sweep.cells import plan
 from leval_harness.sweep.config import parse_config
+from leval_harness.sweep.plan import plan
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.closed.prompts import CHAT_TEMPLATE
 from leval_tasks.closed.task import LEvalClosedTask
-from leval_tasks.metadata import FRAMES
-from resonance_vllm.errors import SettingError
+from leval_tasks.common.metadata import FRAMES
+from resonance_vllm.common.errors import SettingError
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 OFFICIAL = json.loads((Path(__file__).parent / "data/official_prompts.json").read_text())["sent"]

@@ -16,9 +16,9 @@ from leval_tasks.closed import predictions
 from leval_tasks.closed.catalog import ENTRIES, ClosedTask, marks_in, task_named
 from leval_tasks.closed.task import LEvalClosedTask
 from leval_tasks.closed.thinking import opens_thinking
-from leval_tasks.errors import DataError
-from leval_tasks.lm_task import QuestionFilter
-from resonance_vllm.errors import SettingError
+from leval_tasks.common.errors import DataError
+from leval_tasks.common.lm_task import QuestionFilter
+from resonance_vllm.common.errors import SettingError
 
 SHAPES = Path(__file__).parents[1] / "golden" / "predictions"
 # the official scorer at HEAD: records, score, scored 1, scored 0.25

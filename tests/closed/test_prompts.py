@@ -8,7 +8,7 @@ from jinja2.exceptions import TemplateError
 
 from leval_tasks.closed import prompts
 from leval_tasks.closed.catalog import task_named
-from resonance_vllm.errors import SettingError
+from resonance_vllm.common.errors import SettingError
 
 CHOICE_END = ".  Please directly give the answer without any additional output or explanation "
 SYSTEM = task_named("toefl").system_prompt

@@ -11,10 +11,10 @@ from lm_eval.api.model import LM
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.tasks import TaskManager
 
-from leval_harness.lm_eval_samples import notes_of
+from leval_harness.results.lm_eval_samples import notes_of
 from leval_tasks.closed.catalog import ENTRIES, SCORES, marks_in, task_named
-from leval_tasks.data import SAMPLE
-from leval_tasks.errors import ContextLengthError
+from leval_tasks.common.data import SAMPLE
+from leval_tasks.common.errors import ContextLengthError
 from leval_tasks.statistics.by_document import clustered_stderr
 
 SIX = [task.name for task in ENTRIES if task.in_group]

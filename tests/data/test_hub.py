@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from huggingface_hub.errors import RemoteEntryNotFoundError
 
 from leval_harness.cli import data as cli
-from leval_tasks import data
+from leval_tasks.common import data
 
 
 def test_fetch_keeps_what_is_published_and_names_the_rest(real_data, tmp_path, monkeypatch):
@@ -51,7 +51,7 @@ def test_fetch_keeps_what_is_published_and_names_the_rest(real_data, tmp_path, m
 NOBODY = "http://127.0.0.1:9"
 READ = """
 from leval_tasks.closed.catalog import ENTRIES
-from leval_tasks.data import load, resolve_source
+from leval_tasks.common.data import load, resolve_source
 load(resolve_source(None), ENTRIES[0])
 """
 STOCK = ["-m", "lm_eval", "run", "--model", "dummy", "--tasks", "leval_closed"]

@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from leval_harness.cli import data as cli
-from leval_tasks import data
 from leval_tasks.closed.catalog import ENTRIES, task_named
-from leval_tasks.errors import DataError
+from leval_tasks.common import data
+from leval_tasks.common.errors import DataError
 
 ROW = {"instructions": ["Q?"], "outputs": ["A"], "input": "A text.", "evaluation": "exam"}
 TOEFL, CODEU, QUALITY = (task_named(name) for name in ("toefl", "codeu", "quality"))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from leval_harness.tables import READ_MORE
+from leval_harness.report.tables import READ_MORE
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/**/*.md")])

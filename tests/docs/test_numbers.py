@@ -15,9 +15,9 @@ from block_frames import compared_of
 from docs_shell_blocks import ROOT
 
 import leval_harness as lh
-from leval_harness.formats import markdown
-from leval_harness.tables import _effective_tables
-from leval_harness.verdict import lines, verdict
+from leval_harness.report.formats import markdown
+from leval_harness.report.tables import _effective_tables
+from leval_harness.report.verdict import lines, verdict
 
 RUN = Path(__file__).with_name("quickstart.csv")
 """Effective context of `leval-harness sweep quickstart`, two cores, bfloat16."""
@@ -25,7 +25,7 @@ FLOAT32 = pd.read_csv(Path(__file__).with_name("quickstart_float32.csv"))
 """Clipped gains, sums over 64 tokens in nats, of the same command in float32 on a CPU with AVX2."""
 
 LOSS, PLACE = 0.005, 256
-"""Tolerances that the pages state: nats a token, and tokens for the place where a method breaks."""
+"""Tolerances that the pages state: nats/token, and tokens for the place where a method breaks."""
 
 NUMBER = re.compile(r"[−+-]?\d+(?:,\d{3})*(?:\.\d+)?")
 
@@ -73,8 +73,8 @@ def test_the_tutorial_prints_that_of_two_methods_and_a_column_of_the_table(frame
 
 
 def test_the_notebook_prints_the_same(frame):
-    cells = json.loads(page("docs/notebooks/quickstart.ipynb"))["cells"]
-    printed = ["".join(out.get("text", "")) for cell in cells for out in cell.get("outputs", ())]
+    runs = json.loads(page("docs/notebooks/quickstart.ipynb"))["runs"]
+    printed = ["".join(out.get("text", "")) for run in runs for out in run.get("outputs", ())]
     assert lines(verdict(frame)) in "".join(printed)
 
 
@@ -145,9 +145,9 @@ def test_the_notebook_runs(tmp_path, monkeypatch):
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "quickstart").symlink_to(ROOT / "tests" / "leaderboard" / "effective")
     monkeypatch.chdir(tmp_path)
-    cells = json.loads(page("docs/notebooks/quickstart.ipynb"))["cells"]
+    runs = json.loads(page("docs/notebooks/quickstart.ipynb"))["runs"]
     names: dict[str, object] = {}
-    for cell in cells:
-        if cell["cell_type"] == "code":
-            exec("".join(line for line in cell["source"] if line[0] != "%"), names)
+    for run in runs:
+        if run["cell_type"] == "code":
+            exec("".join(line for line in run["source"] if line[0] != "%"), names)
     assert len(names["rows"]) >= 4

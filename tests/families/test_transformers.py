@@ -23,14 +23,14 @@ from families_models import (
 from families_record import RIGHT, every, folders, said, settle
 from transformers import PreTrainedConfig
 
-from resonance_vllm import hf
-from resonance_vllm.config import ModelPositions, by_layer
-from resonance_vllm.errors import RopeConfigError
+from resonance_vllm.checkpoint.config import ModelPositions, by_layer
+from resonance_vllm.common.errors import RopeConfigError
+from resonance_vllm.hf import apply as hf
 
 pytestmark = [pytest.mark.hf, pytest.mark.slow]
 
 IDS = torch.randint(5, 100, (1, 40), generator=torch.Generator().manual_seed(1))
-EXCHANGED = ("yarn", "resonance_yarn", "linear", "default")
+SWAPPED = ("yarn", "resonance_yarn", "linear", "default")
 
 
 def refusal(folder):
@@ -83,10 +83,10 @@ def resonant(family):
     return applied(asked(config, {**shipped, "rope_type": kind}))
 
 
-def exchangeable(config):
-    """The settings of `EXCHANGED` that a small model of a family takes."""
+def swappable(config):
+    """The settings of `SWAPPED` that a small model of a family takes."""
     positions = ModelPositions.of_config(config)
-    for name in EXCHANGED:
+    for name in SWAPPED:
         keys = {"original_max_position_embeddings": 1024} if name != "default" else {}
         factor = {"factor": 4.0} if name != "default" else {}
         try:
@@ -97,11 +97,11 @@ def exchangeable(config):
 
 @every_family_that_runs
 def test_methods_are_exchanged_in_a_model_bit_for_bit(family):
-    """yarn → resonance_yarn → linear → default → as shipped, each as in a model made with it."""
+    """yarn → resonance_yarn → linear → default → unmodified, each as in a model made with it."""
     config = config_of(family)
     model = model_of(config)
     shipped = output(model, IDS)
-    for spec in exchangeable(config):
+    for spec in swappable(config):
         try:
             hf.apply_rope(model, spec)
         except RopeConfigError:

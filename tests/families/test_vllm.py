@@ -10,8 +10,8 @@ import pytest
 from families_record import RIGHT, folders, said, settle
 from vllm_modules import looked_at
 
-from resonance_vllm.config import ModelPositions, vllm_hf_overrides, windowed
-from resonance_vllm.errors import RopeConfigError
+from resonance_vllm.checkpoint.config import ModelPositions, vllm_hf_overrides, windowed
+from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.verify import RotaryReport, differences
 
 SERVED, HOUR = 1024, 3600
@@ -27,7 +27,7 @@ def resonance(folder):
 
 @functools.cache
 def answers():
-    """What vLLM holds for every family as shipped, and with Resonance; or a reason."""
+    """What vLLM holds for every family unmodified, and with Resonance; or a reason."""
     jobs, refused = {}, {}
     for folder in folders():
         jobs[folder, False] = {"model": str(folder)}
@@ -48,7 +48,7 @@ def test_resonance_on_what_is_shipped_or_a_reason(family):
 
 @pytest.mark.parametrize("family", RUNS, ids=lambda folder: folder.name)
 def test_both_libraries_turn_alike(family):
-    from resonance_vllm.hf import report_of_checkpoint
+    from resonance_vllm.hf.apply import report_of_checkpoint
 
     theirs = report_of_checkpoint(str(family), resonance(family)[0], SERVED)
     reference = next(one for one in theirs if not windowed(one.layer_type))

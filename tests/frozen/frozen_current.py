@@ -74,7 +74,7 @@ def checked(family: Path, request: str) -> tuple[list[Row], int | None, bool]:
 
 def replaced(family: Path, request: str) -> bool:
     """Whether a request replaces a scaling that the model ships."""
-    from resonance_vllm.config import ModelPositions
+    from resonance_vllm.checkpoint.config import ModelPositions
     from resonance_vllm.core.spec import RopeRequest
 
     model = ModelPositions.of_checkpoint(str(family))
@@ -100,9 +100,9 @@ def current_rope_in_vllm() -> Rows:
 def wanted_in_vllm(family: Path, request: str) -> tuple[Row, int | None, bool] | None:
     """What vLLM is asked to build, the longest sequence, and whether a scaling is replaced."""
     from resonance_vllm.check import limit_of
-    from resonance_vllm.config import ModelPositions, vllm_hf_overrides
+    from resonance_vllm.checkpoint.config import ModelPositions, vllm_hf_overrides
+    from resonance_vllm.common.errors import RopeConfigError
     from resonance_vllm.core.spec import RopeRequest
-    from resonance_vllm.errors import RopeConfigError
 
     model = ModelPositions.of_checkpoint(str(family))
     wanted = RopeRequest.parse(request)
@@ -218,9 +218,9 @@ def unlike(name: str, rows: list[Row], keys: tuple[str, ...]) -> Rows:
     """Rows by their keys; several of the same keys are numbered in the order of their values."""
     found: dict[str, list[Row]] = {}
     for row in rows:
-        texts = ("-" if row[key] in (None, "") else str(row[key]) for key in keys)
+        documents = ("-" if row[key] in (None, "") else str(row[key]) for key in keys)
         values = {key: value for key, value in row.items() if key not in keys}
-        found.setdefault(" | ".join([name, *texts]), []).append(values)
+        found.setdefault(" | ".join([name, *documents]), []).append(values)
     return {
         key if len(same) == 1 else f"{key} | {at}": row
         for key, same in found.items()
@@ -243,7 +243,7 @@ def number(text: str) -> Any:
 
 # ------------------------------------------------------------------ tables
 
-CELL = re.compile(
+RUN = re.compile(
     r"(?P<best>\*\*|<u>|)(?P<printed>[^*<?\\±(\[]*?)(?P<mark>\\\*|\?|)(?P<spread> [±(][^\[]*?|)"
     r"(\*\*|</u>|)(?P<note> \\\[.*|)"
 )
@@ -251,21 +251,21 @@ BEST = {"**": "best", "<u>": "second", "": None}
 
 
 def current_table_cells() -> Rows:
-    """Cells of the tables of every results folder: number as printed, mark, what it is among its
+    """Runs of the tables of every results folder: number as printed, mark, what it is among its
     block, and the spread beside it.
     """
     rows: Rows = {}
     for name, folder in FOLDERS.items():
         with chdir(folder):
-            rows |= cells_of(name, fine("table", ".", "--format", "md"))
-    rows |= cells_of(
+            rows |= runs_of(name, fine("table", ".", "--format", "md"))
+    rows |= runs_of(
         "golden posgen_train", fine("posgen", "table", RESULTS / "posgen_train", "--format", "md")
     )
     return rows
 
 
-def cells_of(name: str, text: str) -> Rows:
-    """Cells of tables in Markdown."""
+def runs_of(name: str, text: str) -> Rows:
+    """Runs of tables in Markdown."""
     rows: list[Row] = []
     title = block = ""
     header: list[str] = []
@@ -273,20 +273,20 @@ def cells_of(name: str, text: str) -> Rows:
         if line.startswith("### "):
             title, block, header = line.removeprefix("### "), "", []
         elif line.startswith("|") and not line.startswith("| ---"):
-            cells = [cell.strip().replace(r"\_", "_") for cell in line[1:-1].split(" | ")]
+            runs = [run.strip().replace(r"\_", "_") for run in line[1:-1].split(" | ")]
             if not header:
-                header = cells
-            elif not any(cells[1:]):
-                block = cells[0].strip("*")
+                header = runs
+            elif not any(runs[1:]):
+                block = runs[0].strip("*")
             else:
-                rows += row_cells(title, block, dict(zip(header, cells, strict=True)))
+                rows += row_cells(title, block, dict(zip(header, runs, strict=True)))
     return unlike(name, rows, ("table", "block", "row", "column"))
 
 
 def row_cells(table: str, block: str, row: dict[str, str]) -> Iterator[Row]:
-    """One row's cells that hold something; the context length belongs to its name."""
+    """One row's runs that hold something; the context length belongs to its name."""
     block = row.pop("Model", block)
-    row = {name: cell for name, cell in row.items() if name not in ("Origin", "Experiment")}
+    row = {name: run for name, run in row.items() if name not in ("Origin", "Experiment")}
     first = row.pop(next(iter(row)))
     length = row.pop("Ctx", "")
     name = first + (f" at {length}" if length not in ("", "–") else "")
@@ -294,7 +294,7 @@ def row_cells(table: str, block: str, row: dict[str, str]) -> Iterator[Row]:
         if cell.strip("*") in ("", "–"):
             continue
         italic = name in ("n/documents", "chance") or block.endswith("(published)")
-        found = CELL.fullmatch(cell.strip("*") if italic else cell)
+        found = RUN.fullmatch(cell.strip("*") if italic else cell)
         parts = found.groupdict("") if found else {"printed": cell, "best": "", "mark": ""}
         yield {
             "table": table, "block": block, "row": name, "column": column,
@@ -308,7 +308,7 @@ def current_published() -> Rows:
     with chdir(RESULTS):
         text = fine("table", "sweep", "--format", "md", "--published")
         text += fine("posgen", "table", "posgen_train", "--format", "md")
-    found = cells_of("published", text).items()
+    found = runs_of("published", text).items()
     return {name: row for name, row in found if "(published)" in name}
 
 
@@ -356,13 +356,13 @@ def prompts_of(data: Path, tasks: list[str], cuts: dict[str, Any], count: int) -
 def prompt_row(shown: Row) -> Row:
     """What is kept of the prompts of a task."""
     questions = shown["questions"]
-    texts = [text for question in questions for text in question["prompts"]]
+    documents = [text for question in questions for text in question["prompts"]]
     cut = [question["prompt"] for question in questions]
     numbers = ("prompt_tokens", "document_tokens", "kept_head", "kept_tail", "truncated")
     return {
         "questions": len(questions),
-        "prompts": len(texts),
-        "sha256": hashlib.sha256("\0".join(texts).encode()).hexdigest(),
+        "prompts": len(documents),
+        "sha256": hashlib.sha256("\0".join(documents).encode()).hexdigest(),
         **{name: sum(each[name] for each in cut) for name in numbers},
     }
 

@@ -17,9 +17,9 @@ from golden_access import HERE as GOLDEN
 from golden_access import SAMPLE, TOKENIZER
 
 import leval_harness as lh
-from leval_harness.parity.compare import save_reference
-from leval_harness.parity.side import Side
-from leval_harness.smollm2 import prepare
+from leval_harness.diff.compare import save_reference
+from leval_harness.diff.side import Side
+from leval_harness.models.smollm2 import prepare
 
 Row = dict[str, Any]
 Rows = dict[str, Row]
@@ -38,9 +38,9 @@ def command(*arguments: object) -> str:
     return ran.stdout
 
 
-def texts(folder: Path) -> Path:
-    """A file of four texts of some 3,000 tokens, of the frozen sample."""
-    file = folder / "texts.jsonl"
+def documents(folder: Path) -> Path:
+    """A file of four documents of some 3,000 tokens, of the frozen sample."""
+    file = folder / "documents.jsonl"
     names = ("coursera", "quality", "sci_fi", "tpo")
     first = (json.loads((SAMPLE / f"{name}.jsonl").open().readline()) for name in names)
     file.write_text("".join(json.dumps({"text": each["input"]}) + "\n" for each in first))
@@ -54,7 +54,7 @@ SUBTASKS = ("recursive", "cot", "semi_recursive")
 
 def current_posgen_data() -> Rows:
     """Hashes of the sequences of each sub-task, and the first of each split to read."""
-    from leval_tasks.metadata import PosGenSettings
+    from leval_tasks.common.metadata import PosGenSettings
     from leval_tasks.posgen.sequences import splits
 
     rows: Rows = {}
@@ -113,7 +113,7 @@ def current_finetuning() -> Rows:
     """Losses of 20 steps on a Llama of random weights, all of them trained and by LoRA."""
     rows: Rows = {}
     with tempfile.TemporaryDirectory() as folder:
-        model, file = tiny_llama(Path(folder) / "model"), texts(Path(folder))
+        model, file = tiny_llama(Path(folder) / "model"), documents(Path(folder))
         for name, flags in {"all weights": (), "LoRA": ("--lora-rank", 4)}.items():
             out = Path(folder) / name
             command("finetune", model, "--data", file, "--out", out, *FINE_TUNING, *flags)
@@ -146,12 +146,12 @@ def read_csv(file: Path) -> list[dict[str, str]]:
 
 # ------------------------------------------------------------------ losses, answers, diff
 
-ROPES = {"as shipped": None, "resonance_yarn": "resonance_yarn:factor=2"}
+ROPES = {"unmodified": None, "resonance_yarn": "resonance_yarn:factor=2"}
 READ = {"lengths": 384, "count": 4}
 
 
 def current_token_losses() -> Rows:
-    """Losses of each token of four texts, by both backends of transformers."""
+    """Losses of each token of four documents, by both backends of transformers."""
     return losses_by("hf") | losses_by("hf-long")
 
 
@@ -161,11 +161,11 @@ def current_token_losses_in_vllm() -> Rows:
 
 
 def losses_by(backend: str, arguments: str = "") -> Rows:
-    """A row for each text and RoPE method: nats a token, from the second token on."""
+    """A row for each text and RoPE method: nats/token, from the second token on."""
     rows: Rows = {}
     setup = f"{backend}:smollm2,dtype=float32{arguments}"
     with tempfile.TemporaryDirectory() as folder:
-        read = {**READ, "texts": str(texts(Path(folder))), "isolated": backend == "vllm"}
+        read = {**READ, "documents": str(documents(Path(folder))), "isolated": backend == "vllm"}
         for name, rope in ROPES.items():
             file = Path(folder) / f"{name}.npz"
             save_reference(f"{setup},rope={rope}" if rope else setup, file, **read)
@@ -175,9 +175,9 @@ def losses_by(backend: str, arguments: str = "") -> Rows:
 
 
 def saved_losses(file: Path) -> Iterator[tuple[str, list[float]]]:
-    """Names of the texts that `diff --save` wrote, and the losses of their tokens."""
+    """Names of the documents that `diff --save` wrote, and the losses of their tokens."""
     saved = Side.load(file)
-    for text, logprob in zip(saved.texts, saved.logprobs, strict=True):
+    for text, logprob in zip(saved.documents, saved.logprobs, strict=True):
         yield text.name, (-logprob).astype(float).round(6).tolist()
 
 
@@ -221,14 +221,14 @@ OF_BINS = ("start", "end", "difference", "low", "high")
 
 
 def current_diff() -> Rows:
-    """A `diff` of SmolLM2 as shipped and under YaRN: losses, differences by position, verdict."""
+    """A `diff` of SmolLM2 unmodified and under YaRN: losses, differences by position, verdict."""
     setup = "hf:smollm2,dtype=float32"
     with tempfile.TemporaryDirectory() as folder:
-        read = {**READ, "texts": str(texts(Path(folder))), "isolated": False}
+        read = {**READ, "documents": str(documents(Path(folder))), "isolated": False}
         found = lh.diff(setup, f"{setup},rope=yarn:factor=2", **read).as_json()
     name = f"{found['length']} tokens"
     rows: Rows = {"diff": {"verdict": found["verdict"], "exit_code": found["exit_code"]}}
     rows[name] = {each: found[each] for each in (*OF_ALL, "identical")}
-    rows[name]["texts"] = len(found["texts"])
+    rows[name]["documents"] = len(found["documents"])
     bins = {f"from {each['start']} on": each for each in found["bins"]}
     return rows | {f"{name}, {n}": {k: each[k] for k in OF_BINS} for n, each in bins.items()}

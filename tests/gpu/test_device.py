@@ -14,7 +14,7 @@ POSITIONS = torch.tensor([[0, 1, 6, 4095, 4096, 65535, 131071]])
 def llama(rope_type: str, **more):
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from resonance_vllm import hf
+    from resonance_vllm.hf import apply as hf
 
     hf.register()
     rope = {"rope_type": rope_type, "rope_theta": 10000.0}
@@ -53,12 +53,12 @@ def test_positions_a_wavelength_apart_are_bit_identical():
 
 
 @pytest.fixture(scope="module")
-def texts(kit):
+def documents(kit):
     return kit.prompts(200, 4)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_hf_long_answers_as_hf(dtype, texts, kit, tmp_path):
+def test_hf_long_answers_as_hf(dtype, documents, kit, tmp_path):
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
 
@@ -71,11 +71,11 @@ def test_hf_long_answers_as_hf(dtype, texts, kit, tmp_path):
                      max_length=512, batch_size=1)  # fmt: skip
         asked = [
             Instance("loglikelihood", {}, (text, " an answer"), at, ("gpu", at, 1))
-            for at, text in enumerate(texts)
+            for at, text in enumerate(documents)
         ]
         scored[backend] = torch.tensor([each[0] for each in lm.loglikelihood(asked)])
     near = {"float32": 1e-4, "bfloat16": 2e-2}[dtype]
     torch.testing.assert_close(scored[HFLong], scored[HFLM], rtol=near, atol=near)
     told = lm.telemetry()
-    assert told["tokens_prefilled"] < sum(len(lm.tok_encode(text)) for text in texts)  # shared
+    assert told["tokens_prefilled"] < sum(len(lm.tok_encode(text)) for text in documents)  # shared
     assert told["peak_memory_bytes"] > 0

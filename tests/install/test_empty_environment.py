@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from leval_tasks.closed.catalog import TASKS
-from leval_tasks.metrics import FAMILY_OF
+from leval_tasks.common.metrics import FAMILY_OF
 
 ROOT = Path(__file__).parents[2]
 
@@ -79,9 +79,9 @@ class Environment:
         subprocess.run(venv, check=True)
         self.site = next((root / "env" / "lib").glob("python3*")) / "site-packages"
         here = Path(str(metadata.distribution("lm_eval").locate_file("")))
-        left_out = ("torch", "transformers", "vllm", "leval_harness", "_editable", "__")
+        excluded = ("torch", "transformers", "vllm", "leval_harness", "_editable", "__")
         for path in here.iterdir():
-            if path.name != "lm_eval" and not path.name.startswith(left_out):
+            if path.name != "lm_eval" and not path.name.startswith(excluded):
                 (self.site / path.name).symlink_to(path)
         link_tree(here / "lm_eval", self.site / "lm_eval")
         install = [sys.executable, "-m", "pip", "--python", root / "env", "install", "-q"]

@@ -10,7 +10,7 @@ from lm_eval_asked import asked, settings_of
 
 from leval_harness.cli.lm_eval import lm_eval
 from leval_harness.cli.lm_eval_run import requests_cache
-from resonance_vllm.errors import SettingError
+from resonance_vllm.common.errors import SettingError
 
 pytestmark = pytest.mark.slow
 
@@ -146,7 +146,7 @@ def test_kept_answers_and_requests_are_those_of_one_model_and_method(model: Path
     assert found == [kept(*run) for run in runs]
     assert all(answers.startswith("X-") for answers, _ in found)
     assert len({answers for answers, _ in found}) == len(runs)
-    assert len({requests for _, requests in found}) == 4, "the backend makes no other texts"
+    assert len({requests for _, requests in found}) == 4, "the backend makes no other documents"
     assert asked("--model_args", at).use_cache is None
     (model / "model.safetensors").write_bytes(b"trained on")
     assert kept(*runs[0])[0] != found[0][0], "weights of the same folder"

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from leval_harness import smollm2
 from leval_harness.cli.checkpoints import model as command
 from leval_harness.cli.lm_eval_run import complete
-from leval_harness.parity.setups import Setup
+from leval_harness.diff.setups import Setup
+from leval_harness.models import smollm2
 
 
 @pytest.fixture

@@ -63,15 +63,23 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def texts() -> list[str]:
+def documents() -> list[str]:
     return [sentence(seed, words) for seed, words in enumerate((220, 180, 260, 200))]
 
 
 @pytest.fixture(scope="session")
-def data_dir(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> Path:
-    """`govreport.jsonl`: four usable texts, one empty, one twice, one short."""
+def data_dir(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Path:
+    """`govreport.jsonl`: four usable documents, one empty, one twice, one short."""
     folder = tmp_path_factory.mktemp("data")
-    rows = [texts[0], "  ", texts[1], texts[0] + "\n", "short", texts[2], texts[3]]
+    rows = [
+        documents[0],
+        "  ",
+        documents[1],
+        documents[0] + "\n",
+        "short",
+        documents[2],
+        documents[3],
+    ]
     lines = [json.dumps({"text": text}, ensure_ascii=False) for text in rows]
     (folder / "govreport.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from leval_tasks.metrics import OURS, aggregations
+from leval_tasks.common.metrics import OURS, aggregations
 from leval_tasks.perplexity.task import METRICS, document_pairs
 
 PAIRS = [[10.0, 4], [9.0, 3], [20.0, 8], [2.0, 2]]

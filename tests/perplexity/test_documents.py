@@ -1,4 +1,4 @@
-"""Which texts count, and what is said about those that do not."""
+"""Which documents count, and what is said about those that do not."""
 
 import logging
 import re
@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from leval_tasks.errors import DataError
-from leval_tasks.metadata import PerplexitySettings, read_metadata
-from leval_tasks.model import LengthLimit
+from leval_tasks.common.errors import DataError
+from leval_tasks.common.metadata import PerplexitySettings, read_metadata
+from leval_tasks.common.model import LengthLimit
 from leval_tasks.perplexity.documents import (
-    Text,
+    Document,
     draw,
     draw_pydocs,
     language_reference,
@@ -18,7 +18,7 @@ from leval_tasks.perplexity.documents import (
     without_repeats,
 )
 from leval_tasks.perplexity.task import complete_settings
-from resonance_vllm.errors import SettingError
+from resonance_vllm.common.errors import SettingError
 
 SETTINGS = PerplexitySettings(context_length=(4,), mode="truncate", stride=1)
 
@@ -29,9 +29,9 @@ def characters(text: str) -> tuple[list[int], list[int]]:
 
 
 def drawn(contents, **settings):
-    texts = [Text(str(at), content) for at, content in enumerate(contents)]
+    documents = [Document(str(at), content) for at, content in enumerate(contents)]
     asked = SETTINGS.changed(**settings)
-    return draw(texts, characters, asked, 3, asked.max_tokens)
+    return draw(documents, characters, asked, 3, asked.max_tokens)
 
 
 def test_what_cannot_be_used_is_left_out_and_said(caplog):

@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lm_eval.api.registry import get_model
 
+from leval_tasks.common.metadata import EffectiveContextSettings, read_metadata, scored_from
+from leval_tasks.common.model import LengthLimit
+from leval_tasks.common.token_logprobs import check_reports_tokens, scored_requests
 from leval_tasks.effective_context.task import (
     EffectiveContextTask,
     complete_settings,
     moving_window,
     windows_of,
 )
-from leval_tasks.metadata import EffectiveContextSettings, read_metadata, scored_from
-from leval_tasks.model import LengthLimit
-from leval_tasks.token_logprobs import check_reports_tokens, scored_requests
-from resonance_vllm.errors import SettingError
+from resonance_vllm.common.errors import SettingError
 
 ASKED = {"context_length": 240, "window": 96, "num_docs": 4, "corpus": "govreport"}
 START = 24 - 1  # a quarter of the window, without BOS
@@ -53,7 +53,7 @@ def run(tiny: Path, data_dir: Path, evaluate: Any) -> Run:
 
 
 @pytest.fixture(scope="module")
-def plain(tiny: Path, texts: list[str]) -> dict[str, dict[str, np.ndarray]]:
+def plain(tiny: Path, documents: list[str]) -> dict[str, dict[str, np.ndarray]]:
     """Nats of each scored token by read, from plain forward passes."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -61,7 +61,7 @@ def plain(tiny: Path, texts: list[str]) -> dict[str, dict[str, np.ndarray]]:
     tokenizer = AutoTokenizer.from_pretrained(tiny)
     model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32).eval()
     found = {}
-    for line, text in zip((0, 2, 5, 6), texts, strict=True):
+    for line, text in zip((0, 2, 5, 6), documents, strict=True):
         ids = tokenizer(text, add_special_tokens=False).input_ids[:239]
 
         def after(start: int, end: int, ids: list[int] = ids) -> np.ndarray:
@@ -107,7 +107,7 @@ def test_every_token_has_the_loss_of_a_plain_loop(backend, run, plain):
         gained, tokens = gained + gains.sum(), tokens + gains.size
     values = results["results"]["effective_context_govreport"]
     figures = {key.partition(",")[0] for key in values if "," in key and "_stderr" not in key}
-    assert figures == {"loss", "windows_loss", "gain"}
+    assert figures == {"loss", "reference_loss", "gain"}
     assert values["gain,none"] == pytest.approx(gained / tokens, abs=1e-4)
 
 
@@ -173,7 +173,7 @@ def test_the_window_is_the_trained_length_on_every_backend():
     assert (complete(vllm).context_length, complete(vllm).window) == ((255,), 256)
     assert (moving_window(256, LIMIT), moving_window(256, vllm)) == (256, 255)
     assert (scored_from(256, 1000), scored_from(256, 100)) == (64, 25)  # within, of the text
-    # windows may be shorter than the texts that they move through
+    # windows may be shorter than the documents that they move through
     assert complete(context_length=1000, reads="windows").context_length == (1000,)
 
 
@@ -186,7 +186,7 @@ def test_the_window_is_the_trained_length_on_every_backend():
         ({"reads": "windows", "window": 400, "context_length": 1000}, "context_length: 400"),
         ({"reads": "some"}, "reads"),
         ({"window": 0}, "window"),
-        ({"window": None, "trained": None}, "window.*names no trained length"),
+        ({"window": None, "trained": None}, "window.*names no native context length"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused_by_name(wrong, named):

@@ -48,10 +48,10 @@ def sliding_long(tiny: Path, data_dir: Path, evaluate) -> dict[str, Any]:
     return evaluate("hf-long", tiny, SLIDING | {"data_dir": str(data_dir)})
 
 
-def test_sliding_agrees_with_a_plain_loop(tiny, texts, sliding_long):
+def test_sliding_agrees_with_a_plain_loop(tiny, documents, sliding_long):
     for length in SLIDING["context_length"]:
         pairs = per_document(sliding_long, f"token_perplexity@{length}")
-        expected = [plain_sliding(tiny, text, length, 16) for text in texts]
+        expected = [plain_sliding(tiny, text, length, 16) for text in documents]
         assert [count for _, count in pairs] == [count for _, count in expected]
         for (nll, count), (want, _) in zip(pairs, expected, strict=True):
             assert nll / count == pytest.approx(want / count, abs=1e-4)
@@ -61,13 +61,13 @@ def test_sliding_agrees_with_a_plain_loop(tiny, texts, sliding_long):
         assert value == pytest.approx(want, rel=1e-5)
 
 
-def test_what_is_logged_is_small_and_says_what_was_read(sliding_long, texts):
+def test_what_is_logged_is_small_and_says_what_was_read(sliding_long, documents):
     metadata = sliding_long["configs"]["ppl_govreport"]["metadata"]
     assert metadata["documents"] == 4
     assert metadata["data"]["source"] == "data_dir"
     assert len(metadata["data"]["files"]["govreport.jsonl"]) == 64
     logged = json.dumps(sliding_long["samples"]["ppl_govreport"], default=str)
-    assert not any(text[:60] in logged for text in texts)
+    assert not any(text[:60] in logged for text in documents)
     doc = sliding_long["samples"]["ppl_govreport"][0]["doc"]
     assert doc["document_id"] == doc["cluster"] == "govreport-0"
 

@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leval_tasks.metadata import SUBTASKS, PosGenSettings
+from leval_tasks.common.metadata import SUBTASKS, PosGenSettings
 from leval_tasks.posgen.sequences import cycled_seeds, extend, random_seeds, splits
-from resonance_vllm.errors import SettingError
+from resonance_vllm.common.errors import SettingError
 
 # The paper's Figure 2 (modulus 7), and two seeds worked out by hand from the rules (modulus 17).
 VECTORS = [

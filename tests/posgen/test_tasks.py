@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from leval_tasks.errors import ContextLengthError
-from leval_tasks.metadata import PosGenSettings
+from leval_tasks.common.errors import ContextLengthError
+from leval_tasks.common.metadata import PosGenSettings
 from leval_tasks.posgen.sequences import build_tokenizer, modulus_of, special_id
 from leval_tasks.posgen.task import PosGenTask, accuracies, read_settings
-from resonance_vllm.errors import SettingError
+from resonance_vllm.common.errors import SettingError
 
 
 def test_vocabulary_has_the_ids_of_the_authors_code():

@@ -10,8 +10,8 @@ import pytest
 import resonance_vllm.check
 from leval_harness.cli.main import main
 from resonance_vllm.check import report
-from resonance_vllm.config import ModelPositions
-from resonance_vllm.errors import RopeConfigError
+from resonance_vllm.checkpoint.config import ModelPositions
+from resonance_vllm.common.errors import RopeConfigError
 
 LLAMA = {
     "model_type": "llama",
@@ -85,7 +85,7 @@ def looked(folder, monkeypatch, rope=None, held=(), **more):
         return held
 
     monkeypatch.setattr(resonance_vllm.check, "installed", lambda library: True)
-    monkeypatch.setattr("resonance_vllm.vllm_exchange.vllm_report", vllm_report)
+    monkeypatch.setattr("resonance_vllm.vllm.swap.vllm_report", vllm_report)
     model = ModelPositions.of(LLAMA)
     return report(str(saved(folder)), model, rope and model.complete(rope), **more)
 

@@ -11,10 +11,10 @@ import torch
 from naive_maps import MOVING
 from vllm_modules import looked_at
 
-from resonance_vllm.config import ModelPositions
+from resonance_vllm.checkpoint.config import ModelPositions
+from resonance_vllm.common.errors import RopeConfigError, UserError
 from resonance_vllm.core import frequencies
 from resonance_vllm.core.spec import ROPE_TYPES, RopeRequest, RopeType
-from resonance_vllm.errors import RopeConfigError, UserError
 from resonance_vllm.export import export_checkpoint
 
 pytestmark = pytest.mark.slow
@@ -109,7 +109,7 @@ RESONANCE = RopeRequest.parse("resonance")
 
 def turns_of(folder):
     """What transformers' modules turn by, without settings of ours."""
-    from resonance_vllm.hf import report_of_checkpoint
+    from resonance_vllm.hf.apply import report_of_checkpoint
 
     return [(each.name, each.inv_freq) for each in report_of_checkpoint(str(folder))]
 

@@ -1,4 +1,4 @@
-"""`apply_rope` and `load` on transformers: state, exchange, wrapping, refusals."""
+"""`apply_rope` and `load` on transformers: state, swap, wrapping, refusals."""
 
 import copy
 import logging
@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, LlamaConfig
 from turned import cos_sin
 
-from resonance_vllm import hf
-from resonance_vllm.config import ModelPositions, with_rope
+from resonance_vllm.checkpoint.config import ModelPositions, with_rope
+from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.core import frequencies
-from resonance_vllm.core.maps import MappedMethod
+from resonance_vllm.core.remapping import RemappedMethod
 from resonance_vllm.core.spec import ROPE_TYPES, RopeSpec, RopeType
-from resonance_vllm.errors import RopeConfigError
+from resonance_vllm.hf import apply as hf
 
 L, LENGTH = "original_max_position_embeddings", 16
 THETA = {"rope_theta": 100.0}
 DEFAULT = {"rope_type": "default", **THETA}
 RESONANCE_YARN = {"rope_type": "resonance_yarn", **THETA, "factor": 4.0, L: LENGTH}
-TURNING = [t for t in ROPE_TYPES if not issubclass(RopeType.read(t).method, MappedMethod)]
+TURNING = [t for t in ROPE_TYPES if not issubclass(RopeType.read(t).method, RemappedMethod)]
 
 
 def complete(rope_type):

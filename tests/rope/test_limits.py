@@ -8,9 +8,9 @@ import pytest
 from llama31 import LLAMA31
 from naive_maps import MOVING
 
-from leval_tasks.model import resolve_context
-from resonance_vllm import config as settings
-from resonance_vllm.config import ModelPositions, length_limit
+from leval_tasks.common.model import resolve_context
+from resonance_vllm.checkpoint import config as settings
+from resonance_vllm.checkpoint.config import ModelPositions, length_limit
 from resonance_vllm.core.spec import ROPE_TYPES, RopeType
 
 LLAMA = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 8}
@@ -32,7 +32,7 @@ CONFIGS = {
         "rope_parameters": {"rope_type": "resonance_yarn", "rope_theta": 1e5, **SCALED},
     },
 }
-# Worked out by hand for factor 4: trained length times factor; the trained length without one.
+# Worked out by hand for factor 4: native context length times factor; the native context length without one.
 LIMITS = {
     "llama 2": (4096, 16384),
     "llama 3.1": (8192, 32768),
@@ -97,11 +97,11 @@ def test_lengths_and_settings_are_asked_without_torch():
     script = """
 import sys
 import resonance_vllm.core.methods
-from resonance_vllm import config as overrides
+from resonance_vllm.checkpoint import config as overrides
 from resonance_vllm.core.spec import RopeRequest
-from resonance_vllm.config import length_limit
-from resonance_vllm.config import ModelPositions
-from resonance_vllm.config import hf_overrides, vllm_hf_overrides
+from resonance_vllm.checkpoint.config import length_limit
+from resonance_vllm.checkpoint.config import ModelPositions
+from resonance_vllm.checkpoint.config import hf_overrides, vllm_hf_overrides
 model = ModelPositions.of({"max_position_embeddings": 256, "rope_theta": 1e4, "head_dim": 64})
 rope = model.complete(RopeRequest.parse("resonance_yarn:factor=4"))
 assert length_limit(model, rope) == 1024

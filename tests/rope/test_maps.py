@@ -1,4 +1,4 @@
-"""Position maps on transformers, against a naive float64 implementation and closed forms."""
+"""Position remapping on transformers, against a naive float64 implementation and closed forms."""
 
 import copy
 
@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from naive_maps import BASE, MAPS, MOVING, settings, text, tiny
 
-from resonance_vllm import hf, hf_maps
-from resonance_vllm.core.maps import MappedMethod
+from resonance_vllm.common.errors import RopeConfigError
+from resonance_vllm.core.remapping import RemappedMethod
 from resonance_vllm.core.spec import METHODS, RopeRequest, RopeSpec
-from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.export import export_checkpoint
+from resonance_vllm.hf import apply as hf
+from resonance_vllm.hf import remapping as hf_maps
 
 PLAIN_ROPE = {"rope_type": "default", "rope_theta": BASE}
 PLAIN = naive_llama.inverse_frequencies(BASE, 8)
@@ -44,7 +45,7 @@ def close(found, expected):
 
 
 def test_every_map_has_a_naive_form():
-    assert set(MAPS) == {n for n, method in METHODS.items() if issubclass(method, MappedMethod)}
+    assert set(MAPS) == {n for n, method in METHODS.items() if issubclass(method, RemappedMethod)}
 
 
 @torch.no_grad()
@@ -86,7 +87,7 @@ def test_resonance_below_the_map():
 def test_up_to_the_trained_length_it_is_plain_rope(name):
     """With the default window and chunk, and with factor 1."""
     rope = {k: v for k, v in settings(name, factor=1.0).items() if k not in MAPS[name][0]}
-    mapped, tokens = tiny("llama", rope), text(naive_maps.TRAINED)
+    mapped, tokens = tiny("llama", rope), text(naive_maps.NATIVE)
     plain = tiny("llama", {"rope_type": "default", "rope_theta": BASE})
     assert mapped.config._attn_implementation != plain.config._attn_implementation
     found, expected = (each(torch.tensor([tokens])).logits for each in (mapped, plain))

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from llama31 import LLAMA31
 
-from resonance_vllm import config as settings
-from resonance_vllm.config import ModelPositions, length_limit
+from resonance_vllm.checkpoint import config as settings
+from resonance_vllm.checkpoint.config import ModelPositions, length_limit
+from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.core.spec import RopeRequest
-from resonance_vllm.errors import RopeConfigError
 
 FAMILIES = Path(__file__).parents[1] / "families" / "configs"
 CONFIG = {

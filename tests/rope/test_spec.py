@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.core.spec import ROPE_TYPES, RopeRequest, RopeSpec, RopeType
-from resonance_vllm.errors import RopeConfigError
 
 
 def rope(rope_type, **extra):

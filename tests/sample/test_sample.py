@@ -3,7 +3,7 @@
 import json
 
 from leval_tasks.closed.catalog import TASKS
-from leval_tasks.data import SAMPLE
+from leval_tasks.common.data import SAMPLE
 
 
 def test_every_task_has_a_file_in_the_layout_of_l_eval():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from leval_harness.effective import effective_rows
+from leval_harness.report.effective_context import effective_rows
 
 BLOCKS = pd.read_csv(Path(__file__).with_name("quickstart_blocks.csv"))
 """SmolLM2-135M on three pieces of the Python language reference: sums of clipped gains, nats."""
@@ -18,14 +18,14 @@ ROPES = {
 COMMAND = "leval-harness sweep quickstart --out results --set models.m.dtype=float32 --set seed=1"
 
 
-def frames(gains, texts=3, trained=8192, block="SmolLM2-135M", blocks=BLOCKS, **more):
+def frames(gains, documents=3, trained=8192, block="SmolLM2-135M", blocks=BLOCKS, **more):
     """What `effective_rows` takes; `gains` of each method are a column of `blocks`, or computed."""
-    chosen = blocks[blocks["text"].isin(list(blocks["text"].unique())[:texts])]
+    chosen = blocks[blocks["text"].isin(list(blocks["text"].unique())[:documents])]
     task = "effective_context_pydocs"
     about = {
         "task": task, "name": "loss", "metric": "loss", "status": "done", "block": block,
         "model": block, "baseline": "rope", "margin": None, "sample": False, "group": False,
-        "claimed_length": trained, "command": COMMAND, "num_docs": texts, "seconds": 60.0,
+        "claimed_length": trained, "command": COMMAND, "num_docs": documents, "seconds": 60.0,
         "created": "2026-01-01T00:00:00+00:00", "kind": "loss", "difference": None,
         "length": 11264, **more,
     }  # fmt: skip

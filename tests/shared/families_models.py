@@ -9,9 +9,15 @@ from typing import Any
 import torch
 from transformers import AutoConfig, PreTrainedConfig
 
-from resonance_vllm import hf
-from resonance_vllm.config import by_layer, global_layers, value_of, windowed, without_window
+from resonance_vllm.checkpoint.config import (
+    by_layer,
+    global_layers,
+    value_of,
+    windowed,
+    without_window,
+)
 from resonance_vllm.core.spec import LENGTH, METHODS
+from resonance_vllm.hf import apply as hf
 
 MOST_WEIGHTS = 200_000_000
 """Larger ones are not run; the usual small model has less than a million."""
@@ -192,7 +198,7 @@ def asked(config: Any, rope: dict[str, Any], length: int | None = None) -> Any:
 def global_rotations(model: Any) -> list[tuple[Any, str, str | None]]:
     """Rotary modules of the text model, prefix of their attributes and layer type.
 
-    The sliding layers of a model with several rotations aside: they turn as shipped.
+    The sliding layers of a model with several rotations aside: they turn unmodified.
     """
     return [
         (module, "" if kind is None else f"{kind}_", kind)

@@ -34,10 +34,10 @@ def said(library: str, family: Path) -> str | None:
     kind = json.loads((family / "config.json").read_text(encoding="utf-8"))["model_type"]
     found: dict[str, str] = {}
     for line in PAGE.read_text(encoding="utf-8").splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) == 1 + len(LIBRARIES):
-            answer = cells[1 + LIBRARIES.index(library)]
-            found |= dict.fromkeys(cells[0].split(", "), answer)
+        runs = [run.strip() for run in line.strip("|").split("|")]
+        if len(runs) == 1 + len(LIBRARIES):
+            answer = runs[1 + LIBRARIES.index(library)]
+            found |= dict.fromkeys(runs[0].split(", "), answer)
     return found.get(f"`{kind}` ({family.name})", found.get(f"`{kind}`"))
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 SERVER = Path(__file__).parents[1] / "sweep" / "faults" / "forks.py"
 COMMAND = "from leval_harness.cli.main import main; main()"
-# The report of a sweep takes longer than a tiny one's cells.
+# The report of a sweep takes longer than a tiny one's runs.
 SWEEP = f"from leval_harness.cli import sweep; sweep._report = lambda folder: True; {COMMAND}"
 
 
 class Forks:
-    """A process that forks Python programs on request, one at a time; cells are forked too."""
+    """A process that forks Python programs on request, one at a time; runs are forked too."""
 
     def __init__(self, scratch: Path, name: str = "fork") -> None:
         self.out, self.err = scratch / f"{name}.out", scratch / f"{name}.err"

@@ -1,9 +1,9 @@
-"""Position maps as the distance of a query and a key, written from the papers, and tiny models."""
+"""Position remapping as the distance of a query and a key, written from the papers, and tiny models."""
 
 import naive_llama
 import torch
 
-BASE, TRAINED, LENGTH = 100.0, 24, 61
+BASE, NATIVE, LENGTH = 100.0, 24, 61
 
 # rope_type -> settings at factor 3 with small windows, and the distance of positions i >= j.
 MAPS = {
@@ -26,7 +26,7 @@ MOVING = {f"{prefix}{name}" for name in MAPS for prefix in ("", "resonance_")}
 
 
 def settings(name, **more):
-    common = {"rope_theta": BASE, "factor": 3.0, "original_max_position_embeddings": TRAINED}
+    common = {"rope_theta": BASE, "factor": 3.0, "original_max_position_embeddings": NATIVE}
     return {"rope_type": name, **common, **MAPS[name][0], **more}
 
 
@@ -41,13 +41,13 @@ def tiny(family, rope, **more):
     """A random model of two layers with grouped heads, float32."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from resonance_vllm import hf
+    from resonance_vllm.hf import apply as hf
 
     hf.register()
     sizes = {
         "vocab_size": 120, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
-        "max_position_embeddings": 3 * TRAINED, "initializer_range": 0.3,
+        "max_position_embeddings": 3 * NATIVE, "initializer_range": 0.3,
         "pad_token_id": 3, "bos_token_id": 1, "eos_token_id": None,
     }  # fmt: skip
     config = AutoConfig.for_model(family, **{**sizes, **more})

@@ -1,4 +1,4 @@
-"""What tests of running sweeps share: waiting, claims, and a sweep of eight cells of one load."""
+"""What tests of running sweeps share: waiting, claims, and a sweep of eight runs of one load."""
 
 import contextlib
 import json
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-EIGHT_CELLS = """
+EIGHT_RUNS = """
 models: {{tiny: {{path: {root}/model, backend: hf, dtype: float32{more}}}}}
 methods: {{rope: {{rope_type: default}}}}
 context_lengths: [128]
@@ -24,7 +24,7 @@ def wait_for(what: Callable[[], Any], seconds: float = 120) -> Any:
 
 
 def claims(out: Path) -> list[dict[str, Any]]:
-    """The claims of running cells, whole ones."""
+    """The claims of running runs, whole ones."""
     found = []
     for path in out.glob("*/.work/claims/*"):
         with contextlib.suppress(OSError, ValueError):
@@ -32,7 +32,7 @@ def claims(out: Path) -> list[dict[str, Any]]:
     return found
 
 
-def eight_cells(tiny: Path, folder: Path, more: str = "") -> Path:
+def eight_runs(tiny: Path, folder: Path, more: str = "") -> Path:
     """A sweep of one model and of tasks that differ in their name; `more` settings of the model."""
     names = []
     for number in range(8):
@@ -41,5 +41,5 @@ def eight_cells(tiny: Path, folder: Path, more: str = "") -> Path:
         (folder / str(number)).mkdir()
         Path(names[-1]).write_text(task)
     config = folder / "eight.yaml"
-    config.write_text(EIGHT_CELLS.format(root=tiny, tasks=", ".join(names), more=more))
+    config.write_text(EIGHT_RUNS.format(root=tiny, tasks=", ".join(names), more=more))
     return config

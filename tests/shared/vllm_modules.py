@@ -41,7 +41,7 @@ def main() -> None:
     from vllm.model_executor.models import registry
 
     from resonance_vllm.check import refusal
-    from resonance_vllm.vllm_exchange import vllm_report
+    from resonance_vllm.vllm.swap import vllm_report
 
     gc.disable()  # which saves a third of the time that imports take; this process soon ends
     sys.modules["sklearn"] = None  # type: ignore[assignment] # imported where it is, for nothing

@@ -46,7 +46,7 @@ LLAMA = {
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    """Folder of a checkpoint of 4,096 trained positions, enough to plan cells."""
+    """Folder of a checkpoint of 4,096 trained positions, enough to plan runs."""
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(LLAMA))

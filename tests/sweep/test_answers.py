@@ -1,4 +1,4 @@
-"""What a killed cell has already been answered, and who gets it."""
+"""What a killed run has already been answered, and who gets it."""
 
 from pathlib import Path
 from typing import Any
@@ -7,12 +7,12 @@ import pytest
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import CacheHook
 
-from leval_harness.cell_record import CellRecord
 from leval_harness.sweep.answers import MOST_REQUESTS, Answers, portions
 from leval_harness.sweep.claims import Folder
+from leval_harness.sweep.run_record import RunRecord
 
-CELL = CellRecord.model_validate(
-    {"schema_version": 2, "cell_id": "c", "model": {"name": "m"}, "method": {"name": "r"},
+RUN = RunRecord.model_validate(
+    {"schema_version": 2, "run_id": "c", "model": {"name": "m"}, "method": {"name": "r"},
      "tasks": ["one", "two"]}
 )  # fmt: skip
 
@@ -34,7 +34,7 @@ class Counting:
 
 
 def attempt(folder: Folder, turn: int, model: Counting, requests: list[Instance]) -> Any:
-    with Answers(model, None, CELL, folder, f"c.{turn}"):
+    with Answers(model, None, RUN, folder, f"c.{turn}"):
         return model.generate_until(requests)
 
 

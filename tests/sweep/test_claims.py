@@ -1,4 +1,4 @@
-"""Claims on cells: one owner, among many processes and without locks; the dead are followed."""
+"""Claims on runs: one owner, among many processes and without locks; the dead are followed."""
 
 import fcntl
 import json
@@ -17,36 +17,36 @@ def folder(tmp_path: Path) -> Folder:
     return Folder(tmp_path / "sweep")
 
 
-def attempt(folder: Folder, cell: str = "cell") -> Path:
-    """A finished computation of a cell, not in place yet."""
-    path = folder.work / f"{cell}.{time.monotonic_ns()}"
+def attempt(folder: Folder, run: str = "run") -> Path:
+    """A finished computation of a run, not in place yet."""
+    path = folder.work / f"{run}.{time.monotonic_ns()}"
     path.mkdir()
-    (path / "cell.json").write_text("{}")
+    (path / "run.json").write_text("{}")
     return path
 
 
-def compute_all(path: Path, cells: list[str], record: Path) -> None:
+def compute_all(path: Path, runs: list[str], record: Path) -> None:
     """Claim and compute what can be claimed; each computation is a line of the record."""
     folder = Folder(path)
-    for cell in cells:
-        if folder.claim(cell) is not None:
+    for run in runs:
+        if folder.claim(run) is not None:
             with record.open("a") as lines:
-                lines.write(f"{cell}\n")
-            folder.publish(cell, attempt(folder, cell))
-            folder.release(cell)
+                lines.write(f"{run}\n")
+            folder.publish(run, attempt(folder, run))
+            folder.release(run)
 
 
 def test_many_processes_compute_each_cell_once(tmp_path: Path) -> None:
-    cells = [f"{n:016x}" for n in range(60)]
+    runs = [f"{n:016x}" for n in range(60)]
     record, context = tmp_path / "record", multiprocessing.get_context("fork")
-    words = (tmp_path / "sweep", cells, record)
+    words = (tmp_path / "sweep", runs, record)
     running = [context.Process(target=compute_all, args=words) for _ in range(6)]
     for each in running:
         each.start()
     for each in running:
         each.join()
         assert each.exitcode == 0
-    assert sorted(record.read_text().split()) == cells
+    assert sorted(record.read_text().split()) == runs
 
 
 def test_no_lock_on_a_file_is_taken(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,25 +55,25 @@ def test_no_lock_on_a_file_is_taken(folder: Folder, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(fcntl, "flock", refused)
     monkeypatch.setattr(fcntl, "lockf", refused)
-    assert folder.claim("cell") is not None
-    assert Folder(folder.path).claim("cell") is None
-    folder.publish("cell", attempt(folder))
-    folder.release("cell")
-    assert folder.state("cell").done
+    assert folder.claim("run") is not None
+    assert Folder(folder.path).claim("run") is None
+    folder.publish("run", attempt(folder))
+    folder.release("run")
+    assert folder.state("run").done
 
 
 def test_a_finished_cell_stays_as_it_is(folder: Folder) -> None:
     first, second = attempt(folder), attempt(folder)
-    (second / "cell.json").write_text('{"later": true}')
-    folder.publish("cell", first)
-    folder.publish("cell", second)
-    assert (folder.path / "cells/cell/cell.json").read_text() == "{}"
+    (second / "run.json").write_text('{"later": true}')
+    folder.publish("run", first)
+    folder.publish("run", second)
+    assert (folder.path / "runs/run/run.json").read_text() == "{}"
     assert not second.exists()
-    assert folder.claim("cell") is None
+    assert folder.claim("run") is None
 
 
 def claimed_by(folder: Folder, **owner: object) -> Path:
-    claim = folder.claim("cell")
+    claim = folder.claim("run")
     assert claim is not None
     claim.write_text(json.dumps({**json.loads(claim.read_text()), **owner}))
     return claim
@@ -84,10 +84,10 @@ def test_the_claim_of_a_dead_process_of_this_machine_is_taken_over_at_once(folde
     dead.start()
     dead.join()
     claimed_by(folder, pid=dead.pid)
-    assert folder.state("cell").is_open
-    again = folder.claim("cell")
+    assert folder.state("run").is_open
+    again = folder.claim("run")
     assert again is not None
-    assert again.name == "cell.2"
+    assert again.name == "run.2"
 
 
 @pytest.mark.parametrize("other", [{"host": "elsewhere"}, {"space": "of another container"}])
@@ -97,21 +97,21 @@ def test_a_claim_from_elsewhere_is_taken_over_once_it_stops_beating(
     claim = claimed_by(folder, pid=2**22 + 1, **other)  # no process has this id
     for age, free in ((0, False), (STALE_SECONDS - 30, False), (STALE_SECONDS + 30, True)):
         os.utime(claim, (time.time() - age, time.time() - age))
-        assert folder.state("cell").is_open == free
-        assert (folder.claim("cell") is not None) == free
+        assert folder.state("run").is_open == free
+        assert (folder.claim("run") is not None) == free
 
 
 def test_a_failure_is_tried_again_by_the_next_start(folder: Folder) -> None:
-    folder.write_failure("cell", "no luck", b"what was printed")
-    assert folder.state("cell").failure == "no luck"
-    assert folder.claim("cell") is None
-    assert (folder.path / "failed/cell/log.txt").read_bytes() == b"what was printed"
-    folder.forget_failure("cell")
-    assert folder.state("cell").is_open
-    assert folder.claim("cell") is not None
+    folder.write_failure("run", "no luck", b"what was printed")
+    assert folder.state("run").failure == "no luck"
+    assert folder.claim("run") is None
+    assert (folder.path / "failed/run/log.txt").read_bytes() == b"what was printed"
+    folder.forget_failure("run")
+    assert folder.state("run").is_open
+    assert folder.claim("run") is not None
 
 
 def test_a_half_written_claim_belongs_to_somebody(folder: Folder) -> None:
-    (folder.work / "claims" / "cell.1").write_text('{"host": ')
-    assert folder.claim("cell") is None
-    assert not folder.state("cell").is_open
+    (folder.work / "claims" / "run.1").write_text('{"host": ')
+    assert folder.claim("run") is None
+    assert not folder.state("run").is_open

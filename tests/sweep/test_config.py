@@ -8,7 +8,7 @@ import pytest
 
 from leval_harness.sweep import ConfigError
 from leval_harness.sweep.config import load_with_includes, merge, override, parse_config
-from resonance_vllm.errors import SettingError
+from resonance_vllm.common.errors import SettingError
 
 GOOD: dict[str, Any] = {
     "name": "test",

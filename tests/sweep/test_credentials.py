@@ -6,9 +6,9 @@ import pytest
 from click.testing import CliRunner
 
 from leval_harness.cli.main import app
-from leval_harness.secrets import refuse_credentials
 from leval_harness.sweep import ConfigError
 from leval_harness.sweep.config import parse_config
+from leval_harness.sweep.credentials import refuse_credentials
 
 VALUE = "hf_" + "x1" * 12
 PLACES = [

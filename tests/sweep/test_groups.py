@@ -1,4 +1,4 @@
-"""Which cells share a load, which GPUs a worker sees, and who starts next."""
+"""Which runs share a load, which GPUs a worker sees, and who starts next."""
 
 import os
 import stat
@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from leval_harness.cell_record import CellRecord
-from leval_harness.sweep.cells import plan
 from leval_harness.sweep.config import parse_config
+from leval_harness.sweep.plan import plan
 from leval_harness.sweep.run import Group, Slots, Sweep, grouped, visible_gpus
+from leval_harness.sweep.run_record import RunRecord
 
-Planned = Callable[..., list[CellRecord]]
+Planned = Callable[..., list[RunRecord]]
 EIGHT = [str(n) for n in range(8)]
 
 
 @pytest.fixture
 def planned(checkpoint: Path) -> Planned:
-    """Cells of a small checkpoint with settings of its model."""
+    """Runs of a small checkpoint with settings of its model."""
 
-    def make(model: dict[str, Any], **changes: Any) -> list[CellRecord]:
+    def make(model: dict[str, Any], **changes: Any) -> list[RunRecord]:
         content = {
             "models": {"small": {"path": str(checkpoint), **model}},
             "methods": {"rope": {"rope_type": "default"}},
@@ -69,18 +69,18 @@ def test_methods_lengths_and_tasks_share_a_load_where_rotations_are_exchanged(
     planned: Planned, backend: str
 ) -> None:
     """What depends on the length is loaded with its own settings."""
-    cells = planned(
+    runs = planned(
         {"backend": backend},
         methods=METHODS,
         context_lengths=[4096, 8192],
         tasks=["leval_closed_gsm", "leval_closed_codeu"],
     )
-    shared, *others = sorted(grouped(cells, []), key=lambda group: -len(group.cells))
+    shared, *others = sorted(grouped(runs, []), key=lambda group: -len(group.runs))
     methods = [name for name in METHODS if name != "dynamic"]
-    assert len(shared.cells) == len(methods) * 2 * 2
-    assert {cell.method.name for cell in shared.cells} == set(methods)
-    assert {len(group.cells) for group in others} == {2}, "two tasks"
-    assert {group.cells[0].method.name for group in others} == {"dynamic"}
+    assert len(shared.runs) == len(methods) * 2 * 2
+    assert {run.method.name for run in shared.runs} == set(methods)
+    assert {len(group.runs) for group in others} == {2}, "two tasks"
+    assert {group.runs[0].method.name for group in others} == {"dynamic"}
 
 
 def test_models_that_differ_in_what_is_loaded_share_nothing(planned: Planned) -> None:

@@ -1,4 +1,4 @@
-"""A cell's id: the same for the same numbers, another for whatever decides them."""
+"""A run's id: the same for the same numbers, another for whatever decides them."""
 
 import copy
 import json
@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
-from leval_harness.cell_record import cell_id
-from leval_harness.sweep import ConfigError, cells, identity, task_registry
+from leval_harness.sweep import ConfigError, identity, task_registry
+from leval_harness.sweep import plan as runs
 from leval_harness.sweep.config import parse_config
-from leval_tasks.errors import DataError
-from resonance_vllm.errors import SettingError
+from leval_harness.sweep.run_record import run_id
+from leval_tasks.common.errors import DataError
+from resonance_vllm.common.errors import SettingError
 
 TASK = {
     "task": "own",
@@ -59,7 +60,7 @@ def content(checkpoint: Path) -> dict[str, Any]:
 
 
 def ids(content: dict[str, Any]) -> list[str]:
-    return [cell.cell_id for cell in cells.plan(parse_config(content))]
+    return [run.run_id for run in runs.plan(parse_config(content))]
 
 
 def changed(content: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
@@ -285,16 +286,16 @@ def test_a_version_of_our_task_counts(
 
 
 def test_an_id_is_the_hash_of_what_is_declared(content: dict[str, Any]) -> None:
-    (cell,) = cells.plan(parse_config(content))
-    again = json.loads(json.dumps(cell.written()))
-    assert cell_id(dict(reversed(again["identity"].items()))) == cell.cell_id
+    (run,) = runs.plan(parse_config(content))
+    again = json.loads(json.dumps(run.written()))
+    assert run_id(dict(reversed(again["identity"].items()))) == run.run_id
 
 
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
         ({"methods": {"a": {"rope_type": "yarn", "factor": 2}, "b": {"rope_type": "yarn",
-          "factor": 2.0}}}, ConfigError, "two cells compute the same: 'small | a"),
+          "factor": 2.0}}}, ConfigError, "two runs compute the same: 'small | a"),
         ({"context_lengths": [16384]}, ConfigError, "above the limit of 8192 tokens"),
         pytest.param({"tasks": ["leval_closed_gms"]}, ConfigError,
                      "did you mean .*leval_closed_gsm", marks=pytest.mark.slow),

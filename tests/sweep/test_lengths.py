@@ -1,4 +1,4 @@
-"""lm-eval's long-context tasks in sweeps: one cell a length, told to the task, its cuts counted."""
+"""lm-eval's long-context tasks in sweeps: one run a length, told to the task, its cuts counted."""
 
 import json
 from pathlib import Path
@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from forked_programs import COMMAND, Forks
 
-from leval_harness.cell_record import CellRecord
-from leval_harness.sweep import ConfigError, cells
+from leval_harness.sweep import ConfigError
+from leval_harness.sweep import plan as runs
 from leval_harness.sweep import task_registry as lengths
 from leval_harness.sweep.config import parse_config
 from leval_harness.sweep.evaluation import mark_truncated
+from leval_harness.sweep.run_record import RunRecord
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +23,7 @@ UNTOLD = ("longbench", "longbench2", "infinitebench")
 KEY = lengths.LENGTH_KEY
 
 
-def planned(folder: Path, task: Any, **changes: Any) -> list[CellRecord]:
+def planned(folder: Path, task: Any, **changes: Any) -> list[RunRecord]:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 8192}))
     content = {
@@ -33,22 +34,22 @@ def planned(folder: Path, task: Any, **changes: Any) -> list[CellRecord]:
         "context_lengths": LENGTHS,
         "limit": 20,
     }
-    return cells.plan(parse_config({**content, **changes}))
+    return runs.plan(parse_config({**content, **changes}))
 
 
 @pytest.mark.parametrize("folder", [*TOLD, *UNTOLD])
 def test_a_cell_asks_for_its_length_alone(checkpoint: Path, folder: str) -> None:
     """And reads more for what these tasks put beside it, where the method reads further."""
     made = planned(checkpoint, folder)
-    assert len({cell.cell_id for cell in made}) == len(made) == 2 * len(LENGTHS)
-    for cell in made:
-        length = cell.context_length
+    assert len({run.run_id for run in made}) == len(made) == 2 * len(LENGTHS)
+    for run in made:
+        length = run.context_length
         assert length is not None
         expected = {KEY: TOLD[folder](length)} if folder in TOLD else {}
-        assert cell.metadata == cell.identity["metadata"] == expected
-        at_the_end = cell.method.name == "yarn" and length == 16384
+        assert run.metadata == run.identity["metadata"] == expected
+        at_the_end = run.method.name == "yarn" and length == 16384
         beside = lengths.BESIDE_LENGTH if folder in TOLD and not at_the_end else 0
-        assert cell.model_args["max_length"] == length + beside
+        assert run.model_args["max_length"] == length + beside
 
 
 def test_a_tag_is_told_what_its_tasks_are() -> None:
@@ -120,13 +121,13 @@ def test_ruler_asks_every_method_the_same_questions(
     tmp_path: Path, tiny: Path, forks: Forks
 ) -> None:
     (tmp_path / "ruler.yaml").write_text(RULER.format(root=tiny))
-    # Its modules take seconds to import; cells are forks that have them already.
+    # Its modules take seconds to import; runs are forks that have them already.
     modules = "import lm_eval.tasks.ruler.niah_utils, lm_eval.tasks.ruler.fwe_utils"
     command = ("sweep", tmp_path / "ruler.yaml", "--out", tmp_path)
     ran = forks.python(f"{modules}; {COMMAND}", *command)
     assert ran.returncode == 0, ran.stderr[-2000:]
     asked = []
-    for folder in {path.parent for path in tmp_path.rglob("cell.json")}:
+    for folder in {path.parent for path in tmp_path.rglob("run.json")}:
         (path,) = folder.glob("results_*.json")
         results = json.loads(path.read_text())
         for task in ("niah_single_1", "ruler_fwe"):

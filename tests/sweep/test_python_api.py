@@ -17,7 +17,7 @@ RUN = """
 import json, sys, yaml
 from pathlib import Path
 import leval_harness as lh
-from resonance_vllm.errors import UserError
+from resonance_vllm.common.errors import UserError
 
 config, out = yaml.safe_load(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
 config.update(json.loads(sys.argv[3]))
@@ -26,7 +26,7 @@ try:
     frame = frame[["method", "metric", "length", "value"]]
 except UserError as error:
     sys.exit(str(error))
-done = {str(path): path.stat().st_mtime_ns for path in out.rglob("cell.json")}
+done = {str(path): path.stat().st_mtime_ns for path in out.rglob("run.json")}
 print(json.dumps({"rows": json.loads(frame.to_json(orient="records")), "done": done}))
 """
 
@@ -54,7 +54,7 @@ def test_a_sweep_in_which_every_cell_fails_is_an_error(
     changed = {**wrong, "methods": {"rope": None}, "baseline": None}
     ended = forks.python(RUN, tiny / "sweep.yaml", tmp_path, json.dumps(changed), "[]")
     assert ended.returncode == 1
-    assert re.search("no cell could be computed; the first: .*no_such", ended.stderr)
+    assert re.search("no run could be computed; the first: .*no_such", ended.stderr)
 
 
 @pytest.mark.usefixtures("without_vllm")

@@ -40,9 +40,9 @@ def test_workers_take_gpus_of_the_cluster(tiny: Path, tmp_path: Path) -> None:
     elsewhere.mkdir()
     ended = over_ray(elsewhere, config)
     assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
-    cells = [json.loads(path.read_text()) for path in elsewhere.glob("results/*/cells/*/cell.json")]
-    assert len(cells) == 2
-    assert {cell["cuda_visible_devices"] for cell in cells} <= {"0", "1"}
+    runs = [json.loads(path.read_text()) for path in elsewhere.glob("results/*/runs/*/run.json")]
+    assert len(runs) == 2
+    assert {run["cuda_visible_devices"] for run in runs} <= {"0", "1"}
     assert "[2/2]" in ended.stdout
     assert (elsewhere / "results" / "sweep" / "table.md").is_file()
 

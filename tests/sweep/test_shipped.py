@@ -7,8 +7,8 @@ from llama31 import LLAMA31
 
 from leval_harness.sweep import task_registry as own_tasks
 from leval_harness.sweep.config import ROPE_BACKENDS, load_config
-from leval_harness.yaml_files import shipped
-from resonance_vllm.config import ModelPositions, length_limit
+from resonance_vllm.checkpoint.config import ModelPositions, length_limit
+from resonance_vllm.common.yaml_files import shipped
 
 SWEEPS = shipped("sweeps")
 SHIPPED = SWEEPS["quickstart"].parent

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from running_sweeps import claims, eight_cells, wait_for
+from running_sweeps import claims, eight_runs, wait_for
 
 pytestmark = [pytest.mark.long, pytest.mark.hf, pytest.mark.needs("slurm")]
 SCRIPT = Path(__file__).with_name("local_slurm.sh")
@@ -47,24 +47,24 @@ def job(number: int, config: Path, out: Path, script: Path) -> Path:
 
 
 def test_one_node(tiny: Path, tmp_path: Path, slurm: Callable[..., str]) -> None:
-    config, out = eight_cells(tiny, tmp_path, ", device: cpu"), tmp_path / "results"
+    config, out = eight_runs(tiny, tmp_path, ", device: cpu"), tmp_path / "results"
     script = job(0, config, out, tmp_path / "job.sh")
     slurm("sbatch", "--wait", f"--output={tmp_path}/%j.txt", str(script))
-    assert len(list(out.glob("eight/cells/*"))) == 8
+    assert len(list(out.glob("eight/runs/*"))) == 8
     assert (out / "eight" / "table.md").is_file()
 
 
 def test_an_array_of_two_of_which_one_is_killed(
     tiny: Path, tmp_path: Path, slurm: Callable[..., str]
 ) -> None:
-    config, out = eight_cells(tiny, tmp_path, ", device: cpu"), tmp_path / "results"
+    config, out = eight_runs(tiny, tmp_path, ", device: cpu"), tmp_path / "results"
     script = job(1, config, out, tmp_path / "job.sh")
     said = slurm("sbatch", "--parsable", f"--output={tmp_path}/%a.txt", str(script)).strip()
     wait_for(lambda: len({claim["sweep"] for claim in claims(out)}) == 2, 300)
     slurm("scancel", "--signal=KILL", f"{said}_2")
     wait_for(lambda: not slurm("squeue", "-h", "-j", said).strip(), 600)
-    cells = [json.loads(path.read_text()) for path in out.glob("eight/cells/*/cell.json")]
-    assert len(cells) == 8, (tmp_path / "1.txt").read_text()
+    runs = [json.loads(path.read_text()) for path in out.glob("eight/runs/*/run.json")]
+    assert len(runs) == 8, (tmp_path / "1.txt").read_text()
     assert not (out / "eight" / "failed").exists()
     assert not list(out.glob("eight/.work/cache/*"))
     assert (out / "eight" / "table.md").is_file(), "the one that ended last wrote it"

@@ -20,11 +20,11 @@ pytestmark = [pytest.mark.hf, pytest.mark.slow]
 
 
 def results(folder: Path) -> dict[str, Any]:
-    """The numbers and the samples of the finished cells."""
+    """The numbers and the samples of the finished runs."""
     found: dict[str, Any] = {}
-    for cell in sorted(folder.glob("cells/*")):
-        (numbers,), (samples,) = cell.glob("results_*.json"), cell.glob("samples_*.jsonl")
-        found[cell.name] = json.loads(numbers.read_text())["results"], samples.read_text()
+    for run in sorted(folder.glob("runs/*")):
+        (numbers,), (samples,) = run.glob("results_*.json"), run.glob("samples_*.jsonl")
+        found[run.name] = json.loads(numbers.read_text())["results"], samples.read_text()
     return found
 
 
@@ -33,8 +33,8 @@ def quiet(tiny: Path, forks: Forks, tmp_path_factory: pytest.TempPathFactory) ->
     """Results of a run that nobody disturbed."""
     out = tmp_path_factory.mktemp("quiet")
     assert forks.sweep(tiny / "sweep.yaml", out) == 0, forks.said()
-    assert len(list(out.glob("sweep/cells/*"))) == 2
-    assert not list(out.glob("sweep/.work/*/*")), "what only running cells need is left"
+    assert len(list(out.glob("sweep/runs/*"))) == 2
+    assert not list(out.glob("sweep/.work/*/*")), "what only running runs need is left"
     assert not (out / "sweep" / "failed").exists()
     return results(out / "sweep")
 
@@ -58,8 +58,8 @@ def test_a_sweep_killed_at_any_moment_goes_on(
             os.kill(sweep, signal.SIGKILL)
         forks.ended()
         wait_for(lambda: not any(map(psutil.pid_exists, workers)))  # noqa: B023
-        before = {path: path.read_bytes() for path in out.glob("sweep/cells/*/*")}
-        if len(list(out.glob("sweep/cells/*"))) == 2 or point == points - 1:
+        before = {path: path.read_bytes() for path in out.glob("sweep/runs/*/*")}
+        if len(list(out.glob("sweep/runs/*"))) == 2 or point == points - 1:
             assert forks.sweep(tiny / "sweep.yaml", out) == 0, forks.said()
             assert results(out / "sweep") == quiet
             assert before == {path: path.read_bytes() for path in before}
@@ -75,11 +75,11 @@ def test_a_killed_worker_costs_the_cell_that_it_computed(
     assert forks.ended() == 1, forks.said()
     assert "its process was ended by SIGKILL (out of memory?); last output: " in forks.said()
     assert "[2/2, 1 failed]" in forks.said()
-    assert len(list(tmp_path.glob("sweep/cells/*"))) == 1
+    assert len(list(tmp_path.glob("sweep/runs/*"))) == 1
     (failed,) = tmp_path.glob("sweep/failed/*")
     assert set(json.loads((failed / "failed.json").read_text())) == {"reason", "when"}
     assert forks.sweep(tiny / "sweep.yaml", tmp_path) == 0, forks.said()
-    assert "2 cells, 1 done, 1 to do" in forks.said()
+    assert "2 runs, 1 done, 1 to do" in forks.said()
     assert results(tmp_path / "sweep") == quiet
     assert not failed.exists()
 
@@ -162,7 +162,7 @@ def test_a_killed_long_cell_repeats_at_most_64_requests(
     known = answered()
     assert known < 70
     assert forks.sweep(tmp_path / "sweep.yaml", cut) == 0, forks.said()
-    log = next(cut.glob("sweep/cells/*/log.txt")).read_text()
+    log = next(cut.glob("sweep/runs/*/log.txt")).read_text()
     cached = int(log.partition(" answers are there already")[0].split()[-3])
     assert cached >= known, "an answer is kept as soon as it is there"
     assert results(cut / "sweep") == results(whole / "sweep")
@@ -192,7 +192,7 @@ def test_a_really_full_disk_costs_nothing(
     assert "Traceback" not in ended.stdout + ended.stderr
     said = ("space", "disk is full", "table is not")
     assert any(each in ended.stderr for each in said), ended.stderr
-    before = {path: path.read_bytes() for path in small_disk.glob("sweep/cells/*/*")}
+    before = {path: path.read_bytes() for path in small_disk.glob("sweep/runs/*/*")}
     room("64m")
     assert forks.sweep(tiny / "sweep.yaml", small_disk) == 0, forks.said()
     assert before == {path: path.read_bytes() for path in before}
@@ -225,7 +225,7 @@ def wrong(docs):
 def test_a_cell_that_fails_costs_itself_and_is_told(
     tiny: Path, forks: Forks, tmp_path: Path, function: str, said: str
 ) -> None:
-    """One bad cell before one good one of the same load."""
+    """One bad run before one good one of the same load."""
     (tmp_path / "bad.py").write_text(BAD)
     task = (tiny / "tiny_gen.yaml").read_text().replace("tiny_gen", "bad_task", 1)
     (tmp_path / "bad_task.yaml").write_text(f"{task}\nprocess_docs: !function bad.{function}\n")
@@ -234,7 +234,7 @@ def test_a_cell_that_fails_costs_itself_and_is_told(
     assert forks.sweep(tiny / "sweep.yaml", tmp_path / "out", *options) == 1
     assert said in forks.said()
     assert "Try again with:" in forks.said()
-    assert len(list(tmp_path.glob("out/sweep/cells/*"))) == 1
+    assert len(list(tmp_path.glob("out/sweep/runs/*"))) == 1
     log = next(tmp_path.glob("out/sweep/failed/*/log.txt")).read_text()
     assert "evaluating tiny" in log
 

@@ -1,4 +1,4 @@
-"""`leval-harness sweep` without a run: the plan, wrong usage, what is printed while cells run."""
+"""`leval-harness sweep` without a run: the plan, wrong usage, what is printed while runs run."""
 
 import json
 from pathlib import Path
@@ -10,13 +10,13 @@ from click.testing import CliRunner
 
 from leval_harness.cli.main import app
 from leval_harness.sweep import ConfigError
-from leval_harness.sweep.cells import plan
-from leval_harness.sweep.claims import CellState, Folder
+from leval_harness.sweep.claims import Folder, RunState
 from leval_harness.sweep.config import parse_config
 from leval_harness.sweep.identity import differences
+from leval_harness.sweep.plan import plan
 from leval_harness.sweep.run import Progress
 from leval_harness.sweep.worker import last_line
-from resonance_vllm.errors import SettingError
+from resonance_vllm.common.errors import SettingError
 
 
 @pytest.fixture
@@ -45,24 +45,24 @@ def test_a_dry_run_shows_groups_cells_and_gpus(
     told = sweep(config, "--out", tmp_path / "out", "--dry-run").output
     assert "GPUs: 2" in told
     assert "to do  small | rope @ 4096 | leval_closed_gsm" in told
-    assert "2 cells, 2 to do" in told
+    assert "2 runs, 2 to do" in told
     assert not (tmp_path / "out").exists()
     groups = json.loads(sweep(config, "--dry-run", "--json").output)["groups"]
-    assert sum(len(group["cells"]) for group in groups) == 2
+    assert sum(len(group["runs"]) for group in groups) == 2
     assert {group["gpus"] for group in groups} == {2}
 
 
 def test_a_dry_run_says_what_differs_from_the_cell_on_disk(config: Path, tmp_path: Path) -> None:
-    cells = plan(parse_config({"name": "sweep", **yaml.safe_load(config.read_text())}))
-    for cell in cells:
-        folder = tmp_path / "out" / "sweep" / "cells" / cell.cell_id
+    runs = plan(parse_config({"name": "sweep", **yaml.safe_load(config.read_text())}))
+    for run in runs:
+        folder = tmp_path / "out" / "sweep" / "runs" / run.run_id
         folder.mkdir(parents=True)
-        (folder / "cell.json").write_text(json.dumps(cell.written()))
+        (folder / "run.json").write_text(json.dumps(run.written()))
     words = (config, "--out", tmp_path / "out", "--dry-run")
-    assert "2 cells, 0 to do" in sweep(*words).output
+    assert "2 runs, 0 to do" in sweep(*words).output
     told = sweep(*words, "--set", "methods.yarn.factor=4").output
-    assert "2 cells, 1 to do" in told
-    assert f"not {cells[1].cell_id}: rope_parameters.factor: 2.0 -> 4.0" in told
+    assert "2 runs, 1 to do" in told
+    assert f"not {runs[1].run_id}: rope_parameters.factor: 2.0 -> 4.0" in told
 
 
 def test_what_differs_is_shown_in_short() -> None:
@@ -96,10 +96,10 @@ def test_a_folder_that_cannot_be_written_is_refused_first(
 
 
 STATES = {
-    "open": CellState(False),
-    "running": CellState(False, None, {"host": "here"}),
-    "done": CellState(True),
-    "failed": CellState(False, "no luck"),
+    "open": RunState(False),
+    "running": RunState(False, None, {"host": "here"}),
+    "done": RunState(True),
+    "failed": RunState(False, "no luck"),
 }
 
 
@@ -109,25 +109,25 @@ def test_lines_say_what_happens_and_how_long_it_takes(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    cells = plan(parse_config({"name": "sweep", **yaml.safe_load(config.read_text())}))
+    runs = plan(parse_config({"name": "sweep", **yaml.safe_load(config.read_text())}))
     folder, now = Folder(tmp_path / "out"), [0.0]
     monkeypatch.setattr("leval_harness.sweep.run.time.monotonic", lambda: now[0])
-    progress = Progress(cells, folder)
+    progress = Progress(runs, folder)
 
     def said(seconds: float, *states: str) -> list[str]:
         now[0] = seconds
-        progress.update({c.cell_id: STATES[s] for c, s in zip(cells, states, strict=True)})
+        progress.update({c.run_id: STATES[s] for c, s in zip(runs, states, strict=True)})
         return capsys.readouterr().out.splitlines()
 
     assert said(0, "open", "open") == []
     first = "small | rope @ 4096 | leval_closed_gsm"
     assert said(0, "running", "open") == [f"[0/2] {first}: started, ETA unknown"]
-    (folder.work / "progress" / cells[0].cell_id).write_text("1 2")
+    (folder.work / "progress" / runs[0].run_id).write_text("1 2")
     assert said(100, "running", "open") == [f"[0/2] {first}: 50%, ETA 0:05:00"]
     failed, started = said(200, "failed", "running")
     assert failed == f"[1/2, 1 failed] {first}: failed: no luck, ETA unknown", "nothing is gained"
     assert started.endswith(": started, ETA unknown")
-    (folder.work / "progress" / cells[1].cell_id).write_text("1 2")
+    (folder.work / "progress" / runs[1].run_id).write_text("1 2")
     assert said(300, "failed", "running")[0].endswith(": 50%, ETA 0:05:00")
     assert said(400, "failed", "done")[0].endswith(": done, ETA 0:00:00")
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 from forked_programs import SWEEP, Forks, forked
-from running_sweeps import eight_cells
+from running_sweeps import eight_runs
 
 pytestmark = [pytest.mark.hf, pytest.mark.slow]
 
 
 def loads(out: Path) -> dict[str, int]:
-    """`CUDA_VISIBLE_DEVICES` of finished cells -> how often a model was loaded for them."""
+    """`CUDA_VISIBLE_DEVICES` of finished runs -> how often a model was loaded for them."""
     found: dict[str, int] = {}
-    for path in out.glob("*/cells/*/cell.json"):
+    for path in out.glob("*/runs/*/run.json"):
         devices = json.loads(path.read_text())["cuda_visible_devices"]
         log = (path.parent / "log.txt").read_text()
         found[devices] = found.get(devices, 0) + log.count("model ready after")
@@ -26,14 +26,14 @@ def loads(out: Path) -> dict[str, int]:
 
 
 def test_one_model_fills_eight_gpus(tiny: Path, forks: Forks, tmp_path: Path) -> None:
-    config, out = eight_cells(tiny, tmp_path), tmp_path / "out"
+    config, out = eight_runs(tiny, tmp_path), tmp_path / "out"
     eight = {"CUDA_VISIBLE_DEVICES": "0,1,2,3,GPU-a,GPU-b,6,7"}
     assert forks.sweep(config, out, **eight) == 0, forks.said()
     every = dict.fromkeys(eight["CUDA_VISIBLE_DEVICES"].split(","), 1)
-    found = loads(out)  # on a busy machine a worker may find that others have taken all cells
+    found = loads(out)  # on a busy machine a worker may find that others have taken all runs
     assert len(found) >= 4
     assert found.items() <= every.items()
-    assert len(list(out.glob("eight/cells/*"))) == 8
+    assert len(list(out.glob("eight/runs/*"))) == 8
 
 
 @pytest.mark.parametrize(
@@ -44,31 +44,31 @@ def test_one_model_fills_eight_gpus(tiny: Path, forks: Forks, tmp_path: Path) ->
 def test_one_slot_is_one_load(
     tiny: Path, forks: Forks, tmp_path: Path, devices: str, more: str, expected: dict[str, int]
 ) -> None:
-    config, out = eight_cells(tiny, tmp_path, more), tmp_path / "out"
+    config, out = eight_runs(tiny, tmp_path, more), tmp_path / "out"
     assert forks.sweep(config, out, CUDA_VISIBLE_DEVICES=devices) == 0, forks.said()
     assert loads(out) == expected
 
 
 def test_two_starts_on_one_folder_share_the_cells(tiny: Path, forks: Forks, tmp_path: Path) -> None:
-    """As on two machines: each cell once, both sides compute, and whoever ends last knows it."""
-    config, out = eight_cells(tiny, tmp_path), tmp_path / "out"
+    """As on two machines: each run once, both sides compute, and whoever ends last knows it."""
+    config, out = eight_runs(tiny, tmp_path), tmp_path / "out"
     with forked(tmp_path, "other") as other:
         second = threading.Thread(target=other.sweep, args=(config, out))
         second.start()
         assert forks.sweep(config, out, CUDA_VISIBLE_DEVICES="") == 0, forks.said()
         second.join()
         said = [forks.said(), other.said()]
-    assert len(list(out.glob("eight/cells/*"))) == 8
+    assert len(list(out.glob("eight/runs/*"))) == 8
     assert sum(loads(out).values()) in (1, 2)  # the second may find nothing left
     assert [text.count("[8/8]") for text in said].count(0) <= 1
 
 
 REFUSING = """
-from leval_harness.backends import CannotExchange, hf
+from leval_harness.backends import CannotSwapError, hf
 given = hf.HF.set_rope
 def refuse(lm, rope, *more):
     if {refused}:
-        raise CannotExchange("not this one")
+        raise CannotSwapError("not this one")
     given(lm, rope, *more)
 hf.HF.set_rope = refuse
 """
@@ -83,16 +83,16 @@ METHODS = {
 def answers(out: Path) -> dict[tuple[str, int], list[Any]]:
     """Method and length -> the answers of the samples, log-likelihoods whole."""
     found = {}
-    for path in out.glob("*/cells/*/cell.json"):
-        cell = json.loads(path.read_text())
+    for path in out.glob("*/runs/*/run.json"):
+        run = json.loads(path.read_text())
         (samples,) = path.parent.glob("samples_*.jsonl")
         rows = [json.loads(line)["resps"] for line in samples.read_text().splitlines()]
-        found[cell["method"]["name"], cell["context_length"]] = rows
+        found[run["method"]["name"], run["context_length"]] = rows
     return found
 
 
 def choices(tiny: Path, folder: Path) -> Path:
-    """The tiny task as one of multiple choice, which scores texts."""
+    """The tiny task as one of multiple choice, which scores documents."""
     task = (tiny / "tiny_gen.yaml").read_text()
     task = task.replace("output_type: generate_until", "output_type: multiple_choice")
     generation = "generation_kwargs: {until: [], max_gen_toks: 4}"
@@ -109,7 +109,7 @@ def test_methods_and_lengths_of_one_load_read_as_each_does_alone(
 ) -> None:
     """Bit for bit: the samples of lm-eval hold every digit of a log-likelihood.
 
-    Alone a cell also is where its rotation cannot be exchanged: it gets a load of its own then.
+    Alone a run also is where its rotation cannot be swapped: it gets a load of its own then.
     """
     base = [f"--set=tasks={choices(tiny, tmp_path)}", "--set=context_lengths=[64, 128]"]
     base += [f"--set=models.tiny.backend={backend}"]
@@ -120,7 +120,7 @@ def test_methods_and_lengths_of_one_load_read_as_each_does_alone(
     words = ("sweep", tiny / "sweep.yaml", "--out", alone, *base, every)
     ended = forks.python(REFUSING.format(refused="True") + SWEEP, *words)
     assert ended.returncode == 0, ended.stderr
-    assert sum(loads(alone).values()) == 8  # that of the group is in no log of a finished cell
+    assert sum(loads(alone).values()) == 8  # that of the group is in no log of a finished run
     found = answers(together)
     assert len(found) == 8
     assert found == answers(alone)
@@ -135,7 +135,7 @@ def test_one_method_that_cannot_be_exchanged_costs_the_others_no_load(
     every = f"--set=methods={json.dumps(METHODS)}"
     ended = forks.python(REFUSING.format(refused=one) + SWEEP, *words, every)
     assert ended.returncode == 0, ended.stderr
-    assert len(list(tmp_path.glob("*/cells/*"))) == 8
+    assert len(list(tmp_path.glob("*/runs/*"))) == 8
     assert sum(loads(tmp_path).values()) == 1 + 2
 
 
@@ -166,12 +166,12 @@ def test_methods_of_one_engine_of_vllm_read_as_each_does_alone(
         assert together[name, 512] == alone[name, 512]
 
 
-def losses(out: Path, texts: int) -> dict[str, bytes]:
-    """Read and file -> losses of the cells of so many texts."""
+def losses(out: Path, documents: int) -> dict[str, bytes]:
+    """Read and file -> losses of the runs of so many documents."""
     found = {}
-    for path in out.glob("*/cells/*/losses_*.npy"):
-        cell = json.loads((path.parent / "cell.json").read_text())
-        if cell["metadata"]["num_docs"] == texts:
+    for path in out.glob("*/runs/*/losses_*.npy"):
+        run = json.loads((path.parent / "run.json").read_text())
+        if run["metadata"]["num_docs"] == documents:
             found[path.name] = path.read_bytes()
     return found
 
@@ -179,18 +179,18 @@ def losses(out: Path, texts: int) -> dict[str, bytes]:
 def test_a_cell_of_more_texts_takes_the_losses_that_are_there(
     tiny: Path, forks: Forks, tmp_path: Path
 ) -> None:
-    """Of method and yardstick alike: one text more is all that is read."""
+    """Of method and reference alike: one text more is all that is read."""
     options = ["--set=tasks=effective_context_pydocs", "--set=metadata.window=64"]
     options += ["--set=methods={yarn: {rope_type: yarn, factor: 2}}", "--set=baseline=yarn"]
     grown, fresh = tmp_path / "grown", tmp_path / "fresh"
-    for out, texts in ((grown, 2), (grown, 3), (fresh, 3)):
-        more = f"--set=metadata.num_docs={texts}"
+    for out, documents in ((grown, 2), (grown, 3), (fresh, 3)):
+        more = f"--set=metadata.num_docs={documents}"
         assert forks.sweep(tiny / "sweep.yaml", out, *options, more) == 0, forks.said()
     assert losses(grown, 3).keys() == losses(fresh, 3).keys()
     assert losses(grown, 3) == losses(fresh, 3)
     assert len(losses(fresh, 3)) == 6
     found = []
-    for path in grown.glob("*/cells/*/cell.json"):
+    for path in grown.glob("*/runs/*/run.json"):
         if json.loads(path.read_text())["metadata"]["num_docs"] == 3:
             log = (path.parent / "log.txt").read_text()
             found += re.findall(r"(\d+ of \d+) answers are there already", log)

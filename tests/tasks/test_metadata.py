@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from leval_tasks.metadata import (
+from leval_tasks.common.metadata import (
     FAMILIES,
     ClosedSettings,
     ContextSettings,
@@ -16,8 +16,8 @@ from leval_tasks.metadata import (
     read_metadata,
     refuse_near_misses,
 )
-from resonance_vllm.errors import SettingError
-from resonance_vllm.settings import field_names
+from resonance_vllm.common.errors import SettingError
+from resonance_vllm.common.settings import field_names
 
 
 @pytest.mark.slow
@@ -103,7 +103,7 @@ def test_what_may_be_written(family, metadata: dict[str, Any], expected):
 
 OF_NO_NUMBER = {
     "data_dir": "where the data lie: what was read is recorded by its digest",
-    "reads": "which of the same losses a cell computes",
+    "reads": "which of the same losses a run computes",
 }
 
 

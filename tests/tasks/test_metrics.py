@@ -1,7 +1,7 @@
 import pytest
 
 from leval_tasks.closed.catalog import TASKS
-from leval_tasks.metrics import (
+from leval_tasks.common.metrics import (
     LM_EVAL,
     OURS,
     compose,
@@ -21,7 +21,7 @@ def test_names_are_taken_apart_as_they_are_made():
     assert length_of("1" * 12) is length_of("1" * 13) is None
 
 
-LOSSES = {"perplexity", "nll", "loss", "windows_loss", "bits_per_byte"}
+LOSSES = {"perplexity", "nll", "loss", "reference_loss", "bits_per_byte"}
 LOSSES |= {f"{each}_perplexity" for each in ("word", "byte", "token", "paper")}
 
 

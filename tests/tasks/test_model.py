@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from llama31 import LLAMA31
 
-from leval_tasks import model as of_model
-from leval_tasks.errors import ContextLengthError
-from leval_tasks.model import (
+from leval_tasks.common import model as of_model
+from leval_tasks.common.errors import ContextLengthError
+from leval_tasks.common.model import (
     find_limit,
     find_tokenizer,
     resolve_context,
     shipped_length,
     tokenizer_name,
 )
-from resonance_vllm.errors import SettingError
+from resonance_vllm.common.errors import SettingError
 
 THETA = {"rope_theta": 1e5, "original_max_position_embeddings": 8192}
 YARN = {"rope_type": "yarn", "factor": 4.0, **THETA}

@@ -16,11 +16,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from leval_harness.training import finetune as module
 from leval_harness.training.finetune import finetune, reading_order
 from leval_harness.training.settings import FineTuneSettings, preset
-from leval_harness.training.text import prepare_text
+from leval_harness.training.text import prepare_document
 from leval_harness.training.trainer import made_by
-from leval_harness.yaml_files import shipped
 from leval_tasks.posgen.sequences import build_tokenizer
-from resonance_vllm.errors import SettingError, UserError
+from resonance_vllm.common.errors import SettingError, UserError
+from resonance_vllm.common.yaml_files import shipped
 from resonance_vllm.hf import register
 
 pytestmark = [pytest.mark.hf, pytest.mark.slow]
@@ -56,7 +56,7 @@ def data(tmp_path_factory):
 def test_training_and_held_out_text_share_no_run_of_50_tokens(model, data):
     tokenizer = AutoTokenizer.from_pretrained(model)
     settings = FineTuneSettings(**{**TINY, "sequence_length": 1200})
-    rows, held_out = prepare_text([data], tokenizer, settings)
+    rows, held_out = prepare_document([data], tokenizer, settings)
     known = set()
     for document in held_out:
         ids = tokenizer(document.text, add_special_tokens=False)["input_ids"]

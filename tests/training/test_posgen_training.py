@@ -17,9 +17,9 @@ from leval_harness.training.posgen_models import batches, build_model, cross, lo
 from leval_harness.training.posgen_train import train_all, train_run
 from leval_harness.training.settings import Architecture, PosGenRun, Recipe
 from leval_tasks.posgen.sequences import splits
+from resonance_vllm.common.errors import UserError
 from resonance_vllm.core.frequencies import inv_freq
 from resonance_vllm.core.spec import RopeSpec
-from resonance_vllm.errors import UserError
 
 pytestmark = [pytest.mark.hf, pytest.mark.slow]
 

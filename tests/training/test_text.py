@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leval_harness.training import text
-from leval_tasks.perplexity.documents import Text
-from resonance_vllm.errors import UserError
+from leval_tasks.perplexity.documents import Document
+from resonance_vllm.common.errors import UserError
 
 tokens = st.lists(st.integers(0, 2), max_size=40)
 
@@ -42,7 +42,7 @@ def test_pack_keeps_every_token_in_order_within_a_document():
 
 
 def test_split_is_by_document_and_follows_from_the_text():
-    documents = [Text("a", f"text {i}") for i in range(9)]
+    documents = [Document("a", f"text {i}") for i in range(9)]
     train, held = text.split_documents(documents, 3, seed=1)
     assert (len(train), len(held)) == (6, 3)
     assert not set(train) & set(held)

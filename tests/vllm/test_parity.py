@@ -13,8 +13,8 @@ import torch
 from loaded_hf import load_hf
 from naive_maps import MOVING
 
-from leval_harness.backends import CannotExchange
-from resonance_vllm.config import ModelPositions, vllm_hf_overrides
+from leval_harness.backends import CannotSwapError
+from resonance_vllm.checkpoint.config import ModelPositions, vllm_hf_overrides
 from resonance_vllm.core.spec import ROPE_TYPES, RopeType
 
 pytestmark = [pytest.mark.vllm, pytest.mark.long]
@@ -131,7 +131,7 @@ def test_a_backend_exchanges_methods(backend: Any) -> None:
     assert backend.max_length == 60
     assert abs(shipped - other) > 1e-3
     assert (total(None), total(yarn)) == (shipped, other)
-    with pytest.raises(CannotExchange):
+    with pytest.raises(CannotSwapError):
         total({**yarn, **LONGROPE, "rope_type": "longrope"})
     assert (total(yarn), total(None)) == (other, shipped), "after an error that was caught"
 
@@ -214,7 +214,7 @@ def test_layers_of_a_real_model_agree_at_2k_and_9k(smollm2: Path, tmp_path: Path
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from leval_tasks.closed.catalog import ENTRIES
-    from leval_tasks.data import load, resolve_source
+    from leval_tasks.common.data import load, resolve_source
 
     tokenizer = AutoTokenizer.from_pretrained(smollm2)
     tokens: list[int] = []

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from vllm_modules import looked_at
 
-from resonance_vllm import vllm as plugin
-from resonance_vllm.config import ModelPositions, length_limit, vllm_hf_overrides
-from resonance_vllm.errors import RopeConfigError
+from resonance_vllm.checkpoint.config import ModelPositions, length_limit, vllm_hf_overrides
+from resonance_vllm.common.errors import RopeConfigError
+from resonance_vllm.vllm import plugin as plugin
 
 pytestmark = pytest.mark.vllm
 
@@ -56,7 +56,7 @@ def test_the_entry_point_is_installed_under_our_name() -> None:
 
 def test_importing_the_module_imports_no_vllm() -> None:
     script = (
-        "import sys, resonance_vllm.vllm; "
+        "import sys, resonance_vllm.vllm.plugin; "
         "print([name for name in ('vllm', 'transformers') if name in sys.modules])"
     )
     assert run(script).stdout.strip() == "[]"
@@ -70,7 +70,7 @@ from vllm.model_executor.models import llama
 from vllm.v1.engine.core import EngineCore
 stock = rope.get_rope
 assert llama.get_rope is stock
-from resonance_vllm.vllm import register
+from resonance_vllm.vllm.plugin import register
 register()
 ours, rpc = rope.get_rope, EngineCore.collective_rpc
 assert ours is not stock and ours.__wrapped__ is stock
@@ -126,7 +126,7 @@ ASKED: dict[str, tuple[dict[str, Any], dict[str, Any], int | None]] = {
     "llama3 in time": (LONGER, {"rope_parameters": LLAMA3}, 2048),
     "plain on a longer one": (SHIPPED, {"rope_parameters": PLAIN}, None),
     "plain, extrapolated": (SHIPPED, {"rope_parameters": PLAIN}, 2048),
-    "position map": (
+    "position remapping": (
         LLAMA,
         {"rope_parameters": {"rope_type": "self_extend", "group_size": 4, "window_size": 64,
                              **SCALED}},
@@ -147,7 +147,7 @@ SAYS = {
     "too long": r"max_model_len: 1024 is above the limit of 512 .* --max-model-len 512",
     "llama3 by hand": r"max_model_len: 4096 is above the limit of 2048 .* --max-model-len 2048",
     "plain on a longer one": r"2048 is above the limit of 256 .* --max-model-len 256",
-    "position map": "vLLM's attention meets every key at its own position",
+    "position remapping": "vLLM's attention meets every key at its own position",
     "no RoPE": "GPT2LMHeadModel has no rotary module in vLLM",
 }
 

@@ -9,7 +9,7 @@ from naive_maps import MOVING
 from turned import cos_sin
 
 from resonance_vllm.core.spec import OWN_TYPES, RopeSpec, RopeType
-from resonance_vllm.vllm import register, resonance_yarn, table_of, tagged
+from resonance_vllm.vllm.plugin import register, resonance_yarn, table_of, tagged
 
 pytestmark = pytest.mark.vllm
 

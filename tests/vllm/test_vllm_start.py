@@ -7,7 +7,7 @@ import pytest
 
 from leval_harness.backends import vllm_start
 from leval_harness.backends.vllm_start import engine_reason, with_cpu_cache
-from resonance_vllm.errors import UserError
+from resonance_vllm.common.errors import UserError
 
 LOG = """\
 INFO 11-26 [core.py:110] Initializing a V1 LLM engine

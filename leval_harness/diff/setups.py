@@ -1,0 +1,114 @@
+"""What `diff` compares: a setup, read from the text that a user writes.
+
+MODEL                                         a checkpoint on transformers
+hf:MODEL,dtype=float32,attn_implementation=eager
+vllm:MODEL,kv_cache_dtype=fp8_e4m3
+vllm:MODEL,hf_overrides={"rope_parameters": {...}}
+hf:MODEL,rope=yarn:factor=2                   more keys of rope: as JSON, or by --rope-b
+http://localhost:8000,model=NAME              a server that returns prompt log-probabilities
+base.npz                                      saved by an earlier diff
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Self
+
+from leval_harness.backends import LIBRARIES
+from leval_harness.models.smollm2 import prepared
+from resonance_vllm.checkpoint.config import ModelPositions, model_args
+from resonance_vllm.common.errors import SettingError, one_of, shown
+from resonance_vllm.core.spec import RopeRequest, parsed_value
+
+SERVER, SAVED = "server", "saved"
+_BETWEEN = re.compile(r",(?=\s*[A-Za-z_]\w*\s*=)")  # in JSON no name stands before "="
+OWN_ARGUMENTS = ("rope", "threads", "prefill_chunk")
+"""Arguments of a local setup that the backend does not get."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One side of a comparison, which the user wrote as `text`.
+
+    Attributes:
+        kind: one of `LIBRARIES` (`-long` reads given documents as without it), `SERVER` or `SAVED`.
+        target: checkpoint folder or hub name, URL, or path of a file.
+        arguments: those of the backend, and `OWN_ARGUMENTS`.
+    """
+
+    kind: str
+    target: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+    text: str = ""
+
+    @classmethod
+    def parse(cls, text: str, rope: str | None = None) -> Self:
+        """Read a setup from its text, see the module; `rope` is the same as the argument `rope`.
+
+        Raises:
+            SettingError: names the part that cannot be read and what is allowed.
+        """
+        target, *rest = [part.strip() for part in _BETWEEN.split(text)]
+        prefix, colon, path = target.partition(":")
+        if colon and "://" not in target and not Path(target).expanduser().exists():
+            kind, target = one_of("setup", prefix, LIBRARIES), path
+        elif target.startswith(("http://", "https://")):
+            kind = SERVER
+        else:
+            kind = SAVED if target.endswith(".npz") else "hf"
+        if not target or "=" in target.partition("/")[0]:
+            raise SettingError(f"setup: {shown(text)} names no model; allowed: MODEL,key=value,...")
+        pairs = (each.partition("=") for each in rest)
+        arguments = {key.strip(): parsed_value(value.strip()) for key, _, value in pairs}
+        arguments |= {} if rope is None else {"rope": rope}
+        if kind in LIBRARIES:
+            return cls(kind, prepared(target), arguments, text)
+        if "rope" in arguments:
+            allowed = ", ".join(LIBRARIES)
+            raise SettingError(f"rope: {kind} runs a model as it is; allowed with: {allowed}")
+        return cls(kind, target, arguments, text)
+
+    @property
+    def library(self) -> str | None:
+        """`transformers` or `vllm` for a model that is loaded here."""
+        return LIBRARIES.get(self.kind)
+
+    def backend_arguments(self) -> dict[str, Any]:
+        """Arguments of lm-eval's model, `pretrained` included and RoPE settings translated.
+
+        Raises:
+            RopeConfigError: the checkpoint does not allow the method.
+        """
+        assert self.library is not None
+        given = {k: v for k, v in self.arguments.items() if k not in OWN_ARGUMENTS}
+        rope = self.arguments.get("rope")
+        if rope is None:
+            return {"pretrained": self.target, **given}
+        length = given.get("max_length", given.get("max_model_len"))
+        model = ModelPositions.of_checkpoint(self.target)
+        made = model_args(
+            model.complete(RopeRequest.parse(rope if isinstance(rope, str) else json.dumps(rope))),
+            model,
+            library=self.library,
+            model_path=self.target,
+            context_length=None if length is None else int(length),
+            rope_precision=given.get("rope_precision", "float32"),
+        )
+        return {**made, **given}
+
+    def described(self) -> dict[str, Any]:
+        """For the results: as it was written, its versions, and its RoPE settings.
+
+        As far as they are known without loading it.
+        """
+        if self.library is None:
+            return {"text": self.text, "rope": None, "versions": {}}
+        arguments = self.backend_arguments()
+        written = arguments.get("hf_overrides", arguments)
+        asked = written.get("rope_parameters") if isinstance(written, Mapping) else None
+        shipped = ModelPositions.of_checkpoint(self.target, self.arguments.get("revision")).rope
+        versions = {name: version(name) for name in ("torch", self.library)}
+        return {"text": self.text, "rope": dict(asked or shipped), "versions": versions}

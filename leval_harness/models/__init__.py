@@ -1,0 +1,1 @@
+"""Small real models that a package ships, prepared as ordinary checkpoints."""

@@ -1,0 +1,1 @@
+"""Comparison, verdict, tables, figures and page, made from the result DataFrames."""

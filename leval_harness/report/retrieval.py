@@ -1,0 +1,47 @@
+"""How far does it retrieve? RULER's scores at several lengths, as rows of a frame."""
+
+from typing import Any
+
+import pandas as pd
+
+from leval_harness.report.labels import length_label
+from leval_tasks.statistics.retrieval import RetrievalLength, Retrieved, length_above
+
+RULER = r"niah_.*|ruler_.*"
+"""Tasks of lm-eval's RULER; their numbers are named after lengths."""
+
+
+def retrievals(compared: pd.DataFrame) -> pd.DataFrame:
+    """How far each model retrieves under each method that was run with RULER's tasks.
+
+    Args:
+        compared: the compared frame.
+
+    Returns:
+        a row for each `block` and `label`: `tasks` that all `lengths` have, `questions` of all
+        lengths together, and as a text `above`, the largest length that reaches RULER's threshold.
+    """
+    is_one = compared["task"].str.fullmatch(RULER) & compared["name"].str.fullmatch(r"\d+")
+    rows = compared[is_one.eq(True)].dropna(subset=["value", "n"])
+    found: list[dict[str, Any]] = []
+    for (block, label), part in rows.groupby(["block", "label"], sort=False):
+        tasks = set.intersection(*(set(each["task"]) for _, each in part.groupby("length")))
+        sums = part[part["task"].isin(tasks)].assign(right=part["value"] * part["n"])
+        sums = sums.groupby("length")[["right", "n"]].sum()
+        counts = [Retrieved(int(each.Index), each.right, int(each.n)) for each in sums.itertuples()]
+        if counts:
+            names = {"block": block, "label": label, "tasks": tuple(sorted(tasks))}
+            numbers = {"lengths": tuple(map(int, sums.index)), "questions": int(sums["n"].sum())}
+            found.append({**names, **numbers, "above": length_text(length_above(counts))})
+    return pd.DataFrame(found, columns=["block", "label", "tasks", "lengths", "questions", "above"])
+
+
+def length_text(length: RetrievalLength) -> str:
+    """`8K, not 16K`, `at least 8K`, `nowhere` or `cannot tell`."""
+    if length.low is None:
+        return "cannot tell"
+    if length.low == 0:
+        return "nowhere"
+    shown = length_label(length.low)
+    known = length.low == length.high and length.refused is not None
+    return f"{shown}, not {length_label(length.refused)}" if known else f"at least {shown}"

@@ -1,0 +1,1 @@
+"""Run folders and lm-eval result files, read into DataFrames."""

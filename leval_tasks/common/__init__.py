@@ -1,0 +1,1 @@
+"""What all tasks share: metadata, documents, metrics, model limits."""

@@ -1,0 +1,200 @@
+"""What lm-eval's `--metadata` may hold for our tasks: one model for each family, and its reader.
+
+lm-eval merges `--model_args` into the metadata, and other tasks have keys of their own there. So
+unknown keys pass, unless they are one of our settings misspelt.
+"""
+
+import difflib
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+
+from resonance_vllm.common.errors import SettingError, UserError, not_allowed
+from resonance_vllm.common.settings import Settings, field_names, read
+
+Frame = Literal["llama2", "plain", "chat_template"]
+FRAMES: tuple[str, ...] = get_args(Frame)
+Mode = Literal["sliding", "truncate"]
+Subtask = Literal["recursive", "cot", "semi_recursive"]
+SUBTASKS: tuple[str, ...] = get_args(Subtask)
+Natural = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
+OptionalCount = Count | None
+
+
+def _lengths(value: object) -> object:
+    """One length is a list of one, and none of none."""
+    lengths = value if isinstance(value, list | tuple) else (value,)
+    return None if value is None else tuple(lengths) or None
+
+
+Length = Annotated[int, Field(ge=2)]  # one token is scored
+Lengths = Annotated[
+    tuple[Length, ...] | None,
+    BeforeValidator(_lengths),
+    AfterValidator(lambda lengths: lengths and tuple(sorted({*lengths}))),
+]
+
+
+class TaskSettings(Settings):
+    """Settings of a family of tasks."""
+
+    def recorded(self) -> dict[str, Any]:
+        """Those that decide numbers, for the results; others have `exclude=True`."""
+        return self.model_dump(mode="json")
+
+
+class BackendSettings(TaskSettings):
+    """The longest sequence that a backend takes, in tokens, as the run sets it."""
+
+    max_length: OptionalCount = None
+    max_model_len: OptionalCount = None
+
+    @property
+    def length(self) -> int | None:
+        """The one that is given."""
+        return self.max_length or self.max_model_len
+
+
+class ContextSettings(BackendSettings):
+    """The length of context that the run sets: tokens of prompt and answer together."""
+
+    context_length: OptionalCount = None
+
+
+class ClosedSettings(TaskSettings):
+    """Settings of a closed-ended task; docs/reference/tasks.md explains each."""
+
+    data_dir: str | None = Field(default=None, exclude=True)
+    truncation: Literal["middle", "right", "left", "skip"] | None = None
+    num_docs: OptionalCount = None
+    min_questions: OptionalCount = None
+    end_of_thinking: str = "</think>"
+    answer_prefix: Literal["assistant", "user"] = "assistant"
+    frame: Frame | None = None
+
+    @field_validator("truncation", mode="before")
+    @classmethod
+    def _not_the_argument_of_hf(cls, value: object) -> object:
+        """lm-eval's hf backend has a boolean argument of the same name."""
+        return None if isinstance(value, bool) else value
+
+
+def asked_without_template(model: str) -> str:
+    """The warning about an instruct model that is asked without its chat template."""
+    return (
+        f"{model} has a chat template and is asked without it; give --apply_chat_template (in a "
+        "sweep, of the model: apply_chat_template: true), or frame: llama2 or plain to keep it so"
+    )
+
+
+class TextSettings(TaskSettings):
+    """Settings of the tasks that read running text.
+
+    `context_length` is positions of a window, BOS included; several make a curve. `num_docs`
+    documents are drawn with `seed`.
+    """
+
+    data_dir: str | None = Field(default=None, exclude=True)
+    context_length: Lengths = None
+    num_docs: Count = 50
+    seed: Natural = 0
+
+
+class PerplexitySettings(TextSettings):
+    """Settings of a perplexity task, see `make_windows`; documents are cut to `max_tokens`."""
+
+    mode: Mode = "sliding"
+    stride: Count = 256
+    max_tokens: OptionalCount = None
+
+
+class EffectiveContextSettings(TextSettings):
+    """Settings of an effective-context task.
+
+    `window` is positions of the reference's windows, None for the native context length. The `reads`
+    `full` and `windows` leave the other to another run of a sweep.
+    """
+
+    num_docs: Count = 8
+    window: OptionalCount = None
+    reads: Literal["all", "full", "windows"] = Field(default="all", exclude=True)
+
+
+def scored_from(window: int, longest: int) -> int:
+    """The first scored position: a quarter of the reference's window, or of a shorter text."""
+    return max(min(window, longest) // 4, 2)
+
+
+class PosGenSettings(TaskSettings):
+    """What one PosGen data set is made of.
+
+    Attributes:
+        subtask: the rule of the sums.
+        modulus: size `m` of the number vocabulary 0..m-1.
+        far: `j`, how many far tokens each sum takes.
+        near: `k`, how many of the tokens just before.
+        train_length: numbers in a training sequence (`L`).
+        length: numbers in a validation or test sequence (`L'`).
+        train: sequences of this split, as `validation` and `test`.
+        seed_policy: `random` draws distinct tuples over all splits, as in the paper's text;
+            `cycled` repeats the sorted tuples of distinct numbers, as the authors' code does, so
+            that every test sequence begins like a training sequence.
+        seed: of the random draw; `cycled` does not use it.
+    """
+
+    subtask: Subtask
+    modulus: int = Field(default=17, ge=2)
+    far: Count = 1
+    near: Count = 3
+    train_length: Count = 64
+    length: Count = 256
+    train: Count = 10_000
+    validation: Count = 1_000
+    test: Count = 1_000
+    seed_policy: Literal["random", "cycled"] = "random"
+    seed: Natural = 0
+
+    @model_validator(mode="after")
+    def _lengths_in_order(self) -> "PosGenSettings":
+        if not self.seed_tokens < self.train_length <= self.length:
+            allowed = f"above the {self.seed_tokens} seed tokens, at most length={self.length}"
+            raise UserError(not_allowed("train_length", self.train_length, allowed))
+        return self
+
+    @property
+    def seed_tokens(self) -> int:
+        """Tokens at the head of a sequence that no rule gives: `j + k`."""
+        return self.far + self.near
+
+
+Family = TypeVar("Family", bound=TaskSettings)
+FAMILIES = (ContextSettings, ClosedSettings, PerplexitySettings, EffectiveContextSettings,
+            PosGenSettings)  # fmt: skip
+_KEYS = {name for family in FAMILIES for name in field_names(family)}
+_LONG_KEYS = sorted(name for name in _KEYS if len(name) > 4)  # short words are near to others
+NEAR = 0.85
+"""Similarity (`difflib`) from which on a key is taken for a misspelt one."""
+
+
+def read_metadata(family: type[Family], metadata: Mapping[str, Any]) -> Family:
+    """The settings of one family of tasks from lm-eval's metadata.
+
+    Raises:
+        SettingError: a value that is not allowed, or a key that is a setting of ours misspelt.
+    """
+    refuse_near_misses(metadata)
+    return read(family, {key: metadata[key] for key in field_names(family) if key in metadata})
+
+
+def refuse_near_misses(metadata: Mapping[str, Any]) -> None:
+    """Refuse keys that are almost one of our settings; every other key passes.
+
+    Raises:
+        SettingError: names the key and the setting that is meant.
+    """
+    for key in [key for key in metadata if isinstance(key, str) and key not in _KEYS]:
+        written = key.casefold().replace("-", "_")
+        for name in difflib.get_close_matches(written, _LONG_KEYS, n=1, cutoff=NEAR):
+            raise SettingError(f"{key}: unknown setting; did you mean {name!r}?")

@@ -1,0 +1,194 @@
+"""The table of metrics: what each one means that our tasks or lm-eval's well-known tasks write.
+
+A metric that is not in the table is shown as it is written, in the direction that lm-eval's results
+file states.
+
+Below the table: from the numbers of questions and documents to a task's figure and its standard
+error. A perplexity is a ratio of two sums over documents, so documents carry `(numerator,
+denominator)` pairs and one division is made at the end. Logarithms are natural.
+"""
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from leval_tasks.statistics.by_document import clustered_stderr, known_error
+
+SIGN = "@"
+"""Between a metric and the length that it holds at, as in `token_perplexity@8192`."""
+
+NOT_AVAILABLE = "N/A"
+"""What lm-eval writes in place of a figure, and we in place of a NaN, which is no JSON."""
+
+MIN_CLUSTERS = 3
+"""Documents below which a ratio has no standard error."""
+
+FAMILY_OF = {
+    file.stem: file.parent.parent.name for file in Path(__file__).parent.glob("*/tasks/*.yaml")
+}
+"""Each of our tasks and groups, and its family: the folder below `leval_tasks`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """What is known of a metric.
+
+    Attributes:
+        kind: `loss` for negative log-likelihoods and what is made of them.
+        higher_is_better: None where it is unknown, or neither is.
+        unit: a `share` from 0 to 1 is shown in percent; empty where it is unknown.
+        aggregation: how the values of the questions make the task's figure: `mean`; `ratio` (sum of
+            the numerators over sum of the denominators), `perplexity` (exp of that ratio), `bits`
+            (that ratio over ln 2); `own` for code of the task that nobody else knows.
+        decimals: digits after the point in tables.
+    """
+
+    kind: Literal["score", "loss"]
+    higher_is_better: bool | None
+    unit: Literal["share", "percent", "perplexity", "nats", "bits", ""]
+    aggregation: Literal["mean", "ratio", "perplexity", "bits", "own"]
+    decimals: int
+
+
+UNKNOWN = Metric("score", None, "", "own", 3)
+SHARE = Metric("score", True, "share", "mean", 2)
+_OWN_SHARE = replace(SHARE, aggregation="own")
+_PERCENT = replace(UNKNOWN, higher_is_better=True, unit="percent")
+_HIGHER = replace(UNKNOWN, higher_is_better=True)
+_LOWER = replace(UNKNOWN, higher_is_better=False)
+_PERPLEXITY = Metric("loss", False, "perplexity", "perplexity", 3)
+_NATS = Metric("loss", False, "nats", "ratio", 3)
+
+_EVERYWHERE: dict[str, Metric] = {
+    "exact_match": SHARE,
+    "perplexity": _PERPLEXITY,
+    "word_perplexity": _PERPLEXITY,
+    "byte_perplexity": _PERPLEXITY,
+    "bits_per_byte": Metric("loss", False, "bits", "bits", 3),
+    "nll": _NATS,
+    "loss": _NATS,
+}
+OURS: dict[str, Metric] = {
+    **_EVERYWHERE,
+    **dict.fromkeys(("exact_match_strict", "loyalty", "factuality"), SHARE),
+    **dict.fromkeys(("first", "second", "third"), SHARE),
+    **dict.fromkeys(("accuracy", "id_accuracy", "ood_accuracy"), SHARE),
+    "token_perplexity": _PERPLEXITY,
+    "paper_perplexity": _PERPLEXITY,
+    "reference_loss": _NATS,
+    "gain": replace(_NATS, higher_is_better=True),
+}
+"""Metrics of our tasks, without the context lengths in their names."""
+
+LM_EVAL: dict[str, Metric] = {
+    **_EVERYWHERE,
+    **dict.fromkeys(("acc", "acc_norm", "acc_bytes", "acc_mutual_info", "accuracy"), SHARE),
+    **dict.fromkeys(("em", "exact", "contains", "recall", "precision", "math_verify"), SHARE),
+    **dict.fromkeys(("acc_all", "f1", "mc1", "mc2"), _OWN_SHARE),
+    **dict.fromkeys(("prompt_level_strict_acc", "prompt_level_loose_acc"), _OWN_SHARE),
+    **dict.fromkeys(("inst_level_strict_acc", "inst_level_loose_acc"), _OWN_SHARE),
+    **dict.fromkeys(("bleu_acc", "rouge1_acc", "rouge2_acc", "rougeL_acc"), _OWN_SHARE),
+    **dict.fromkeys(("qa_f1_score", "qa_f1_zh_score", "code_sim_score"), _OWN_SHARE),
+    **dict.fromkeys(("rouge_score", "rouge_zh_score", "classification_score"), _OWN_SHARE),
+    **dict.fromkeys(("retrieval_score", "retrieval_zh_score", "count_score"), _OWN_SHARE),
+    **{f"pass{at}{k}": _OWN_SHARE for at in ("@", "_at_") for k in (1, 2, 5, 8, 10, 32, 64, 100)},
+    "pct_stereotype": replace(_OWN_SHARE, higher_is_better=None),
+    "likelihood": replace(_HIGHER, aggregation="mean"),
+    **dict.fromkeys(("mcc", "bleu", "chrf", "rouge1", "rouge2", "rougeL"), _HIGHER),
+    **dict.fromkeys(("brier_score", "likelihood_diff", "ter", "wer", "cer", "ece"), _LOWER),
+}
+"""Metrics of lm-eval's well-known tasks."""
+
+_OF_TASKS: dict[tuple[str, str], Metric] = {
+    **{("squadv2", name): _PERCENT for name in ("exact", "f1")},
+    **{("scrolls_", name): _PERCENT for name in ("exact", "exact_match", "em", "f1")},
+    **{(task, "score"): _OWN_SHARE for task in ("longbench", "infinitebench", "babilong", "libra")},
+}
+"""`(beginning of a task's name, metric)` where a task gives a name its own meaning."""
+
+
+def metric_of(name: str, task: str) -> Metric:
+    """What is known of a metric of a task; `UNKNOWN` where it is in no table."""
+    if length_of(name) is not None:
+        return SHARE
+    if task in FAMILY_OF:
+        return OURS.get(split(name)[0], UNKNOWN)
+    own = (each for (start, of), each in _OF_TASKS.items() if of == name and task.startswith(start))
+    return next(own, None) or LM_EVAL.get(name) or LM_EVAL.get(split(name)[0], UNKNOWN)
+
+
+def directions(names: Iterable[str]) -> dict[str, bool]:
+    """Metrics of our tasks -> whether higher is better, in lm-eval's form.
+
+    Raises:
+        KeyError: a metric that is missing in `OURS`.
+    """
+    return {
+        name: not name.endswith("_stderr") and OURS[split(name)[0]].higher_is_better is True
+        for name in names
+    }
+
+
+def compose(family: str, length: int) -> str:
+    """`family@length`."""
+    return f"{family}{SIGN}{length}"
+
+
+def split(metric: str) -> tuple[str, int | None]:
+    """Family of a metric and the length that it holds at: `("token_perplexity", 8192)`."""
+    family, _, length = metric.partition(SIGN)
+    return family, length_of(length)
+
+
+def length_of(name: str) -> int | None:
+    """The context length where that is a metric's whole name, as RULER's."""
+    return int(name) if name.isdecimal() and len(name) < 12 else None
+
+
+def or_not_available(value: float) -> float | str:
+    """The figure, `NOT_AVAILABLE` for NaN."""
+    return NOT_AVAILABLE if math.isnan(value) else value
+
+
+def stderr_of_mean(items: Iterable[tuple[Hashable, float]]) -> float | str:
+    """Clustered standard error of a mean of scores, from (cluster, score) pairs."""
+    return or_not_available(clustered_stderr(items))
+
+
+def with_stderr(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Each metric once more, aggregated after it into lm-eval's own field of standard errors."""
+    return {each: value for name, value in values.items() for each in (name, f"{name}_stderr")}
+
+
+def aggregations(how: str) -> tuple[Callable[..., float | str], Callable[..., float | str]]:
+    """How a figure and its standard error over documents come from pairs.
+
+    The figure is N/A where nothing was counted, the error also below three documents and where all
+    are equal. The error of a perplexity is by the delta method: `exp(R)` times that of `R`.
+
+    Args:
+        how: `aggregation` of a metric: `perplexity` or `bits`; any other is the ratio itself.
+    """
+    unit = math.log(2) if how == "bits" else 1.0
+
+    def figure(pairs: Sequence[Sequence[float]]) -> float:
+        denominator = math.fsum(pair[1] for pair in pairs)
+        ratio = math.fsum(pair[0] for pair in pairs) / denominator if denominator else math.nan
+        with np.errstate(over="ignore"):
+            return float(np.exp(ratio)) if how == "perplexity" else ratio / unit
+
+    def value(pairs: Sequence[Sequence[float]]) -> float | str:
+        return or_not_available(figure(pairs))
+
+    def stderr(pairs: Sequence[Sequence[float]]) -> float | str:
+        counted = [pair for pair in pairs if pair[1]]
+        if len(counted) < MIN_CLUSTERS:
+            return NOT_AVAILABLE
+        error = known_error(*np.array(counted, dtype=np.float64).T)
+        return or_not_available(error * (figure(pairs) if how == "perplexity" else 1 / unit))
+
+    return value, stderr

@@ -1,0 +1,1 @@
+"""Errors, files, typed settings and the hub: what every package stands on."""

@@ -1,0 +1,80 @@
+"""Files are there whole or not at all; a record ends with a newline and nothing else."""
+
+import json
+import os
+import resource
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from resonance_vllm.common.errors import SettingError
+from resonance_vllm.common.files import (
+    json_lines,
+    parse_json,
+    read_object,
+    user_path,
+    write_json,
+    write_text,
+)
+
+
+@pytest.mark.parametrize("where", ["fsync", "replace"])
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, where):
+    file = tmp_path / "a.json"
+    write_text(file, "old")
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        owner = os if where == "fsync" else type(file)
+        patch.setattr(owner, where, full)
+        with pytest.raises(OSError, match="No space"):
+            write_text(file, "new")
+    assert file.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [file]
+    write_text(file, "new\r\n")
+    assert file.read_bytes() == b"new\r\n", "line ends stay as they are"
+
+
+def test_no_number_is_no_json(tmp_path):
+    file = tmp_path / "a.json"
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(file, {"loss": float("nan")})
+    assert not list(tmp_path.iterdir())
+    write_json(file, {"text": "ü"})
+    assert read_object(file) == {"text": "ü"}
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff"])
+def test_what_is_no_object_is_none(tmp_path, content):
+    (tmp_path / "a.json").write_bytes(content)
+    assert read_object(tmp_path / "a.json") is None
+    assert read_object(tmp_path / "b.json") is None
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"])) | st.just("a\u2028b\x85c\x0bd")))
+def test_every_record_of_a_json_lines_file_comes_back(documents):
+    lines = [json.dumps({"text": text}, ensure_ascii=False) for text in documents]
+    for end in ("\n", "\r\n", "\n\n"):
+        records = list(json_lines(end.join(lines)))
+        assert [json.loads(line)["text"] for _, line in records] == documents
+    assert [number for number, _ in json_lines("1\n\n \n2\n")] == [1, 4]
+
+
+def test_a_disk_that_takes_no_more_is_named_with_the_file(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    try:
+        with pytest.raises(OSError, match=r"too large: .*table\.md"):
+            write_text(tmp_path / "table.md", "x" * 1000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_text_that_is_no_json_is_named_and_a_user_that_is_none_no_error():
+    with pytest.raises(SettingError, match=r"^x\.json: not JSON \(Expecting"):
+        parse_json("{a: 1}", "x.json")
+    assert str(user_path("~no-such-user/x")) == "~no-such-user/x"

@@ -1,0 +1,302 @@
+"""Reading results: sweeps of this layout and the one before, lm-eval alone, and what is damaged."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from lm_eval_output import ACC, ROPE, answers, run, sample, write
+
+from leval_harness.report.compare import compare
+from leval_harness.report.labels import SAMPLE
+from leval_harness.results.load import ResultsError, load_results
+
+YARN = {"rope_type": "yarn", "factor": 2.0}
+
+
+def edit(path, change):
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("schema", [1, 2])
+def test_a_cell_is_a_row_of_each_frame(tmp_path, schema):
+    run(tmp_path / "s", schema=schema)
+    results = load_results(tmp_path)
+    (row,) = results.runs.to_dict("records")
+    told = {"id": "c1", "model": "SmolLM2", "method": "yarn", "context_length": 8192,
+            "rope": '{"factor": 2, "rope_type": "yarn"}', "seconds": 50.0, "status": "done",
+            "tokens_prefilled": 1000, "gen_kwargs": '{"temperature": 0}',
+            "checkpoint": "/models/smollm2", "command": "leval-harness sweep x.yaml",
+            "sweep": str(tmp_path / "s")}  # fmt: skip
+    assert {name: row[name] for name in told} == told
+    (score,) = results.scores.to_dict("records")
+    assert (score["task"], score["name"], score["filter"]) == (
+        "leval_closed_gsm", "exact_match", "none",
+    )  # fmt: skip
+    assert (score["value"], score["asked"], score["length"]) == (1 / 3, 3, 8192)
+    samples = results.samples.set_index(["metric", "question"])["num"]
+    assert samples["exact_match"].tolist() == [1, 0, 0]
+    assert samples["truncated"].tolist() == [1, 0, 0]
+    assert samples["unparsed"].tolist() == [0, 0, 1]
+    assert samples["kept_tokens"].tolist() == [7, 7, 7]
+
+
+def sweep_json(folder, *runs, **more):
+    content = {"schema_version": 2, "name": "s", "baseline": "rope", "margin": 0.03,
+               "command": "leval-harness sweep s.yaml", "runs": runs, **more}  # fmt: skip
+    (folder / "sweep.json").write_text(json.dumps(content))
+
+
+def listed(name, **more):
+    return {"id": name, "model": "SmolLM2", "label": None, "method": "yarn",
+            "context_length": 4096, "tasks": ["leval_closed_gsm"], **more}  # fmt: skip
+
+
+def test_a_sweep_gives_its_cells_order_names_and_those_that_are_missing(tmp_path):
+    for name in ("aa", "bb", "old"):
+        run(tmp_path / "s", name)
+    sweep_json(tmp_path / "s", listed("bb", label="My model", method="best"), listed("aa"),
+               listed("cc"), listed("dd"))  # fmt: skip
+    failed = tmp_path / "s" / "failed" / "cc"
+    failed.mkdir(parents=True)
+    (failed / "failed.json").write_text('{"reason": "out of memory", "when": "now"}')
+    (tmp_path / "s/.work/partial").mkdir(parents=True)
+    (tmp_path / "s/.work/partial/run.json").write_text("{")
+    results = load_results(tmp_path)
+    rows = results.runs[["id", "model", "method", "status", "note"]].to_numpy().tolist()
+    assert rows == [
+        ["bb", "My model", "best", "done", ""],
+        ["aa", "SmolLM2", "yarn", "done", ""],
+        ["cc", "SmolLM2", "yarn", "failed", "out of memory"],
+        ["dd", "SmolLM2", "yarn", "unfinished", "not finished"],
+    ]
+    assert set(results.runs["baseline"]) == {"rope"}
+    assert set(results.runs["margin"]) == {0.03}
+    (excluded,) = results.excluded
+    assert "old: of an earlier config" in str(excluded)
+    stopped = results.scores[results.scores["name"].isna()]
+    assert stopped["status"].tolist() == ["failed", "unfinished"]
+    assert stopped["task"].tolist() == ["leval_closed_gsm"] * 2
+
+
+def test_a_run_without_numbers_stands_beside_those_of_its_sweep(tmp_path):
+    folder = run(tmp_path / "s", "aa")
+    of_sample = {"leval_closed_gsm": {"metadata": {"data": {"source": "sample"}}}}
+    edit(next(folder.glob("results_*")), lambda c: c.update(configs=of_sample))
+    sweep_json(tmp_path / "s", listed("bb"), listed("aa"))
+    titles = compare(load_results(tmp_path)).groupby("status")["block"].first()
+    assert titles["unfinished"] == titles["done"] == f"SmolLM2 · {SAMPLE}"
+
+
+def test_a_cell_that_did_not_finish_says_so(tmp_path):
+    folder = run(tmp_path, schema=1)
+    (folder / "done.json").unlink()
+    assert load_results(tmp_path).runs["status"].tolist() == ["unfinished"]
+    (folder / "failed.json").write_text('{"reason": "out of memory"}')
+    found = load_results(tmp_path).scores[["status", "note"]]
+    assert found.to_numpy().tolist() == [["failed", "out of memory"]]
+
+
+def test_a_run_that_is_found_twice_counts_once(tmp_path):
+    run(tmp_path / "a")
+    write(tmp_path / "plain", ACC)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    shutil.copytree(tmp_path / "plain", tmp_path / "again")
+    results = load_results(tmp_path, tmp_path / "a")
+    assert len(results.runs) == 2
+    assert {each.reason[:11] for each in results.excluded} == {"found twice"}
+
+
+PLAIN = {
+    "a dictionary": {"pretrained": "m", "rope_parameters": YARN, "max_length": 4096},
+    "text": 'pretrained=m,rope_parameters={"rope_type": "yarn", "factor": 2.0},max_length=4096',
+    "vLLM's overrides": {"hf_overrides": {"rope_parameters": YARN}, "max_model_len": 4096},
+    "the overrides as text": {"hf_overrides": json.dumps({"rope_parameters": YARN}),
+                              "max_model_len": 4096},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", PLAIN)
+def test_the_method_of_a_plain_run_is_what_its_arguments_name(tmp_path, how):
+    write(tmp_path, ACC, config={"model_args": PLAIN[how]}, date=1767323045.5)
+    (run,) = load_results(tmp_path).runs.to_dict("records")
+    assert (run["model"], run["method"], run["context_length"]) == ("org/model", "yarn x2", 4096)
+    assert run["created"] == "2026-01-02T03:04:05+00:00"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "method"),
+    [
+        ("pretrained=m", "unmodified"),
+        ("model=m,base_url=http://one:8000/v1", "as served"),
+        ({"rope_parameters": {"type": "linear", "factor": 2}}, "linear x2"),
+        ({"rope_parameters": {"full": YARN, "sliding": {"rope_type": "default"}}},
+         "yarn x2 / default"),
+        ({"rope_parameters": {"rope_theta": 5e5}}, 'rope {"rope_theta": 500000.0}'),
+    ],
+)  # fmt: skip
+def test_nothing_is_claimed_of_a_method_that_is_not_known(tmp_path, arguments, method):
+    write(tmp_path, ACC, config={"model_args": arguments})
+    assert load_results(tmp_path).runs["method"].tolist() == [method]
+
+
+def test_a_caller_names_the_method_of_a_served_model(tmp_path):
+    for at in "ab":
+        write(tmp_path / at, ACC, config={"model_args": f"model=m,base_url=http://{at}/v1"},
+              date=ord(at))  # fmt: skip
+    labels = compare(load_results(tmp_path))["label"].tolist()
+    assert labels == ["as served (http://a/v1)", "as served (http://b/v1)"], "told by their address"
+    names = {str(tmp_path / "a"): "Resonance YaRN"}
+    assert load_results(tmp_path, method_names=names).runs["method"].tolist() == [
+        "Resonance YaRN", "as served",
+    ]  # fmt: skip
+    with pytest.raises(ResultsError, match="no method, run or folder 'nope'; methods: as served"):
+        load_results(tmp_path, method_names={"nope": "x"})
+
+
+OLD = {"results": {"hellaswag": {"acc": 0.25, "acc_stderr": 0.05}}, "versions": {"hellaswag": 0},
+       "config": {"model": "gpt2", "limit": None}}  # fmt: skip
+
+
+def test_lm_eval_before_0_4_wrote_no_filters(tmp_path):
+    (tmp_path / "results_1.json").write_text(json.dumps(OLD))
+    (score,) = load_results(tmp_path).scores.to_dict("records")
+    assert (score["name"], score["filter"], score["value"], score["stderr"]) == (
+        "acc", "none", 0.25, 0.05,
+    )  # fmt: skip
+
+
+def test_groups_stand_beside_their_tasks(tmp_path):
+    """Of RULER at one length the group has no other number than -1 elsewhere."""
+    tasks = {f"niah_{at}": {"alias": "x", "8192,none": value, "4096,none": -1}
+             for at, value in enumerate((0.5, 0.2))}  # fmt: skip
+    group = {"ruler": {"8192,none": 0.35, "4096,none": -1.0, "alias": "ruler"}}
+    content = {"results": tasks | group, "groups": group, "group_subtasks": {"ruler": list(tasks)}}
+    write(tmp_path, ACC, **content)
+    results = load_results(tmp_path)
+    found = results.scores.set_index("task")
+    assert found["value"].to_dict() == {"niah_0": 0.5, "niah_1": 0.2, "ruler": 0.35}
+    assert found["length"].tolist() == [8192] * 3
+    assert found["group"].to_dict() == {"niah_0": False, "niah_1": False, "ruler": True}
+    assert {each.reason for each in results.excluded} == {"-1: no question of this length"}
+
+
+def test_what_lm_eval_calls_not_available_is_that(tmp_path):
+    values = {"acc,none": "N/A", "f1,none": float("nan"), "ppl,none": float("inf"),
+              "em,none": "0.25", "bypass,none": 999}  # fmt: skip
+    write(tmp_path, values)
+    results = load_results(tmp_path)
+    found = results.scores.set_index("name")
+    assert found["status"].to_dict() == {
+        "acc": "not available", "f1": "not available", "ppl": "not available", "em": "done",
+        "bypass": "unscored",
+    }  # fmt: skip
+    assert found.loc["em", "value"] == 0.25, "lm-eval writes numbers of numpy as text"
+    assert found.loc["acc", "note"] == "lm-eval wrote N/A"
+    assert compare(results)["value"].notna().sum() == 1
+
+
+def damage_samples(folder):
+    path = next(folder.glob("samples_*"))
+    path.write_text(path.read_text().replace('"exact_match": 1.0', '"exact_match": 0.0', 1))
+
+
+def lose_a_sample(folder):
+    path = next(folder.glob("samples_*"))
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))
+
+
+def cut_short(folder):
+    path = next(folder.glob("samples_*"))
+    path.write_text(path.read_text()[:-40])
+
+
+DAMAGE = {
+    "no results": (lambda f: next(f.glob("results_*")).unlink(), "no results_*.json"),
+    "results are cut": (lambda f: next(f.glob("results_*")).write_text('{"re'), "cannot be read"),
+    "results of nothing": (lambda f: next(f.glob("results_*")).write_text("{}"), "no task"),
+    "other samples": (damage_samples, "the samples give 0"),
+    "a sample is missing": (lose_a_sample, "3 samples were scored, 2 are logged"),
+    "samples are cut": (cut_short, "line 3 is no JSON"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_what_is_damaged_has_no_number_and_says_why(tmp_path, what):
+    change, said = DAMAGE[what]
+    run(tmp_path, "good", method={"name": "good"})
+    change(run(tmp_path, "bad", method={"name": "bad"}))
+    rows = compare(load_results(tmp_path)).set_index("label")
+    assert rows.loc["good", "value"] == 1 / 3
+    (bad,) = rows.drop(index="good").to_dict("records")
+    assert (bad["status"], np.isnan(bad["value"])) == ("malformed", True)
+    assert said in bad["note"]
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path):
+    write(tmp_path, ACC)
+    for at, text in enumerate(('{"run', "[]", '{"run_id": "x", "model": {"name": "m"}}')):
+        (tmp_path / f"{at}").mkdir()
+        (tmp_path / f"{at}" / "run.json").write_text(text)
+    for name, text in {"other": '{"results": [1]}', "notes": "{}", "broken": '{"results": {',
+                       "results_2": "[]", "results_3": ""}.items():  # fmt: skip
+        (tmp_path / f"{name}.json").write_text(text)
+    results = load_results(tmp_path)
+    assert len(results.runs) == 1
+    said = {each.file.name if each.file.name != "run.json" else each.file.parent.name: each.reason
+            for each in results.excluded}  # fmt: skip
+    assert set(said) == {"broken.json", "results_2.json", "results_3.json", "0", "1", "2"}
+    assert "list and no object" in said["1"]
+    assert "'method'" in said["2"]
+    assert all(each.startswith("cannot be read (") for each in said.values())
+
+
+def test_errors_name_the_folder_and_what_to_do(tmp_path):
+    with pytest.raises(ResultsError, match=r"no run\.json and no results of lm-eval"):
+        load_results(tmp_path)
+    with pytest.raises(ResultsError, match="absent: no such folder; give a folder with results"):
+        load_results(tmp_path / "absent")
+    folder = run(tmp_path)
+    edit(folder / "run.json", lambda c: c.update(schema_version=99))
+    with pytest.raises(ResultsError, match=r"schema_version 99 is newer than .*upgrade"):
+        load_results(tmp_path)
+
+
+def test_samples_without_a_filter_belong_to_the_only_one(tmp_path):
+    rows = [{k: v for k, v in row.items() if k != "filter"} for row in answers([1, 0, 1, 1])]
+    write(tmp_path / "one", None, samples=rows)
+    results = load_results(tmp_path / "one")
+    assert results.samples["filter"].tolist() == ["none"] * 4
+    write(tmp_path / "two", {"acc,a": 0.75, "acc,b": 0.5}, samples=rows)
+    results = load_results(tmp_path / "two")
+    assert results.samples.empty
+    assert "which filter" in str(results.excluded[-1])
+
+
+def test_a_prompt_that_reads_like_a_key_changes_nothing(tmp_path):
+    """Prompts are skipped while numbers are read."""
+    rows = answers([1, 0, 0, 1])
+    tricky = '", "resps": ", "arguments": {'
+    for row in rows:
+        row["doc"] = {"question": tricky, "arguments": {"resps": [tricky]}}
+        row["arguments"] = {"gen_args_0": {"arg_0": tricky * 3}}
+    rows = [{k: row[k] for k in sorted(row, key="doc_id doc arguments resps filter".find)}
+            for row in rows]  # fmt: skip
+    write(tmp_path, None, samples=rows)
+    assert load_results(tmp_path).samples["num"].tolist() == [1, 0, 0, 1]
+
+
+def test_a_question_of_one_hash_that_is_asked_again_is_another(tmp_path):
+    write(tmp_path, None, samples=[sample(at, at % 2, asked="same") for at in range(4)])
+    found = compare(load_results(tmp_path))
+    assert (found["n"].item(), found["status"].item()) == (4, "done")
+
+
+def test_rope_settings_mean_the_same_with_and_without_a_point(tmp_path):
+    for at, kind in enumerate((int, float)):
+        rope = {"rope_type": "yarn", "factor": kind(2), "beta_fast": kind(32)}
+        write(tmp_path / f"{at}", ACC, f"arc{at}",
+              config={"model_args": {**ROPE, "rope_parameters": rope}})  # fmt: skip
+    assert set(compare(load_results(tmp_path))["label"]) == {"yarn x2"}

@@ -1,0 +1,87 @@
+"""What the commands and the end of a sweep write and print."""
+
+import json
+import shutil
+
+import pytest
+from click.testing import CliRunner
+
+from leval_harness.cli.results import page, table, write_report
+from leval_harness.results.layout import WRITTEN
+
+pytestmark = pytest.mark.slow
+
+
+def run(command, *arguments):
+    return CliRunner().invoke(command, list(map(str, arguments)))
+
+
+def test_report_writes_tables_and_page_and_shows_verdict_and_one_table(sweep, tmp_path, capsys):
+    results = tmp_path / "results"
+    shutil.copytree(sweep, results / "test")
+    write_report(results)
+    write_report(results)  # its own output is not read as results, and is replaced
+    printed = capsys.readouterr().out
+    assert printed.startswith("- yarn against rope: 58.3 points worse on GSM at 512")
+    assert printed.count("### ") == 2  # one table each time
+    assert "Tables: " in printed
+    assert str(results / "page" / "index.html") in printed
+    names = {path.name for path in results.iterdir()}
+    assert names == {"test", "page", *(f"table.{form}" for form in WRITTEN)}
+    assert (results / "table.md").read_text().count("### ") == 2
+
+
+def test_the_end_of_a_sweep_fits_a_screen(real_runs, tmp_path, capsys):
+    shutil.copytree(real_runs, tmp_path / "results")
+    write_report(tmp_path / "results")
+    assert len(capsys.readouterr().out.splitlines()) <= 40
+
+
+def test_table_begins_with_the_verdict_a_sentence_a_line(real_runs):
+    lines = run(table, real_runs).stdout.splitlines()
+    said = lines[: lines.index("")]
+    assert said[0].startswith("- SmolLM2-135M, rope: no degradation up to 1,024")
+    assert all(line.startswith("- ") and line.endswith(".") for line in said)
+
+
+def test_margin_baseline_and_names_reach_the_frame(real_runs):
+    wide = run(table, real_runs, "--margin", "0.2").stdout
+    assert "yarn: no degradation up to 1,024, the longest position measured" in wide
+    turned = run(table, real_runs, "--baseline", "yarn").stdout
+    assert "rope against yarn: 0.028 lower loss (0.015 to 0.042)" in turned
+    assert "yarn against rope: 0.028 higher loss (0.015 to 0.042)" in wide
+    named = run(table, real_runs, "--method-name", "yarn=served on :8000").stdout
+    assert "served on :8000" in named
+
+
+def test_models_are_ranked_on_the_same_questions(sweep, real_runs):
+    hint = "--across models"
+    assert hint in run(table, sweep, real_runs).stderr
+    done = run(table, sweep, real_runs, "--across", "models", "--json")
+    assert hint not in done.stderr
+    rows = json.loads(done.stdout)
+    assert {row["label"] for row in rows if row["name"]} >= {"SmolLM2-135M, rope"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (["--baseline", "yran"], "did you mean 'yarn'"),
+        (["--method-name", "yarn"], "is not METHOD=NAME"),
+        (["--method-name", "foo=bar"], "no method, run or folder 'foo'"),
+        (["--format", "pdf"], "'pdf' is not one of"),
+        (["--margin", "0"], "--margin"),
+        (["--verify"], "No such option"),
+    ],
+)
+def test_what_is_wrong_is_named(real_runs, wrong, says):
+    done = run(table, real_runs, *wrong)
+    assert done.exit_code != 0
+    assert says in done.output + str(done.exception)
+
+
+def test_page_command_prints_the_path(real_runs, tmp_path):
+    done = run(page, real_runs, "--out", tmp_path / "p", "--baseline", "yarn")
+    assert done.exit_code == 0, done.output
+    assert str(tmp_path / "p" / "index.html") in done.output
+    assert "rope against yarn" in (tmp_path / "p" / "index.html").read_text()

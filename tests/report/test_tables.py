@@ -1,0 +1,232 @@
+"""Tables from the compared frame, in every format."""
+
+import io
+import json
+import subprocess
+from html.parser import HTMLParser
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from leval_harness.report.effective_context import compared_frame
+from leval_harness.report.formats import draw, html, latex, markdown, render
+from leval_harness.report.labels import CLOSED
+from leval_harness.report.tables import BEST, QUIET, SECOND, Table, build_tables
+from leval_harness.results.layout import FORMATS
+from leval_harness.results.load import load_results
+
+EVIL = r"<b>&amp;</b> | *x* _y_ `z` # $1$ \frac{a}{b} % ~ ^ {"
+
+
+@pytest.fixture(scope="module")
+def compared(sweep):
+    return compared_frame(load_results(sweep))
+
+
+@pytest.fixture(scope="module")
+def tables(compared):
+    return {each.title.partition(",")[0]: each for each in build_tables(compared)}
+
+
+MODEL, SCORES = "SmolLM2-135M", "L-Eval closed-ended"
+
+
+def test_scores_stand_with_their_error_mark_and_rank(tables, compared):
+    table = tables[SCORES]
+    row = compared[(compared["label"] == "yarn") & (compared["block"] == MODEL)]
+    row = row[(row["task"] == "leval_closed_gsm") & (row["name"] == "exact_match")].iloc[0]
+    text = f"{100 * row['value']:.2f}* ± {100 * row['stderr']:.2f}"
+    assert table.cells.loc[(MODEL, "yarn", "512"), "GSM"] == text
+    assert row["mark"] == "*"
+    assert table.css.loc[(MODEL, "rope", "512"), "GSM"] == BEST
+    assert table.css.loc[(MODEL, "resonance_yarn", "512"), "GSM"] == SECOND
+    assert list(table.cells.index[:3]) == [
+        (MODEL, name, "256") for name in ("rope", "yarn", "resonance_yarn")
+    ]
+
+
+def test_the_average_is_that_of_the_six_tasks(tables):
+    cells = tables[SCORES].cells
+    row = cells.loc[(MODEL, "rope", "512")]
+    six = [float(row[name].split()[0].rstrip("*?")) for name in cells.columns[:6]]
+    assert cells.columns[6] == "Avg."
+    assert float(row["Avg."].split()[0]) == pytest.approx(np.mean(six), abs=0.011)
+    assert cells.loc[(MODEL, "yarn", "256"), "Avg."] == "–", "of all six or of none"
+
+
+def six_tasks(label, unparsed=0.0, **more):
+    return [number(label=label, task=task, unparsed=unparsed * (at == 2), **more)
+            for at, task in enumerate(CLOSED)]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("unparsed", "text", "best"), [(0.4, "60.00", "b"), (0.62, "60.00 [a task 62% unparsed]", "a")]
+)
+def test_an_average_over_answers_that_were_not_parsed_is_never_bold(unparsed, text, best):
+    rows = six_tasks("a") + six_tasks("b", unparsed, value=0.6) + six_tasks("c", value=0.3)
+    (table, *_) = build_tables(pd.DataFrame(rows))
+    average = table.cells["Avg."].droplevel("Ctx")
+    assert average["b"] == text
+    bold = table.css["Avg."].droplevel("Ctx")
+    assert [*bold.index[bold == BEST]] == [best]
+    for write in (markdown, html, latex):
+        assert ("unparsed" in write(table).partition("Avg.")[2]) == (unparsed > 0.5)
+
+
+def test_chance_and_counts_stand_below(tables):
+    cells = tables[SCORES].cells
+    assert cells.loc[("", "n/documents", ""), "GSM"] == "12/12", "of the row that was asked most"
+    assert cells.loc[("", "chance", ""), "TOEFL"] == "25.0"
+
+
+def test_perplexities_stand_by_length(real_runs):
+    tables = build_tables(compared_frame(load_results(real_runs)))
+    (table,) = [each for each in tables if each.title.startswith("Python docs: token perplexity")]
+    assert [*table.cells] == ["256", "1K"]
+
+
+def test_a_run_without_a_number_says_why(tables):
+    reasons = tables["Without a number"].cells["Reason"].droplevel(["Model", "Ctx"])
+    assert reasons["dynamic_ntk"].startswith("not done after 1 s, so it was ended")
+    assert reasons["ntk_aware"] == "the samples give 0.5"
+
+
+def test_notes_are_at_most_three_lines(tables):
+    assert all(1 <= len(each.notes) <= 3 for each in tables.values() if each.notes)
+
+
+def test_the_papers_rows_stand_beside_ours_where_asked(compared):
+    (table, *_) = build_tables(compared, published=True)
+    models = table.cells.index.get_level_values("Model")
+    assert sum(models == "LLaMA2-Chat 13B (published)") == 6
+    row = ("LLaMA2-Chat 13B (published)", "Resonance YaRN (s=4, FT@4K, 400)", "16K")
+    assert table.cells.loc[row, ["Coursera", "Avg."]].tolist() == ["41.86", "39.87"]
+    assert set(table.css.loc[row]) == {QUIET}
+    assert "not ranked" in " ".join(table.notes)
+    assert "published" not in render(build_tables(compared), compared, "md")
+
+
+def number(**changes):
+    return {
+        "run": 0, "block": "m", "model": "m", "label": "a", "method": "a", "context_length": 512,
+        "length": 512, "task": "leval_closed_gsm", "name": "exact_match", "metric": "exact_match",
+        "filter": "none", "kind": "score", "unit": "share", "status": "done", "value": 0.5,
+        "stderr": np.nan, "interval": "none", "low": np.nan, "high": np.nan, "mark": "", "rank": 1,
+        "unparsed": np.nan, "truncated": np.nan, "reached_limit": np.nan, "sample": False,
+        "chance": np.nan, "n": 4, "clusters": 2, "higher_is_better": True, "baseline": "",
+        "group": False, "note": None, "difference": np.nan, **changes,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "text", "css"),
+    [
+        ({}, "50.00", BEST),
+        ({"stderr": 0.1}, "50.00 ± 10.00", BEST),
+        ({"mark": "?"}, "50.00?", BEST),
+        ({"interval": "exact", "low": 0.0, "high": 0.842}, "50.00 (0.0 to 84.2)", BEST),
+        ({"unparsed": 0.62, "rank": None}, "50.00 [62% unparsed]", ""),
+        ({"sample": True}, "50.00", ""),  # it shows that everything runs, and ranks nobody
+        ({"status": "malformed"}, "(malformed)", BEST),
+    ],
+)
+def test_what_a_number_says(change, text, css):
+    (table, *_) = build_tables(pd.DataFrame([number(**change)]))
+    assert table.cells["GSM"].iloc[0] == text
+    assert table.css["GSM"].iloc[0] == css
+
+
+def test_lower_is_better_is_said():
+    numbers = [number(task="t", name=n, metric=n, unit="", higher_is_better=n != "ter")
+               for n in ("bleu", "ter")]  # fmt: skip
+    (table,) = build_tables(pd.DataFrame(numbers))
+    assert list(table.cells) == ["t bleu", "t ter ↓"]
+    assert any("lower is better" in note for note in table.notes)
+
+
+def test_the_frame_itself_is_csv_and_json(compared):
+    frame = pd.read_csv(io.StringIO(render([], compared, "csv")))
+    assert np.allclose(frame["value"], compared["value"], equal_nan=True)
+    records = json.loads(render([], compared, "json"))
+    assert len(records) == len(compared)
+    assert set(records[0]) == set(frame)
+
+
+def test_every_format_is_rendered_and_no_other(tables, compared):
+    assert set(FORMATS) == {"csv", "html", "json", "md", "tex"}
+    for form in FORMATS:
+        assert "resonance" in render(list(tables.values()), compared, form)
+    with pytest.raises(ValueError, match=r"^form: .*md"):
+        render([], compared, "markdown")
+
+
+class Tags(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.cells = [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+
+    def handle_data(self, data):
+        self.cells.append(data.strip())
+
+
+def evil_table():
+    index = pd.MultiIndex.from_tuples([(EVIL, "8K")], names=["Method", "Ctx"])
+    return Table.plain(EVIL, pd.DataFrame({EVIL: [EVIL]}, index), EVIL)
+
+
+def test_html_reads_no_text_as_markup(compared):
+    found = Tags(render([evil_table()], compared, "html"))
+    assert "b" not in found.tags
+    assert found.cells.count(EVIL) == 5
+
+
+def test_markdown_reads_no_text_as_markup(compared):
+    text = render([evil_table()], compared[:0], "md")
+    row = text.splitlines()[4]
+    assert row.count(" | ") == 2
+    assert r"\<b\>" in row
+
+
+def widths_of(text, folder):
+    r"""Compile tables in `article`; the overfull boxes that LaTeX reports."""
+    body = (
+        rf"\documentclass{{article}}\usepackage{{booktabs}}\begin{{document}}{text}\end{{document}}"
+    )
+    (folder / "t.tex").write_text(body, encoding="utf-8")
+    done = subprocess.run(
+        ["pdflatex", "-interaction=nonstopmode", "t.tex"],
+        cwd=folder,
+        capture_output=True,
+        check=False,
+    )
+    log = done.stdout.decode("latin-1")
+    assert done.returncode == 0, log[-2000:]
+    return [line for line in log.splitlines() if line.startswith("Overfull")]
+
+
+@pytest.mark.latex
+def test_a_tex_table_fits_the_text_width_of_article(tables, real_runs, tmp_path):
+    shown = [*tables.values(), *build_tables(compared_frame(load_results(real_runs)))]
+    assert widths_of("\n".join(map(latex, shown)), tmp_path) == []
+    wide = Table.plain("t", pd.DataFrame({f"column {at}": ["1.000 ± 0.100"] for at in range(40)}))
+    assert widths_of(latex(wide), tmp_path) == []
+    assert widths_of(latex(evil_table()), tmp_path) == []
+
+
+@pytest.mark.parametrize("width", [60, 200])
+def test_a_terminal_shows_every_text(tables, width):
+    table = tables["L-Eval closed-ended"]
+    console = Console(width=width, file=io.StringIO(), force_terminal=False)
+    draw(table, console)
+    shown = console.file.getvalue()
+    words = {word for text in table.cells.to_numpy().ravel() for word in text.split()}
+    joined = "".join(shown.split())
+    assert max(map(len, shown.splitlines())) <= width
+    if width == 200:
+        assert all(word in joined for word in words)

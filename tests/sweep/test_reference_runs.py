@@ -1,0 +1,73 @@
+"""Sweeps of effective-context tasks: one reference run serves all methods of a model."""
+
+from typing import Any
+
+import pytest
+
+from leval_harness.results.layout import REFERENCE
+from leval_harness.sweep import ConfigError
+from leval_harness.sweep.config import RunRequest, parse_config
+from leval_harness.sweep.plan import ModelFiles, with_references
+from resonance_vllm.checkpoint.config import ModelPositions
+
+TASK = "effective_context_pydocs"
+NATIVE = {"model_type": "llama", "max_position_embeddings": 2048, "rope_theta": 1e4}
+
+
+def planned(**settings: Any) -> list[RunRequest]:
+    content = {
+        "name": "s",
+        "models": {"one": {"path": "a", "backend": "hf"}, "two": {"path": "b", "backend": "hf"}},
+        "methods": {"plain": None, "yarn": {"rope_type": "yarn", "factor": 2.0}},
+        "context_lengths": [4096],
+        "tasks": [TASK],
+    }
+    config = parse_config(content | settings)
+    files = ModelFiles("", ModelPositions.of(NATIVE), {})
+    of_models = {id(model): files for model in config.models.values()}
+    return list(with_references(config.requests(), of_models))
+
+
+def test_windows_are_read_once_for_each_model_by_the_checkpoint_as_it_is():
+    found = planned()
+    assert [(each.model.label, each.method) for each in found] == [
+        (model, method) for model in ("one", "two") for method in (REFERENCE, "plain", "yarn")
+    ]
+    for each in found:
+        windows = each.method == REFERENCE
+        assert each.task.metadata["reads"] == ("windows" if windows else "full")
+        assert each.context_length == (None if windows else 4096)
+        if windows:
+            assert each.rope is None
+            assert each.task.metadata["context_length"] == [4096]
+
+
+def test_texts_of_several_lengths_have_windows_each_unless_their_lengths_are_given():
+    lengths = [2048, 4096]
+    names = [each.method for each in planned(context_lengths=lengths)]
+    assert names.count(REFERENCE) == 4  # two models, two lengths
+    given = planned(context_lengths=lengths, metadata={"context_length": [1024, 4096]})
+    assert [each.method for each in given].count(REFERENCE) == 2
+    assert given[0].task.metadata["context_length"] == [1024, 4096]
+
+
+def test_other_tasks_of_an_entry_are_not_asked_by_the_windows():
+    first, second, *_ = planned(tasks=[[TASK, "ppl_pydocs"]])
+    assert first.task.tasks == (TASK,)
+    assert second.task.tasks == (TASK, "ppl_pydocs")
+    assert REFERENCE not in {each.method for each in planned(tasks=["ppl_pydocs"])}
+
+
+def test_who_divides_the_reads_is_left_alone():
+    found = planned(metadata={"reads": "all"})
+    assert [each.method for each in found] == ["plain", "yarn"] * 2
+    assert all(each.task.metadata == {"reads": "all"} for each in found)
+
+
+def test_within_the_trained_length_the_yardstick_is_the_full_read():
+    found = planned(context_lengths=[2048])
+    assert {each.task.metadata["reads"] for each in found} == {"full"}
+    longer = planned(context_lengths=[2048], metadata={"window": 1024})
+    assert longer[0].task.metadata["reads"] == "windows"
+    with pytest.raises(ConfigError, match=rf"context_lengths: missing; {TASK}"):
+        planned(context_lengths=None)
