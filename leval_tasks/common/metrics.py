@@ -28,7 +28,7 @@ MIN_CLUSTERS = 3
 """Documents below which a ratio has no standard error."""
 
 FAMILY_OF = {
-    file.stem: file.parent.parent.name for file in Path(__file__).parent.glob("*/tasks/*.yaml")
+    file.stem: file.parent.parent.name for file in Path(__file__).parents[1].glob("*/tasks/*.yaml")
 }
 """Each of our tasks and groups, and its family: the folder below `leval_tasks`."""
 

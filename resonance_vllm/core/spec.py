@@ -20,7 +20,7 @@ LENGTH = "original_max_position_embeddings"
 def _methods() -> Iterator[type[Method]]:
     """Every class with a name in `methods.py`, `maps.py` and modules `methods_*.py` beside them."""
     for info in pkgutil.iter_modules(resonance_vllm.core.__path__):
-        if info.name == "maps" or info.name.partition("_")[0] == "methods":
+        if info.name == "remapping" or info.name.partition("_")[0] == "methods":
             module = importlib.import_module(f"{resonance_vllm.core.__name__}.{info.name}")
             for value in vars(module).values():
                 if isinstance(value, type) and issubclass(value, Method) and hasattr(value, "name"):

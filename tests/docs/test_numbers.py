@@ -143,7 +143,7 @@ def test_the_notebook_runs(tmp_path, monkeypatch):
     """On a small real sweep in the place of the quickstart's."""
     mpl.use("agg")
     (tmp_path / "results").mkdir()
-    (tmp_path / "results" / "quickstart").symlink_to(ROOT / "tests" / "leaderboard" / "effective")
+    (tmp_path / "results" / "quickstart").symlink_to(ROOT / "tests" / "report" / "effective")
     monkeypatch.chdir(tmp_path)
     runs = json.loads(page("docs/notebooks/quickstart.ipynb"))["runs"]
     names: dict[str, object] = {}

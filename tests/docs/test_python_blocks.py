@@ -12,7 +12,7 @@ import numpy as np
 from docs_shell_blocks import BLOCK, MARK, ROOT
 
 PAGE = ROOT / "docs" / "how-to" / "python.md"
-SWEEP = ROOT / "tests" / "leaderboard" / "effective"
+SWEEP = ROOT / "tests" / "report" / "effective"
 SCORES = ROOT / "tests" / "golden" / "results" / "sweep"
 
 

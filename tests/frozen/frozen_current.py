@@ -24,7 +24,7 @@ Row = dict[str, Any]
 Rows = dict[str, Row]
 
 CONFIGS = REPOSITORY / "tests" / "families" / "configs"
-LEADERBOARD = REPOSITORY / "tests" / "leaderboard"
+LEADERBOARD = REPOSITORY / "tests" / "report"
 
 # ------------------------------------------------------------------ RoPE in both libraries
 
