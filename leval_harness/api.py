@@ -1,4 +1,4 @@
-"""The Python API: run a sweep, read results, look at a method or a model."""
+"""The Python API: run a sweep, read results, style at a method or a model."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -91,14 +91,14 @@ class Comparison:
         Raises:
             UserError: there is nothing to draw, or no figure of this title.
         """
-        from leval_harness.report.drawing import one_look
+        from leval_harness.report.drawing import figure_style
         from leval_harness.report.figures import planned_figures
 
         planned = {figure.title: figure for figure in planned_figures(self.compared)}
         if not planned:
             raise UserError("results: nothing to draw; figures need more than one context length")
         chosen = next(iter(planned)) if title is None else one_of("title", title, planned)
-        with one_look():
+        with figure_style():
             return planned[chosen].draw()
 
     def page(self, folder: PathLike, title: str = "Long-context leaderboard") -> Path:

@@ -1,4 +1,4 @@
-"""One look for all figures, and one way to write them, by matplotlib."""
+"""One style for all figures, and one way to write them, by matplotlib."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,14 +29,14 @@ ON_LEVEL = {**SMALL, "xycoords": ("axes fraction", "data"), "va": "bottom"}
 LONGEST = 110
 """Letters of a line of text."""
 
-Looks = Mapping[str, dict[str, Any]]
+MethodStyles = Mapping[str, dict[str, Any]]
 
 
-def method_looks(methods: Iterable[str]) -> Looks:
+def method_styles(methods: Iterable[str]) -> MethodStyles:
     """Label, colour and marker of each method: the same in every figure of a set."""
     return {
         method: {
-            "label": literal(method),
+            "label": literal_text(method),
             "color": PALETTE[at % 7],
             "marker": MARKERS[(at + at // 7) % 7],
         }
@@ -44,14 +44,14 @@ def method_looks(methods: Iterable[str]) -> Looks:
     }
 
 
-def literal(text: object) -> str:
+def literal_text(text: object) -> str:
     """Text from results: never read as mathematics, never too long."""
     shown = str(text)
     cut = shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 1]}…"
     return cut.replace("$", r"\$")
 
 
-def picture(
+def new_figure(
     width: float, height: float, columns: int = 1, rows: int = 1, **shared: Any
 ) -> tuple["Figure", list[Any]]:
     """A figure without a display or pyplot's state, sizes in inches, and its axes by rows."""
@@ -61,9 +61,9 @@ def picture(
     return figure, list(figure.subplots(rows, columns, squeeze=False, **shared).flat)
 
 
-def sign(figure: "Figure", *lines: str) -> None:
+def add_source_note(figure: "Figure", *lines: str) -> None:
     """State below a figure which model, data and command made it."""
-    text = "\n".join(literal(line) for line in dict.fromkeys(lines) if line)
+    text = "\n".join(literal_text(line) for line in dict.fromkeys(lines) if line)
     figure.supxlabel(text, x=0.01, ha="left", **SMALL)
 
 
@@ -81,7 +81,7 @@ def legend(figure: "Figure", grid: Sequence[Any], place: str, columns: int = 1) 
 
 
 @contextmanager
-def one_look() -> Iterator[None]:
+def figure_style() -> Iterator[None]:
     """The settings that hold while figures are drawn and saved."""
     import matplotlib as mpl
 
@@ -98,7 +98,7 @@ def write_figure(draw: Callable[[], "Figure"], *targets: Path, dpi: int = 200) -
     """
     for target in targets:
         one_of("figure", target.suffix, (".svg", ".pdf", ".png"))
-    with one_look():
+    with figure_style():
         figure = draw()
         for target in targets:
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -17,12 +17,12 @@ from leval_harness.report.drawing import (
     MARKERS,
     ON_LEVEL,
     SMALL,
-    Looks,
+    MethodStyles,
+    add_source_note,
     legend,
-    literal,
-    method_looks,
-    picture,
-    sign,
+    literal_text,
+    method_styles,
+    new_figure,
     write_figure,
 )  # fmt: skip
 from leval_harness.report.labels import length_label, task_label
@@ -64,31 +64,31 @@ def write_figures(compared: pd.DataFrame, folder: Path) -> dict[str, str]:
 def planned_figures(compared: pd.DataFrame) -> Iterator[Planned]:
     """What there is to draw: effective context, scores by length, differences."""
     compared = compared[~compared["method"].isin(REFERENCES)]
-    looks = method_looks(compared["label"].dropna())
+    styles = method_styles(compared["label"].dropna())
     for block, rows in compared[compared["task"] == effective.TASK].groupby("block", sort=False):
         if rows["label"].nunique() <= MOST_METHODS:
             title = f"{block}: effective context length"
-            yield Planned("effective", title, partial(effective_figure, rows, looks))
+            yield Planned("effective", title, partial(effective_figure, rows, styles))
     main = compared[main_numbers(compared) & compared["status"].eq("done")]
-    yield from _by_length(main, looks)
+    yield from _by_length(main, styles)
     scored = main[main["unit"].eq("share") & main["difference"].notna() & main["sample"].ne(True)]
     for (block, length), rows in scored.groupby(["block", "context_length"], sort=False):
         if rows["label"].nunique() <= MOST_METHODS:
             title = f"{block}: difference to {rows['baseline'].iloc[0]} at {length_label(length)}"
-            yield Planned("forest", title, partial(forest_figure, rows, looks))
+            yield Planned("forest", title, partial(forest_figure, rows, styles))
 
 
-def _by_length(main: pd.DataFrame, looks: Looks) -> Iterator[Planned]:
+def _by_length(main: pd.DataFrame, styles: MethodStyles) -> Iterator[Planned]:
     """One for each block, task and metric that was run at several lengths."""
     shown = main["task"].isin(list(FAMILY_OF)) | main["kind"].eq("score")
     names = ["block", "task", "metric", "filter"]
     for (block, task, metric, _), rows in main[shown].groupby(names, sort=False, dropna=False):
         if rows["length"].nunique() > 1 and rows["label"].nunique() <= MOST_METHODS:
             title = f"{block}: {task_label(task)}, {str(metric).replace('_', ' ')} by length"
-            yield Planned("length", title, partial(length_figure, rows, looks))
+            yield Planned("length", title, partial(length_figure, rows, styles))
 
 
-def effective_figure(rows: pd.DataFrame, looks: Looks) -> "Figure":
+def effective_figure(rows: pd.DataFrame, styles: MethodStyles) -> "Figure":
     """The intervals of one block's table by position; below, methods against others.
 
     The axis is turned, so that up is better while its numbers are those of the table.
@@ -97,10 +97,10 @@ def effective_figure(rows: pd.DataFrame, looks: Looks) -> "Figure":
     whole = (rows["start"].min(), rows["end"].max())
     bins = bins[(bins["start"] != whole[0]) | (bins["end"] != whole[1])]
     against, pairs = bins[bins["baseline"] == REFERENCE], bins[bins["baseline"] != REFERENCE]
-    figure, grid = picture(
+    figure, grid = new_figure(
         7.2, 4.0 + 2.4 * bool(len(pairs)), rows=1 + bool(len(pairs)), sharex=True
     )
-    _intervals(grid[0], against, {label: looks[label] for label in against["label"].unique()})
+    _intervals(grid[0], against, {label: styles[label] for label in against["label"].unique()})
     margin, trained = rows["margin"].dropna().iloc[0], rows["trained"].dropna().iloc[0]
     grid[0].axhline(margin, color="black", **DOTTED)
     grid[0].annotate(f"margin {margin:g}", (1, margin), ha="right", **ON_LEVEL)
@@ -109,15 +109,15 @@ def effective_figure(rows: pd.DataFrame, looks: Looks) -> "Figure":
     if len(pairs):
         names = pairs["label"] + " against " + pairs["baseline"]
         others = list(dict.fromkeys(pairs["baseline"]))
-        pair_looks = {  # the colour is the method's, the marker that of the other
+        pair_styles = {  # the colour is the method's, the marker that of the other
             name: {
-                **looks[label],
-                "label": literal(name),
+                **styles[label],
+                "label": literal_text(name),
                 "marker": MARKERS[others.index(other) % 7],
             }
             for name, label, other in zip(names, pairs["label"], pairs["baseline"], strict=True)
         }
-        _intervals(grid[1], pairs.assign(label=names), pair_looks)
+        _intervals(grid[1], pairs.assign(label=names), pair_styles)
         grid[1].set_ylabel("Loss minus the other's,\nnats a token (up is better)")
     for axes in grid:
         axes.axhline(0, color="black", linewidth=1)
@@ -133,40 +133,42 @@ def effective_figure(rows: pd.DataFrame, looks: Looks) -> "Figure":
     legend(figure, grid, "upper center", 4)
     documents = int(rows["clusters"].max())
     note = f"{rows['block'].iloc[0]} · {documents} documents · bars: 99.5% intervals, by position together"
-    sign(figure, note, rows["command"].iloc[0] or "")
+    add_source_note(figure, note, rows["command"].iloc[0] or "")
     return figure
 
 
-def _intervals(axes: Any, bins: pd.DataFrame, looks: Looks) -> None:
+def _intervals(axes: Any, bins: pd.DataFrame, styles: MethodStyles) -> None:
     """Each bin of each label as a point with its interval and a line over its positions."""
-    for at, (label, look) in enumerate(looks.items()):
+    for at, (label, style) in enumerate(styles.items()):
         own = bins[bins["label"] == label].astype({"start": float, "end": float})
-        shift = (at + 0.5) / len(looks) - 0.5
+        shift = (at + 0.5) / len(styles) - 0.5
         middle = (own["start"] + own["end"]) / 2 + 0.5 * shift * (own["end"] - own["start"])
         ends = [own["difference"] - own["diff_low"], own["diff_high"] - own["difference"]]
-        axes.errorbar(middle, own["difference"], ends, linewidth=1, markersize=4, capsize=2, **look)
+        axes.errorbar(
+            middle, own["difference"], ends, linewidth=1, markersize=4, capsize=2, **style
+        )
         axes.hlines(
-            own["difference"], own["start"], own["end"], color=look["color"], lw=2, alpha=0.4
+            own["difference"], own["start"], own["end"], color=style["color"], lw=2, alpha=0.4
         )
     axes.invert_yaxis()
 
 
-def length_figure(rows: pd.DataFrame, looks: Looks) -> "Figure":
+def length_figure(rows: pd.DataFrame, styles: MethodStyles) -> "Figure":
     """Scores or perplexities of one block, task and metric by length, with 95% intervals."""
     compared = rows["difference"].notna().any()
-    figure, grid = picture(7.2, 6.2 if compared else 3.8, rows=1 + bool(compared), sharex=True)
+    figure, grid = new_figure(7.2, 6.2 if compared else 3.8, rows=1 + bool(compared), sharex=True)
     first = rows.iloc[0]
     times = 100.0 if first["unit"] == "share" else 1.0
     lower = ", lower is better" if not higher(first) else ""
     grid[0].set_ylabel(
-        literal(first["metric"]).replace("_", " ") + (", %" if times == 100 else lower)
+        literal_text(first["metric"]).replace("_", " ") + (", %" if times == 100 else lower)
     )
-    grid[0].set_title(literal(f"{task_label(first['task'])} by context length"))
-    _curves(grid[0], rows, ("value", "low", "high"), times, looks)
+    grid[0].set_title(literal_text(f"{task_label(first['task'])} by context length"))
+    _curves(grid[0], rows, ("value", "low", "high"), times, styles)
     if compared:
-        _curves(grid[1], rows, ("difference", "diff_low", "diff_high"), times, looks)
+        _curves(grid[1], rows, ("difference", "diff_low", "diff_high"), times, styles)
         unit = "points" if times == 100 else "nats/token, negative is better"
-        grid[1].set_ylabel(f"difference to {literal(first['baseline'])},\n{unit}")
+        grid[1].set_ylabel(f"difference to {literal_text(first['baseline'])},\n{unit}")
         grid[1].axhline(0, color="black", linewidth=1)
     if pd.notna(first["chance"]) and times == 100:
         grid[0].axhline(100 * first["chance"], color="#888888", **DOTTED)
@@ -177,46 +179,48 @@ def length_figure(rows: pd.DataFrame, looks: Looks) -> "Figure":
     grid[-1].minorticks_off()
     grid[-1].set_xlabel("Context length (tokens)")
     legend(figure, grid[:1], "right upper")
-    sign(figure, f"{first['block']} · bands: 95% intervals, by document", first["command"] or "")
+    add_source_note(
+        figure, f"{first['block']} · bands: 95% intervals, by document", first["command"] or ""
+    )
     return figure
 
 
 def _curves(
-    axes: Any, rows: pd.DataFrame, names: Sequence[str], times: float, looks: Looks
+    axes: Any, rows: pd.DataFrame, names: Sequence[str], times: float, styles: MethodStyles
 ) -> None:
     """A curve with a band for each method."""
     value, low, high = names
     for label, part in rows.dropna(subset=[value]).groupby("label", sort=False):
-        part, look = part.sort_values("length"), looks[str(label)]
+        part, style = part.sort_values("length"), styles[str(label)]
         lengths = part["length"].astype(float)
-        axes.plot(lengths, times * part[value], markersize=4, linewidth=1.4, **look)
+        axes.plot(lengths, times * part[value], markersize=4, linewidth=1.4, **style)
         band = (times * part[end].astype(float) for end in (low, high))
-        axes.fill_between(lengths, *band, color=look["color"], alpha=0.1, linewidth=0)
+        axes.fill_between(lengths, *band, color=style["color"], alpha=0.1, linewidth=0)
 
 
-def forest_figure(rows: pd.DataFrame, looks: Looks) -> "Figure":
+def forest_figure(rows: pd.DataFrame, styles: MethodStyles) -> "Figure":
     """Differences to the baseline in points, with intervals; filled where significant."""
     tasks, labels = list(rows["task"].unique()), list(rows["label"].unique())
-    figure, (axes,) = picture(6.8, 1.5 + 0.3 * (len(labels) + 0.8) * len(tasks))
+    figure, (axes,) = new_figure(6.8, 1.5 + 0.3 * (len(labels) + 0.8) * len(tasks))
     rows = rows.drop_duplicates(["label", "task"])
     for at, label in enumerate(labels):
-        part, look = rows[rows["label"] == label], looks[label]
+        part, style = rows[rows["label"] == label], styles[label]
         height = part["task"].map(tasks.index) + 0.64 * ((at + 0.5) / len(labels) - 0.5)
         ends = (100 * part[end].astype(float) for end in ("diff_low", "diff_high"))
-        axes.hlines(height, *ends, color=look["color"], linewidth=1.5)
-        fill = np.where(part["mark"] == effective.DIFFERS, look["color"], "white")
-        axes.scatter(100 * part["difference"], height, c=list(fill), marker=look["marker"],
-                     edgecolors=look["color"], zorder=3)  # fmt: skip
-        axes.plot([], [], linestyle="none", **look)
+        axes.hlines(height, *ends, color=style["color"], linewidth=1.5)
+        fill = np.where(part["mark"] == effective.DIFFERS, style["color"], "white")
+        axes.scatter(100 * part["difference"], height, c=list(fill), marker=style["marker"],
+                     edgecolors=style["color"], zorder=3)  # fmt: skip
+        axes.plot([], [], linestyle="none", **style)
     axes.axvline(0, color="black", linewidth=1)
-    axes.set_yticks(range(len(tasks)), [literal(task_label(task)) for task in tasks])
+    axes.set_yticks(range(len(tasks)), [literal_text(task_label(task)) for task in tasks])
     axes.set_ylim(len(tasks) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
     first = rows.iloc[0]
     length = length_label(first["context_length"])
-    axes.set_title(literal(f"Difference to {first['baseline']} at {length}"))
+    axes.set_title(literal_text(f"Difference to {first['baseline']} at {length}"))
     axes.set_xlabel("points; right is better")
     legend(figure, [axes], "upper right", min(4, len(labels)))
     note = f"{first['block']} · filled: differs (Holm, 5%); lines: intervals at the corrected level"
-    sign(figure, note, first["command"] or "")
+    add_source_note(figure, note, first["command"] or "")
     return figure

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pandas as pd
 
-from leval_harness.report.drawing import legend, method_looks, picture, sign
+from leval_harness.report.drawing import add_source_note, legend, method_styles, new_figure
 from leval_harness.report.tables import BEST, NONE, QUIET, SECOND, Table
 from leval_harness.results.load import ResultsError, column
 from leval_tasks.posgen.encodings import ENCODINGS, PUBLISHED, Pair, Reading, published_pairs
@@ -218,14 +218,16 @@ def loss_figure(read: PosGen) -> "Figure":
         parts.append(losses.assign(subtask=run["subtask"], name=name))
     rows = pd.concat(parts)
     subtasks = [subtask for subtask in SUBTASKS if rows["subtask"].eq(subtask).any()]
-    figure, grid = picture(3.2 * len(subtasks) + 0.6, 3.4, len(subtasks))
-    looks = method_looks(rows["name"])
+    figure, grid = new_figure(3.2 * len(subtasks) + 0.6, 3.4, len(subtasks))
+    styles = method_styles(rows["name"])
     for axes, subtask in zip(grid, subtasks, strict=True):
         for name, part in rows[rows["subtask"] == subtask].groupby("name", sort=False):
             at = part.groupby("epoch")["validation_loss"].agg(["mean", "min", "max"])
-            look = {**looks[str(name)], "marker": ""}
-            axes.plot(at.index, at["mean"], **look, linewidth=1.6)
-            axes.fill_between(at.index, at["min"], at["max"], color=look["color"], alpha=0.15, lw=0)
+            style = {**styles[str(name)], "marker": ""}
+            axes.plot(at.index, at["mean"], **style, linewidth=1.6)
+            axes.fill_between(
+                at.index, at["min"], at["max"], color=style["color"], alpha=0.15, lw=0
+            )
         learned = own.loc[own["subtask"] == subtask, "learned"].any()
         axes.set_title(SUBTASKS[subtask] + ("" if learned else " (not learned)"))
         axes.set_xlabel("Epoch")
@@ -233,5 +235,5 @@ def loss_figure(read: PosGen) -> "Figure":
     legend(figure, grid, "upper center", columns=4)
     seeds = ", ".join(map(str, sorted(own["seed"].unique())))
     note = f"{own['experiment'].iloc[0]} · mean over seeds {seeds}, bands: all seeds"
-    sign(figure, note, *sorted(own["command"].dropna().unique()))
+    add_source_note(figure, note, *sorted(own["command"].dropna().unique()))
     return figure

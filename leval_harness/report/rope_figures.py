@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from leval_harness.report.drawing import DOTTED, ON_LEVEL, literal, picture
+from leval_harness.report.drawing import DOTTED, ON_LEVEL, literal_text, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -60,12 +60,12 @@ def pair_figure(
     The angles are those of one `feature` (an index) at `positions`, half of them below the trained
     length `original`; `longest` is the test length. All in tokens.
     """
-    figure, grid = picture(10, 7.4, columns=2, rows=2)
+    figure, grid = new_figure(10, 7.4, columns=2, rows=2)
     lengths, gaps = [], []
     for axes, method, (colour, marker) in zip(grid, methods, PAIR_MARKS, strict=False):
         _angles(axes, method, feature, positions, original)
         style = {"color": colour, "marker": marker, "markersize": 4, "linestyle": "none"}
-        lengths.append((method.wavelengths, {**style, "label": literal(method.name)}))
+        lengths.append((method.wavelengths, {**style, "label": literal_text(method.name)}))
         gaps.append((method.gaps, style))
     _wavelengths(grid[2], lengths, original)
     _gaps(grid[3], gaps, original, longest)
@@ -84,7 +84,7 @@ def _angles(
     axes.plot(positions[half:], method.angles[half:], ".", color=TESTED, label="test")
     axes.axvline(original - 0.5, color="black", lw=0.8, ls=":")
     axes.set_title(
-        f"{literal(method.name)}, feature {feature}: wavelength {method.wavelengths[feature]:g}"
+        f"{literal_text(method.name)}, feature {feature}: wavelength {method.wavelengths[feature]:g}"
     )
     axes.set(xlabel="position", ylabel="rotation angle", ylim=(-0.2, 2 * math.pi + 1.1))
     axes.set_yticks([0, math.pi, 2 * math.pi], ["0", "π", "2π"])

@@ -7,7 +7,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from rates import NATIVE, read
 
-from leval_harness.report.drawing import DASHED, DOTTED, PALETTE, picture, sign, write_figure
+from leval_harness.report.drawing import (
+    DASHED,
+    DOTTED,
+    PALETTE,
+    add_source_note,
+    new_figure,
+    write_figure,
+)
 from leval_tasks.statistics.effective_context import BLOCK, MARGIN
 
 HERE = Path(__file__).parent
@@ -16,7 +23,7 @@ HERE = Path(__file__).parent
 def draw():
     """A panel for each model and method: thin lines are documents, the thick one is their mean."""
     names = [name for name in NATIVE if (HERE / f"blocks-{name}.csv").is_file()]
-    figure, grid = picture(9, 3.2 * len(names), columns=2, rows=len(names), sharey="row")
+    figure, grid = new_figure(9, 3.2 * len(names), columns=2, rows=len(names), sharey="row")
     for row, name in enumerate(names):
         for axes, method in zip(grid[2 * row :], ("rope", "yarn"), strict=False):
             sums, places = read(name, method)
@@ -32,7 +39,7 @@ def draw():
             axes.set_xlabel("Position in the text (tokens)")
         grid[2 * row].invert_yaxis()
         grid[2 * row].set_ylabel("Loss minus the reference's,\nnats a token (up is better)")
-    sign(
+    add_source_note(
         figure,
         "thin: documents, by sixteenths of the native context length; thick: mean; dotted: margin",
     )

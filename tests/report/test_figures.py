@@ -8,11 +8,11 @@ from block_frames import frames
 
 from leval_harness.report.drawing import (
     RC,
+    add_source_note,
     legend,
-    literal,
-    method_looks,
-    picture,
-    sign,
+    literal_text,
+    method_styles,
+    new_figure,
     write_figure,
 )
 from leval_harness.report.effective_context import compared_frame, effective_rows
@@ -43,7 +43,7 @@ def drawn_points(axes):
 
 
 def test_effective_context_draws_the_intervals_of_the_table(effective):
-    figure = effective_figure(effective, method_looks(["rope", "yarn"]))
+    figure = effective_figure(effective, method_styles(["rope", "yarn"]))
     top, below = figure.axes
     against = effective[effective["baseline"].eq("reference")]
     for label, points in drawn_points(top).items():
@@ -66,14 +66,14 @@ def test_no_two_pairs_of_methods_look_the_same():
         "resonance_yarn": lambda blocks: 0.9 * blocks["yarn"],
     }
     rows = effective_rows(*frames(methods)).assign(command="c")
-    below = effective_figure(rows, method_looks(methods)).axes[1]
+    below = effective_figure(rows, method_styles(methods)).axes[1]
     lines = {each.get_label(): each.lines[0] for each in below.containers}
     assert len(lines) == 3
     assert len({(line.get_color(), line.get_marker()) for line in lines.values()}) == 3
 
 
 def test_up_is_better_and_says_so_with_the_numbers_of_the_table(effective):
-    for axes in effective_figure(effective, method_looks(["rope", "yarn"])).axes:
+    for axes in effective_figure(effective, method_styles(["rope", "yarn"])).axes:
         assert axes.yaxis_inverted()  # a higher loss lies lower
         assert "up is better" in axes.get_ylabel()
         assert axes.get_yscale() == "linear"
@@ -81,7 +81,7 @@ def test_up_is_better_and_says_so_with_the_numbers_of_the_table(effective):
 
 
 def test_the_collapse_is_to_be_seen(effective):
-    axes = effective_figure(effective, method_looks(["rope", "yarn"])).axes[0]
+    axes = effective_figure(effective, method_styles(["rope", "yarn"])).axes[0]
     worst, best = axes.get_ylim()
     fall = drawn_points(axes)["rope"][-1, 1] - drawn_points(axes)["rope"][0, 1]
     assert fall / (worst - best) > 0.5
@@ -97,7 +97,7 @@ def test_there_is_a_figure_for_each_kind_of_result(compared):
 def test_a_forest_fills_what_differs(compared):
     rows = compared[compared["name"].eq("exact_match") & compared["context_length"].eq(512)]
     rows = rows[rows["label"].eq("yarn") & rows["difference"].notna()].drop_duplicates("task")
-    (axes,) = forest_figure(rows, method_looks(["yarn"])).axes
+    (axes,) = forest_figure(rows, method_styles(["yarn"])).axes
     points = next(each for each in axes.collections if hasattr(each, "get_sizes"))
     assert np.allclose(points.get_offsets()[:, 0], 100 * rows["difference"])
     filled = (points.get_facecolors()[:, :3] != 1).any(axis=1)
@@ -118,11 +118,11 @@ def test_names_are_never_read_as_mathematics(name, tmp_path):
     """Two dollar signs would make matplotlib parse what stands between them."""
 
     def draw():
-        figure, grid = picture(3, 3)
-        grid[0].plot([0, 1], label=literal(name))
-        grid[0].set_title(literal(name))
+        figure, grid = new_figure(3, 3)
+        grid[0].plot([0, 1], label=literal_text(name))
+        grid[0].set_title(literal_text(name))
         legend(figure, grid, "upper center")
-        sign(figure, name)
+        add_source_note(figure, name)
         return figure
 
     with mpl.rc_context({**RC, "svg.fonttype": "none"}):
@@ -132,9 +132,9 @@ def test_names_are_never_read_as_mathematics(name, tmp_path):
 
 
 def test_an_svg_is_the_same_each_time(effective, tmp_path):
-    looks = method_looks(["rope", "yarn"])
+    styles = method_styles(["rope", "yarn"])
     for name in ("one.svg", "two.svg"):
-        write_figure(lambda: effective_figure(effective, looks), tmp_path / name)
+        write_figure(lambda: effective_figure(effective, styles), tmp_path / name)
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
     with pytest.raises(ValueError, match=r"^figure: .*svg"):
         write_figure(lambda: None, tmp_path / "one.gif")
