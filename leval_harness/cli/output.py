@@ -22,16 +22,17 @@ results_argument = click.argument(
 )
 
 
-def prepared_model(context: click.Context, option: click.Parameter, value: str) -> str:
-    """The folder of `smollm2`, which is made on first use; every other model as it is given."""
-    from leval_harness.models import smollm2
+def model_path(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """Return the folder of a prepared model (`smollm2`), or any other model text unchanged."""
+    from leval_harness.models.prepare import local_path
 
-    return smollm2.prepared(value)
+    return local_path(value)
 
 
-def prepared_folder(context: click.Context, option: click.Parameter, value: str) -> Path:
-    """As `prepared_model`, of a folder on this machine."""
-    folder: Path = EXISTING_FOLDER.convert(prepared_model(context, option, value), option, context)
+def model_folder(context: click.Context, parameter: click.Parameter, value: str) -> Path:
+    """Return the folder of a model, which has to be on this machine."""
+    path = model_path(context, parameter, value)
+    folder: Path = EXISTING_FOLDER.convert(path, parameter, context)
     return folder
 
 

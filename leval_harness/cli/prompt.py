@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from leval_harness.cli.output import json_option, prepared_model
+from leval_harness.cli.output import json_option, model_path
 from leval_tasks.common.metadata import FRAMES
 from resonance_vllm.common.hub import refuse_missing_folder
 
@@ -23,7 +23,7 @@ SHOWN = 160  # characters of the document that are shown at each end of a kept p
 @click.argument("task")
 @click.option("-n", "count", type=click.IntRange(min=1), default=3, help="Number of questions.")
 @click.option(
-    "--model", required=True, callback=prepared_model,
+    "--model", required=True, callback=model_path,
     help="Checkpoint or tokenizer: a path, a name on the hub, or smollm2.",
 )  # fmt: skip
 @click.option("--data-dir", help="Folder with L-Eval's files, or the word sample.")

@@ -17,7 +17,7 @@ from leval_harness.cli.output import (
     FOLDER,
     given,
     json_option,
-    prepared_model,
+    model_path,
     setting_options,
     table_options,
     write_or_print,
@@ -173,7 +173,7 @@ def table(
 
 
 @click.command()
-@click.argument("model", callback=prepared_model)
+@click.argument("model", callback=model_path)
 @click.option("--data", "sources", multiple=True, help="Text: .jsonl, .txt, or a folder.")
 @click.option("--out", type=FOLDER, required=True, help="Output folder.")
 @click.option("--rope", help="RoPE method, e.g. resonance_yarn:factor=2; `none` keeps the model's.")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from leval_harness.backends import LIBRARIES
-from leval_harness.models.smollm2 import prepared
+from leval_harness.models.prepare import local_path
 from resonance_vllm.checkpoint.config import ModelPositions, model_args
 from resonance_vllm.common.errors import SettingError, one_of, shown
 from resonance_vllm.core.spec import RopeRequest, parsed_value
@@ -65,7 +65,7 @@ class Setup:
         arguments = {key.strip(): parsed_value(value.strip()) for key, _, value in pairs}
         arguments |= {} if rope is None else {"rope": rope}
         if kind in LIBRARIES:
-            return cls(kind, prepared(target), arguments, text)
+            return cls(kind, local_path(target), arguments, text)
         if "rope" in arguments:
             allowed = ", ".join(LIBRARIES)
             raise SettingError(f"rope: {kind} runs a model as it is; allowed with: {allowed}")

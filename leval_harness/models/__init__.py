@@ -1,1 +1,1 @@
-"""Small real models that a package ships, prepared as ordinary checkpoints."""
+"""Small real models from a package registry, prepared as ordinary checkpoints."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from leval_harness.models import smollm2
+from leval_harness.models.prepare import local_path
 from leval_harness.results.layout import REFERENCE, SCHEMA_VERSION
 from leval_harness.sweep import ConfigError
 from leval_harness.sweep.config import ROPE_BACKENDS, ModelConfig, RunRequest, SweepConfig
@@ -86,12 +86,12 @@ def _unused_template(run: RunRecord) -> str | None:
 
 
 def find_model(model: ModelConfig) -> ModelFiles:
-    """The files of a configured model; `smollm2` is made if it is not there."""
+    """The files of a configured model; a small model of ours is made if it is not there."""
     folder = user_path(model.path)
     if model.backend not in ROPE_BACKENDS and not folder.is_dir():
         served = {"served": model.path, "base_url": model.args.get("base_url")}
         return ModelFiles(model.path, None, served)
-    folder = Path(smollm2.prepared(str(folder)))
+    folder = Path(local_path(str(folder)))
     refuse_missing_folder(model.path, f"models.{model.label}.path")
     if folder.is_dir():
         path = folder.resolve()

@@ -19,7 +19,7 @@ from golden_access import SAMPLE, TOKENIZER
 import leval_harness as lh
 from leval_harness.diff.compare import save_reference
 from leval_harness.diff.side import Side
-from leval_harness.models.smollm2 import prepare
+from leval_harness.models.prepare import prepare
 
 Row = dict[str, Any]
 Rows = dict[str, Row]
@@ -201,7 +201,7 @@ def answers_by(backend: str, arguments: str = "") -> Rows:
     with tempfile.TemporaryDirectory() as out:
         command(
             "lm-eval", "run", "--model", backend, "--tasks", ",".join(ASKED), "--log_samples",
-            "--model_args", f"pretrained={prepare()},dtype=float32,max_length=1024{arguments}",
+            "--model_args", f"pretrained={prepare('smollm2')},dtype=float32,max_length=1024{arguments}",
             "--metadata", json.dumps(METADATA), "--gen_kwargs", "max_gen_toks=16",
             "--output_path", out,
         )  # fmt: skip

