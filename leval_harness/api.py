@@ -1,7 +1,12 @@
-"""The Python API: run a sweep, read results, style at a method or a model."""
+"""The Python API: run a sweep, read and compare results, inspect a method or a model.
+
+Heavy packages (torch, pandas, matplotlib) are imported by the functions that need them, so that
+importing this module stays quick.
+"""
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,29 +15,30 @@ from resonance_vllm.common.errors import RunError, UserError, one_of
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
     from leval_harness.results.load import Results
+    from resonance_vllm.verify import RotaryReport
 
 PathLike = str | os.PathLike[str]
 Across = Literal["methods", "models"]
 
 
 class Comparison:
-    """Results of one or more folders, compared.
+    """Results of one or more folders and how they compare; made by `load` and `run`.
 
     Args:
-        results: what was read.
-        baseline: method to compare with; None for the one that the sweep names.
-        across: what is compared on the same questions: the methods of each model, or models.
-        margin: effective context length: a smaller loss counts as none, nats/token; None for the
-            sweep's, else 0.05.
+        results: the results that were read.
+        baseline: method that the others are compared with; None for the one that the sweep names.
+        across: what is compared on the same questions: the methods of each model, or the models.
+        margin: smallest loss increase that matters in effective context length, in nats/token;
+            smaller ones are treated as zero. None for the sweep's margin, else 0.05.
 
     Attributes:
-        runs: a row for each run; see `leval_harness.results.load.RUNS`.
-        scores: a row for each number of a results file; see `leval_harness.results.load.SCORES`.
-        samples: a row for each question and number; see `leval_harness.results.load.SAMPLES`.
-        blocks: a row for 64 tokens of a text that was read; see `leval_harness.results.load.BLOCKS`.
-        excluded: files and numbers that were found and are in no frame, each with its reason.
+        results: the results that were read.
+        baseline: as above.
+        across: as above.
+        margin: as above.
     """
 
     def __init__(
@@ -42,31 +48,64 @@ class Comparison:
         across: Across = "methods",
         margin: float | None = None,
     ) -> None:
-        self.results, self.excluded = results, results.excluded
-        self.runs, self.scores = results.runs, results.scores
-        self.samples, self.blocks = results.samples, results.blocks
-        self._how: dict[str, Any] = {"baseline": baseline, "across": across, "margin": margin}
+        self.results = results
+        self.baseline = baseline
+        self.across: Across = across
+        self.margin = margin
+
+    @property
+    def runs(self) -> "pd.DataFrame":
+        """The runs, one row each; columns in `leval_harness.results.load.RUNS`."""
+        return self.results.runs
+
+    @property
+    def scores(self) -> "pd.DataFrame":
+        """The numbers of the results files, one row each; columns in `leval_harness.results.load.SCORES`."""
+        return self.results.scores
+
+    @property
+    def samples(self) -> "pd.DataFrame":
+        """The answers to questions, one row per question and number; columns in `leval_harness.results.load.SAMPLES`."""
+        return self.results.samples
+
+    @property
+    def blocks(self) -> "pd.DataFrame":
+        """The losses of documents in nats/token, one row per 64 tokens; columns in `leval_harness.results.load.BLOCKS`."""
+        return self.results.blocks
+
+    @property
+    def excluded(self) -> Sequence[Any]:
+        """Files and numbers that are in no frame, each with the reason."""
+        return self.results.excluded
 
     @cached_property
     def compared(self) -> "pd.DataFrame":
-        """Every number with its interval, rank and difference: what tables and figures show.
+        """Every number with its interval, rank and difference to the baseline.
 
-        Columns: `leval_harness.report.compare.COMPARED` and `leval_harness.report.effective_context.COLUMNS`.
+        Tables, figures and the page show this frame and nothing else. Its columns are
+        `leval_harness.report.compare.COMPARED` and
+        `leval_harness.report.effective_context.COLUMNS`.
         """
         from leval_harness.report.effective_context import compared_frame
 
-        return compared_frame(self.results, **self._how)
+        return compared_frame(
+            self.results, baseline=self.baseline, across=self.across, margin=self.margin
+        )
 
     def to_pandas(self) -> "pd.DataFrame":
-        """A copy of `compared`."""
+        """Return a copy of `compared`, which can be changed freely."""
         return self.compared.copy()
 
     def table(self, form: str = "md", published: bool = False) -> str:
-        """The tables as text: `md`, `tex`, `html`; `csv` and `json` are every number.
+        """Return the tables as text.
 
         Args:
-            form: the format.
-            published: show the paper's rows beside ours.
+            form: `md`, `tex` or `html` for the tables that people read; `csv` or `json` for every
+                number of `compared`.
+            published: whether to show the paper's published rows beside the measured ones.
+
+        Raises:
+            SettingError: there is no such format.
         """
         from leval_harness.report.formats import render
         from leval_harness.report.tables import build_tables
@@ -74,22 +113,26 @@ class Comparison:
         return render(build_tables(self.compared, published), self.compared, form)
 
     def verdict(self) -> str:
-        """What the results say of each model, a sentence a line; empty without a number."""
+        """Return the verdict on each model in sentences, one per line; empty without numbers."""
         from leval_harness.report.verdict import lines, verdict
 
         return lines(verdict(self.compared))
 
     def figures(self) -> list[str]:
-        """Titles of the figures that these results have data for."""
+        """Return the titles of the figures that these results have data for."""
         from leval_harness.report.figures import planned_figures
 
         return [figure.title for figure in planned_figures(self.compared)]
 
-    def plot(self, title: str | None = None) -> Any:
-        """A figure as a matplotlib `Figure`; None for the first of `figures`.
+    def plot(self, title: str | None = None) -> "Figure":
+        """Draw a figure with matplotlib.
+
+        Args:
+            title: one of `figures`; None for the first one.
 
         Raises:
-            UserError: there is nothing to draw, or no figure of this title.
+            UserError: there is nothing to draw.
+            SettingError: no figure has this title.
         """
         from leval_harness.report.drawing import figure_style
         from leval_harness.report.figures import planned_figures
@@ -97,12 +140,25 @@ class Comparison:
         planned = {figure.title: figure for figure in planned_figures(self.compared)}
         if not planned:
             raise UserError("results: nothing to draw; figures need more than one context length")
-        chosen = next(iter(planned)) if title is None else one_of("title", title, planned)
+        chosen = next(iter(planned))
+        if title is not None:
+            chosen = one_of("title", title, planned)
         with figure_style():
             return planned[chosen].draw()
 
     def page(self, folder: PathLike, title: str = "Long-context leaderboard") -> Path:
-        """Write a page that opens from disk; the path of its `index.html`."""
+        """Write a page that opens from disk, with tables and figures.
+
+        Args:
+            folder: folder of the page; an earlier page in it is replaced.
+            title: heading of the page.
+
+        Returns:
+            Path of its `index.html`.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
         from leval_harness.report.page import write_page
 
         return write_page(self.results, self.compared, Path(folder), title)
@@ -126,13 +182,16 @@ def load(
 
     Args:
         folders: one or more results folders.
-        baseline: see `Comparison`.
-        across: see `Comparison`.
-        margin: see `Comparison`.
-        method_names: method, id or folder of a run -> the name that its method gets.
+        baseline: as in `Comparison`.
+        across: as in `Comparison`.
+        margin: as in `Comparison`, in nats/token.
+        method_names: other names for methods in tables: method, run id or folder of a run -> name.
+
+    Returns:
+        The results; `to_pandas()` is the compared frame.
 
     Raises:
-        ResultsError: no such folder, or nothing in it.
+        ResultsError: a folder does not exist or holds no results.
     """
     from leval_harness.results.load import load_results
 
@@ -141,12 +200,22 @@ def load(
 
 
 def compare(loaded: Comparison, baseline: str | None = None) -> "pd.DataFrame":
-    """The compared frame of what was loaded, against another baseline; see `Comparison`."""
+    """Return the compared frame of loaded results, if wanted against another baseline.
+
+    Args:
+        loaded: what `load` or `run` returned.
+        baseline: method that the others are compared with; None for that of `loaded`.
+
+    Returns:
+        The frame of `Comparison.to_pandas`: one row per number, with interval, rank and difference
+        to the baseline (method minus baseline).
+
+    Raises:
+        ResultsError: no run has this method.
+    """
     if baseline is None:
         return loaded.to_pandas()
-    from leval_harness.report.effective_context import compared_frame
-
-    return compared_frame(loaded.results, **loaded._how | {"baseline": baseline})
+    return Comparison(loaded.results, baseline, loaded.across, loaded.margin).to_pandas()
 
 
 def run(
@@ -155,17 +224,21 @@ def run(
     overrides: Sequence[str] = (),
     out: PathLike = "results",
 ) -> Comparison:
-    """Run a sweep, or what is missing of it, and read what came out.
+    """Run a sweep, or the runs of it that have no result yet, and read the results.
 
     Args:
-        config: a YAML file, the name of a shipped sweep, or the settings themselves.
-        overrides: `key=value`, as with `leval-harness sweep --set`.
+        config: a YAML file, the name of a sweep that this package ships, or the settings as a
+            dictionary.
+        overrides: `key=value` texts, as with `leval-harness sweep --set`.
         out: folder in which the sweep gets a folder of its name.
 
+    Returns:
+        The results. Runs that failed beside others are rows without numbers.
+
     Raises:
-        ConfigError: names every setting that is wrong, its value and what is allowed.
-        UserError: no run could be computed; runs that failed beside others are rows without
-            numbers.
+        ConfigError: a setting is wrong; every wrong one is named with its value and what is
+            allowed.
+        RunError: no run could be computed.
     """
     from leval_harness.sweep.config import load_config
     from leval_harness.sweep.plan import plan
@@ -178,9 +251,35 @@ def run(
     folder = Path(out) / loaded.name
     states = run_sweep(loaded, plan(loaded), folder, "leval_harness.run").values()
     if not any(state.done for state in states):
-        reason = next((state.failure for state in states if state.failure), "")
-        raise RunError(f"no run could be computed; the first: {reason}")
+        failures = [state.failure for state in states if state.failure]
+        reason = failures[0] if failures else "no reason was recorded"
+        raise RunError(f"no run could be computed; the first one failed: {reason}")
     return load(folder)
+
+
+@dataclass(frozen=True)
+class RopeFeatures:
+    """What a RoPE method does to each feature, in float64; returned by `rope`.
+
+    Attributes:
+        inv_freq: inverse frequency of each feature, in radians per token.
+        wavelengths: wavelength of each feature, in tokens.
+        attention_factor: factor by which cos and sin are multiplied.
+        critical_dimension: index of the first feature whose wavelength is at least the native
+            context length; the features from it on never complete a period in training.
+        feature_gap: for each feature, the largest distance of a test position to its nearest
+            training position on the unit circle, from 0 to 2.
+    """
+
+    inv_freq: tuple[float, ...]
+    wavelengths: tuple[float, ...]
+    attention_factor: float
+    critical_dimension: int
+    feature_gap: tuple[float, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as `leval-harness rope --json` prints them."""
+        return asdict(self)
 
 
 def rope(
@@ -191,54 +290,122 @@ def rope(
     factor: float = 8.0,
     seq_len: int | None = None,
     **settings: Any,
-) -> dict[str, Any]:
-    """What a RoPE method does to every feature, without a model.
+) -> RopeFeatures:
+    """Compute what a RoPE method does to each feature, without a model.
 
     Args:
-        rope_type: for example `yarn` or `resonance_yarn`.
-        head_dim: rotated dimensions.
-        original: native context length L in tokens.
-        factor: context extension s.
-        seq_len: current length in tokens, for `dynamic` and `longrope`; None for L.
-        settings: further keys of the method; `rope_theta` is 10,000 unless given.
+        rope_type: name of the method, for example `yarn` or `resonance_yarn`.
+        head_dim: number of rotated dimensions of a head; two make a feature.
+        original: native context length L, in tokens.
+        factor: factor s by which the context is extended.
+        seq_len: current sequence length in tokens, for `dynamic` and `longrope`; None for L.
+        settings: further settings of the method; `rope_theta` is 10,000 unless it is set.
 
     Returns:
-        `inv_freq` (radians a token), `wavelengths` (tokens), `attention_factor`,
-        `critical_dimension`, `feature_gap`: lists in float64, one number a feature.
+        Frequencies and what follows from them, one number per feature.
 
     Raises:
-        RopeConfigError: names the setting and what is allowed.
+        RopeConfigError: a setting is wrong; the message names it and what is allowed.
     """
     from resonance_vllm.core.features import describe
     from resonance_vllm.core.spec import RopeSpec, RopeType
 
+    common = {"factor": factor, "original_max_position_embeddings": original}
     keys = RopeType.read(rope_type).method.key_names()
-    own = {"factor": factor, "original_max_position_embeddings": original}
-    taken = {key: value for key, value in own.items() if key in keys}
-    spec = RopeSpec.from_dict({"rope_type": rope_type, "rope_theta": 10_000.0, **taken, **settings})
-    return describe(spec, head_dim, original, factor, seq_len)
+    # not every method reads both: `default` reads neither
+    read = {key: value for key, value in common.items() if key in keys}
+    spec = RopeSpec.from_dict({"rope_type": rope_type, "rope_theta": 10_000.0, **read, **settings})
+    facts = describe(spec, head_dim, original, factor, seq_len)
+    return RopeFeatures(
+        inv_freq=tuple(facts["inv_freq"]),
+        wavelengths=tuple(facts["wavelengths"]),
+        attention_factor=facts["attention_factor"],
+        critical_dimension=facts["critical_dimension"],
+        feature_gap=tuple(facts["feature_gap"]),
+    )
+
+
+@dataclass(frozen=True)
+class LibraryCheck:
+    """What one library builds for a model; part of a `ModelCheck`.
+
+    Attributes:
+        modules: the rotary modules that the library builds; empty where there is a `problem`.
+        limit: longest sequence in tokens; None where it is unknown.
+        overrides: settings of config.json that carry the method.
+        serve: shell command of a vLLM server with the method; empty for transformers.
+        problem: why there are no modules (the library refuses the model or the method, or is not
+            installed); None where the library builds the model.
+    """
+
+    modules: "tuple[RotaryReport, ...]"
+    limit: int | None
+    overrides: Mapping[str, Any]
+    serve: str
+    problem: str | None
+
+
+@dataclass(frozen=True)
+class ModelCheck:
+    """The RoPE settings that a model would run with; returned by `check`.
+
+    Attributes:
+        transformers: what transformers builds.
+        vllm: what vLLM builds.
+    """
+
+    transformers: LibraryCheck
+    vllm: LibraryCheck
 
 
 def check(
     model: PathLike, rope: str | Mapping[str, Any] | None = None, context_length: int | None = None
-) -> dict[str, Any]:
-    """What a model runs with on transformers and on vLLM, as `leval-harness check --json`.
+) -> ModelCheck:
+    """Build a model's rotary modules on transformers and vLLM without weights, and report them.
 
     Args:
-        model: checkpoint folder or name on the hub; no weights are loaded.
-        rope: `TYPE:key=value,...` or a dictionary; None for the checkpoint unmodified.
-        context_length: longest sequence in tokens.
+        model: checkpoint folder or name on the hub.
+        rope: RoPE method as `TYPE:key=value,...` or as a dictionary; None for the unmodified
+            checkpoint.
+        context_length: longest sequence that will be used, in tokens; None for the limit of the
+            settings.
+
+    Returns:
+        The modules and the length limit on each library; a library that refuses the method or is
+        not installed has a `problem` instead.
 
     Raises:
-        SettingError: the model or the method cannot be read.
+        SettingError: the checkpoint or the method cannot be read.
     """
     from resonance_vllm.check import report
     from resonance_vllm.checkpoint.config import ModelPositions
     from resonance_vllm.core.spec import RopeRequest
 
-    positions = ModelPositions.of_checkpoint(os.fspath(model))
-    if rope is None:
-        return report(os.fspath(model), positions, None, context_length)
-    read = RopeRequest.parse if isinstance(rope, str) else RopeRequest.from_dict
-    request = positions.complete(read(rope))  # type: ignore[arg-type]
-    return report(os.fspath(model), positions, request, context_length)
+    path = os.fspath(model)
+    positions = ModelPositions.of_checkpoint(path)
+    spec = None
+    if isinstance(rope, str):
+        spec = positions.complete(RopeRequest.parse(rope))
+    elif rope is not None:
+        spec = positions.complete(RopeRequest.from_dict(rope))
+    sides = report(path, positions, spec, context_length)
+    return ModelCheck(
+        transformers=_library_check(sides["transformers"]), vllm=_library_check(sides["vllm"])
+    )
+
+
+def _library_check(side: Mapping[str, Any]) -> LibraryCheck:
+    """Return one library's part of a report as a typed object."""
+    from resonance_vllm.verify import RotaryReport
+
+    modules = tuple(
+        RotaryReport(**{**fields, "inv_freq": tuple(fields["inv_freq"])})
+        for fields in side.get("modules", ())
+    )
+    return LibraryCheck(
+        modules=modules,
+        limit=side.get("limit"),
+        overrides=side.get("overrides", {}),
+        serve=side.get("serve", ""),
+        problem=side.get("refused") or side.get("not_installed"),
+    )

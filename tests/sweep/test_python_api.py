@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -54,13 +55,21 @@ def test_a_sweep_in_which_every_cell_fails_is_an_error(
     changed = {**wrong, "methods": {"rope": None}, "baseline": None}
     ended = forks.python(RUN, tiny / "sweep.yaml", tmp_path, json.dumps(changed), "[]")
     assert ended.returncode == 1
-    assert re.search("no run could be computed; the first: .*no_such", ended.stderr)
+    assert re.search("no run could be computed; the first one failed: .*no_such", ended.stderr)
 
 
 @pytest.mark.usefixtures("without_vllm")
-def test_check_gives_what_the_command_prints(tiny: Path) -> None:
+def test_check_has_the_facts_of_the_command(tiny: Path) -> None:
     model = str(tiny / "model")
-    shown = CliRunner().invoke(check, [model, "--rope", "yarn:factor=2", "--json"])
-    found = lh.check(Path(model), {"rope_type": "yarn", "factor": 2})
-    assert found == json.loads(shown.stdout)
-    assert lh.check(model)["transformers"]["limit"] != found["transformers"]["limit"]
+    command = CliRunner().invoke(check, [model, "--rope", "yarn:factor=2", "--json"])
+    printed = json.loads(command.stdout)["transformers"]
+    checked = lh.check(Path(model), {"rope_type": "yarn", "factor": 2})
+    assert isinstance(checked, lh.ModelCheck)
+    assert checked.transformers.limit == printed["limit"]
+    assert checked.transformers.problem is None
+    modules = [
+        {**asdict(each), "inv_freq": [*each.inv_freq]} for each in checked.transformers.modules
+    ]
+    assert modules == printed["modules"]
+    assert checked.vllm.problem == "vllm is not installed"
+    assert lh.check(model).transformers.limit != checked.transformers.limit
