@@ -32,11 +32,11 @@ from leval_tasks.statistics.effective_context import (
     MARGIN,
     Floats,
     Interval,
-    answer,
     bin_edges,
-    bins,
-    breaks_near,
+    bin_intervals,
+    context_bounds,
     interval,
+    onset,
 )
 
 TASK, TASKS = "effective_context", "effective_context_"
@@ -91,7 +91,7 @@ def effective_rows(
         own = of_block["margin"].dropna()
         smallest = margin or (float(own.iloc[0]) if len(own) else MARGIN)
         for part in of_label.values():
-            rows += _of_method(part.dropna(subset=["gain"]), smallest)
+            rows += _of_method(part.dropna(subset=["difference"]), smallest)
         for label, other in _pairs(of_block):
             rows += _of_pair(of_label[label], of_label[other], other)
     return pd.DataFrame(rows, columns=None if rows else ["run", "task", *COLUMNS])
@@ -114,10 +114,10 @@ def _runs(compared: pd.DataFrame) -> pd.DataFrame:
 
 def _once(part: pd.DataFrame) -> pd.DataFrame:
     """Blocks of a method; of a text that several of its runs read, the longest read."""
-    of_read = part.groupby(["task", "text", "run"])["start"].transform("max")
-    longest = of_read.groupby([part["task"], part["text"]]).transform("max")
+    of_read = part.groupby(["task", "document", "run"])["start"].transform("max")
+    longest = of_read.groupby([part["task"], part["document"]]).transform("max")
     kept = part[of_read == longest]
-    return kept.drop_duplicates(["task", "text", "start"])
+    return kept.drop_duplicates(["task", "document", "start"])
 
 
 def _of_method(part: pd.DataFrame, margin: float) -> Iterator[Row]:
@@ -127,12 +127,12 @@ def _of_method(part: pd.DataFrame, margin: float) -> Iterator[Row]:
     ends = part["start"] + part["tokens"]
     within = ends <= part["trained"].fillna(0)
     # the first window is the same read, but for the order of sums in bfloat16
-    lost = (-part["gain"]).mask(within & part["shipped"], 0.0)
+    lost = part["difference"].mask(within & part["shipped"], 0.0)
     sums, tokens = _floats(lost), _floats(part["tokens"])
     edges, trained = bin_edges(int(part["start"].min()), int(ends.max())), part["trained"].iloc[0]
-    found = bins(_floats(part["middle"]), sums, tokens, edges)
-    held, broken = answer(found, margin)
-    near = breaks_near(_floats(ends), sums, tokens, margin)
+    found = bin_intervals(_floats(part["middle"]), sums, tokens, edges)
+    held, broken = context_bounds(found, margin)
+    near = onset(_floats(ends), sums, tokens, margin)
     about = _about(part) | {"baseline": REFERENCE, "margin": margin, "trained": trained}
     lengths = {HELD: held, BROKEN: broken, NEAR: near if broken else None}
     for metric, value in lengths.items():
@@ -152,17 +152,17 @@ def _of_method(part: pd.DataFrame, margin: float) -> Iterator[Row]:
 
 def _of_pair(part: pd.DataFrame, other: pd.DataFrame, baseline: str) -> Iterator[Row]:
     """The difference of two methods on the same tokens: in all of them, and in each bin."""
-    keys = ["task", "text", "digest", "start", "tokens"]
-    both = part.merge(other[[*keys, "gain"]], on=keys, suffixes=("", "_other"))
-    both = both.dropna(subset=["gain", "gain_other"])
+    keys = ["task", "document", "digest", "start", "tokens"]
+    both = part.merge(other[[*keys, "difference"]], on=keys, suffixes=("", "_other"))
+    both = both.dropna(subset=["difference", "difference_other"])
     if both.empty:
         return
-    lost = both["gain_other"] - both["gain"]
+    lost = both["difference"] - both["difference_other"]
     edges = bin_edges(int(both["start"].min()), int((both["start"] + both["tokens"]).max()))
     about = _about(both) | {"baseline": baseline, "metric": DIFFERENCE}
     yield about | _spanned(both, lost, edges[0], edges[-1])
     middles, sums, tokens = map(_floats, (both["middle"], lost, both["tokens"]))
-    for each in bins(middles, sums, tokens, edges):
+    for each in bin_intervals(middles, sums, tokens, edges):
         at = both["middle"].between(each.start, each.end)
         yield about | {"start": each.start, "end": each.end} | _interval(each, int(at.sum()))
 
@@ -175,7 +175,7 @@ def _about(part: pd.DataFrame) -> Row:
         "kind": "loss",
         "unit": "nats",
         "status": "done",
-        "clusters": float(part["text"].nunique()),
+        "clusters": float(part["document"].nunique()),
     }
 
 
@@ -183,7 +183,7 @@ def _spanned(part: pd.DataFrame, lost: pd.Series, start: int, end: int) -> Row:
     """One interval over all tokens of a part, and the range of the documents' own means."""
     tokens = part["tokens"].astype("float64")
     found = interval(_floats(lost), _floats(tokens), LEVEL)
-    sums = pd.DataFrame({"lost": lost, "tokens": tokens}).groupby([part["task"], part["text"]])
+    sums = pd.DataFrame({"lost": lost, "tokens": tokens}).groupby([part["task"], part["document"]])
     means = sums["lost"].sum() / sums["tokens"].sum()
     place = {"start": start, "end": end, "least": means.min(), "most": means.max()}
     return place | _interval(found, len(part))
@@ -199,7 +199,7 @@ def _interval(found: Interval, blocks: int) -> Row:
         "difference": found.mean,
         "diff_low": found.low,
         "diff_high": found.high,
-        "mark": "" if found.holds_zero else DIFFERS,
+        "mark": "" if found.contains_zero else DIFFERS,
     }
 
 

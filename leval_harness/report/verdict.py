@@ -27,7 +27,7 @@ from leval_harness.report.retrieval import retrievals
 from leval_harness.results.layout import REFERENCE
 from leval_tasks.common.metrics import FAMILY_OF
 from leval_tasks.statistics.by_document import LEVEL
-from leval_tasks.statistics.effective_context import ERRS, ERRS_WITH_ONE
+from leval_tasks.statistics.effective_context import ERROR_RATE, ERROR_RATE_OF_ONE_DOCUMENT
 from leval_tasks.statistics.retrieval import LEVEL as RETRIEVED_LEVEL
 from leval_tasks.statistics.retrieval import THRESHOLD
 
@@ -290,7 +290,7 @@ def _reference(rows: pd.DataFrame) -> Sentence:
     return "reference", (
         f"compared with {model}, {count} text{'s' * (documents[-1] > 1)}; losing less than "
         f"{first['margin']:g} nats/token counts as none; wrong in at most "
-        f"{ERRS if documents[0] > 1 else ERRS_WITH_ONE} of samples either way."
+        f"{ERROR_RATE if documents[0] > 1 else ERROR_RATE_OF_ONE_DOCUMENT} of samples either way."
     )
 
 

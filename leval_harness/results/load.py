@@ -125,17 +125,17 @@ tokens, words or bytes.
 
 BLOCKS = {
     "run": "int64",
-    **dict.fromkeys(("task", "text", "digest"), TEXT),
+    **dict.fromkeys(("task", "document", "digest"), TEXT),
     **dict.fromkeys(("start", "tokens"), "int64"),
-    **dict.fromkeys(("full", "reference", "gain"), NUMBER),
+    **dict.fromkeys(("full", "reference", "difference"), NUMBER),
 }
 """Columns of `blocks` and their types.
 
-text, digest: name of the text, and a hash of its tokens. start: position of the block's first
+document, digest: name of the document, and a hash of its tokens. start: position of the block's first
 token, BOS counted. tokens: their number. full: sum of their losses after the whole text before
 them, nats. reference: the same of the unmodified model in windows of its native context length, of the
-sweep's reference run or of the run itself. gain: sum of `reference - full`, each token clipped to
-±1 nat. Missing where there is no reference.
+sweep's reference run or of the run itself. difference: sum of `full - reference`, each token clipped to
+±1 nat; positive where the method is worse. Missing where there is no reference.
 """
 
 

@@ -15,21 +15,18 @@ import numpy.typing as npt
 import pandas as pd
 
 from leval_harness.results.layout import LOSSES_OF, SHORT_WINDOWS
+from leval_tasks.statistics.effective_context import block_sums, clipped_difference
 
 Floats = npt.NDArray[np.float64]
-BLOCK = 64
-"""Tokens of a block; blocks of samples files of the layout before hold 512."""
-CLIP = 1.0
-"""Nats: a token gains or loses at most so much."""
 
 REFERENCES = ("reference", SHORT_WINDOWS)
 """Methods of the run that reads windows for all methods of a model, and its name before."""
 
-WINDOWS = ("windows", "trained")
+WINDOWS = ("reference", "trained")
 """The read in windows of the native context length, and its name before."""
 
 COLUMNS = {
-    5: ("start", "tokens", "full", "windows", "gain"),
+    5: ("start", "tokens", "full", "reference", "difference"),
     6: ("start", "tokens", "full", "short", "short_gain", "gain"),
 }
 """Number of columns in the rows of a sample -> their names; six in the layout before."""
@@ -139,20 +136,22 @@ def _rows(text: ReadText, reference: Floats | None) -> Iterator[dict[str, Any]]:
     columns: dict[str, npt.NDArray[Any]]
     if full is None:  # only sums were kept
         columns = {name: text.rows[name] for name in ("start", "tokens", "full")}
-        columns["reference"] = text.rows.get("windows", np.full(len(columns["full"]), np.nan))
-        columns["gain"] = text.rows["gain"]
+        columns["reference"] = text.rows.get("reference", np.full(len(columns["full"]), np.nan))
+        columns["difference"] = (
+            text.rows["difference"] if "difference" in text.rows else -text.rows["gain"]
+        )
     else:
         same = reference is not None and reference.shape == full.shape
         compared = reference if same and reference is not None else np.full(full.shape, np.nan)
-        edges = np.arange(0, full.size, BLOCK)
+        full_sums, tokens = block_sums(full)
         columns = {
-            "start": start + edges,
-            "tokens": np.diff([*edges, full.size]),
-            "full": np.add.reduceat(full, edges),
-            "reference": np.add.reduceat(compared, edges),
-            "gain": np.add.reduceat(np.clip(compared - full, -CLIP, CLIP), edges),
+            "start": start + np.cumsum(tokens) - tokens,
+            "tokens": tokens,
+            "full": full_sums,
+            "reference": block_sums(compared)[0],
+            "difference": block_sums(clipped_difference(full, compared))[0],
         }
-    names = {"run": text.run, "task": text.task, "text": text.text, "digest": text.digest}
+    names = {"run": text.run, "task": text.task, "document": text.text, "digest": text.digest}
     for values in zip(*columns.values(), strict=True):
         row = dict(zip(columns, values, strict=True))
         if not np.isnan(row["full"]):

@@ -141,7 +141,7 @@ def _reference(
             f"which the config of {request.model.path} does not state"
         )
     lengths: Any = given.get("context_length") or request.context_length
-    read = "full" if np.max(lengths) <= trained else "windows"
+    read = "full" if np.max(lengths) <= trained else "reference"
     metadata = {"context_length": [request.context_length], **given, READS: read}
     return request._replace(
         method=REFERENCE,

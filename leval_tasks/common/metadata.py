@@ -114,12 +114,12 @@ class EffectiveContextSettings(TextSettings):
     """Settings of an effective-context task.
 
     `window` is positions of the reference's windows, None for the native context length. The `reads`
-    `full` and `windows` leave the other to another run of a sweep.
+    `full` and `reference` leave the other to another run of a sweep.
     """
 
     num_docs: Count = 8
     window: OptionalCount = None
-    reads: Literal["all", "full", "windows"] = Field(default="all", exclude=True)
+    reads: Literal["all", "full", "reference"] = Field(default="all", exclude=True)
 
 
 def scored_from(window: int, longest: int) -> int:

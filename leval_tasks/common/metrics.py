@@ -80,7 +80,7 @@ OURS: dict[str, Metric] = {
     "token_perplexity": _PERPLEXITY,
     "paper_perplexity": _PERPLEXITY,
     "reference_loss": _NATS,
-    "gain": replace(_NATS, higher_is_better=True),
+    "loss_difference": _NATS,
 }
 """Metrics of our tasks, without the context lengths in their names."""
 

@@ -1,9 +1,10 @@
-"""Effective context length, as lm-eval tasks: each text in full, and in windows.
+"""Effective context length, as lm-eval tasks: the loss of each token with full context, and of the reference.
 
-A text is read once in full and once in windows of the native context length, which move by half of it.
-`loss` and `reference_loss` are the means of both reads, nats/token; `gain` is the mean of windows
-minus full, clipped. The first of the `filtered_resps` of a sample holds the sums over blocks of 64
-tokens that the rule takes.
+A document is read twice: once in full, and once by the reference, in windows of the native context length that
+move by half of it. `loss` and `reference_loss` are the mean losses of the two reads in nats/token.
+`loss_difference` is the mean of their clipped difference, full minus reference: positive is worse. The first
+item of a sample's `filtered_resps` holds the sums over blocks of 64 tokens from which
+`leval_tasks.statistics.effective_context` computes the intervals.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,13 +23,13 @@ from leval_tasks.perplexity.task import PerplexityTask, Window, make_windows
 from leval_tasks.statistics.effective_context import Floats, block_sums, clipped_difference
 from resonance_vllm.common.errors import SettingError, not_allowed
 
-FULL, WINDOWS = "full", "windows"
+FULL, REFERENCE = "full", "reference"
 
 Losses = Mapping[str, Logprobs]
 """Read -> nats of each scored token, float32 `[tokens]`."""
 
-METRICS = {"loss": FULL, "reference_loss": WINDOWS, "gain": "all"}
-"""Metric -> the read that it is of; a gain needs both."""
+METRICS = {"loss": FULL, "reference_loss": REFERENCE, "loss_difference": "all"}
+"""Metric -> the read that it is computed from. The difference needs both."""
 
 
 class EffectiveContextTask(PerplexityTask):
@@ -93,7 +94,9 @@ class EffectiveContextTask(PerplexityTask):
         self.token_losses[doc["document_id"]] = losses
         pairs = {}
         for metric in self.metric_names():
-            values = gains(losses) if metric == "gain" else losses.get(METRICS[metric])
+            values = (
+                differences(losses) if metric == "loss_difference" else losses.get(METRICS[metric])
+            )
             total = 0.0 if values is None else float(values.sum(dtype=np.float64))
             pairs[metric] = [total, 0 if values is None else values.size]
         return with_stderr(pairs)
@@ -137,7 +140,7 @@ def complete_settings(
     if not start < length:
         allowed = f"above {start}, from which position on documents are scored"
         raise SettingError(not_allowed("context_length", length, allowed))
-    longest = min(length, moving_window(window, limit)) if given.reads == WINDOWS else length
+    longest = min(length, moving_window(window, limit)) if given.reads == REFERENCE else length
     limit.check(longest, "context_length", extra=limit.after_window)
     return given.changed(context_length=(length,), window=window)
 
@@ -149,12 +152,12 @@ def windows_of(n: int, start: int, window: int, reads: str, bos: bool) -> list[t
     the first one has half a window of context at least. Tokens are scored from `start` on.
     """
     found = []
-    if reads != WINDOWS:
+    if reads != REFERENCE:
         found.append((FULL, Window(n + bos, 0, start, n, bos)))
     if reads != FULL:
         moving = make_windows(n, window, window // 2, "sliding", bos)
         found += [
-            (WINDOWS, Window(window, each.start, max(each.score_start, start), each.end, bos))
+            (REFERENCE, Window(window, each.start, max(each.score_start, start), each.end, bos))
             for each in moving
             if each.end > start
         ]
@@ -164,9 +167,9 @@ def windows_of(n: int, start: int, window: int, reads: str, bos: bool) -> list[t
 def block_rows(losses: Losses, start: int) -> list[list[float | None]]:
     """Of each block of tokens from position `start` on, BOS counted: its start, tokens, and sums.
 
-    The sums are of the losses in full, in windows, and of the gain; None where a read is missing.
+    The sums are of the losses in full, of the reference, and of the difference; None where a read is missing.
     """
-    reads = [losses.get(FULL), losses.get(WINDOWS), gains(losses)]
+    reads = [losses.get(FULL), losses.get(REFERENCE), differences(losses)]
     found = [None if each is None else block_sums(np.asarray(each, np.float64)) for each in reads]
     tokens = next(each[1] for each in found if each is not None)
     starts = start + np.cumsum(tokens) - tokens
@@ -174,8 +177,8 @@ def block_rows(losses: Losses, start: int) -> list[list[float | None]]:
     return [list(row) for row in zip(starts.tolist(), tokens.tolist(), *sums, strict=True)]
 
 
-def gains(losses: Losses) -> Floats | None:
-    """Loss in windows minus loss of the full read, clipped, by token; None without both."""
-    if FULL not in losses or WINDOWS not in losses:
+def differences(losses: Losses) -> Floats | None:
+    """Return the clipped difference of each token, full minus reference; None without both reads."""
+    if FULL not in losses or REFERENCE not in losses:
         return None
-    return -clipped_difference(losses[FULL], losses[WINDOWS])
+    return clipped_difference(losses[FULL], losses[REFERENCE])

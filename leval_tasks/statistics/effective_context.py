@@ -1,13 +1,14 @@
-"""Effective context length: up to where a model reads a text as well as its reference does.
+"""Effective context length: up to which position a model predicts a document as well as a reference.
 
-A difference is the loss of a token under the method, after the whole text before it, minus that
-under the reference, clipped to ±1 nat; negative is better for the method. The functions here take
-its sums over blocks of 64 tokens.
+The difference of a token is its loss under the method, given the whole document before it, minus its loss
+under the reference, clipped to ±1 nat. Positive is worse. The functions here take sums of these differences
+over blocks of 64 tokens.
 
-The rule. Positions are cut into six equal bins, each with its mean difference and a plain t
-interval over the blocks of all documents, at a level of 0.5% over all six (Bonferroni): so the answer,
-read off the intervals, is wrong in at most 3% of samples at either end (5% with one text), for the
-blocks are not quite independent, and their sums are skewed (docs/reference/effective-context.md).
+The rule. Positions are divided into six equal bins. Each bin has a mean difference and a plain t interval
+over the blocks of all documents, at a level of 0.5% over all six bins (Bonferroni). The bounds of the
+effective context length are read off these intervals. Each bound is wrong in at most 3% of samples (5% with
+one document), more than the nominal level, because neighbouring blocks are not quite independent and their
+sums are skewed (docs/reference/effective-context.md).
 """
 
 import itertools
@@ -17,125 +18,205 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special  # its stdtrit is the quantile of Student's t; stats imports slowly
+from scipy import special  # `stdtrit` is the quantile of Student's t; importing scipy.stats is slow
 
 Floats = npt.NDArray[np.float64]
 
 BINS = 6
-"""Equal bins of position."""
+"""Number of bins of equal width that positions are divided into."""
 
 BLOCK = 64
-"""Tokens of a block, the unit of chance."""
+"""Tokens in a block. Blocks are the sampling units of all intervals."""
 
 CLIP = 1.0
-"""Nats to which the difference of a token is clipped: differences are heavy-tailed."""
+"""Nats to which the difference of a token is clipped, because differences are heavy-tailed."""
 
 LEVEL = 0.005
 """Level of the intervals, over all bins together."""
 
-ERRS, ERRS_WITH_ONE = "3%", "5%"
-"""Most samples in which the answer is wrong, at either end, on two models: of two documents or more, of
-one."""
+ERROR_RATE = "3%"
+"""Share of samples in which a bound is wrong at most, measured on two models, with two documents or more."""
+
+ERROR_RATE_OF_ONE_DOCUMENT = "5%"
+"""The same with a single document."""
 
 MARGIN = 0.05
-"""Nats a token: less is no degradation. A perplexity that is 5% higher."""
+"""Differences below this, in nats/token, are negligible. It is a perplexity that is 5% higher."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean difference, nats/token, and the two ends of its interval."""
+    """A mean difference with its confidence interval, in nats/token.
+
+    Attributes:
+        mean: the mean difference, method minus reference.
+        low: lower end of the interval.
+        high: upper end of the interval.
+    """
 
     mean: float
     low: float
     high: float
 
     @property
-    def holds_zero(self) -> bool:
-        """Whether no difference is shown."""
+    def contains_zero(self) -> bool:
+        """Return whether the interval contains zero, so that no difference is shown."""
         return self.low <= 0 <= self.high
 
 
 @dataclass(frozen=True, slots=True)
 class Bin(Interval):
-    """The same between two positions, in tokens from the start of a text."""
+    """The mean difference between two positions.
+
+    Attributes:
+        start: first position of the bin, in tokens from the start of a document, BOS counted.
+        end: position after the last one of the bin.
+    """
 
     start: int
     end: int
 
 
-def clipped_difference(full: npt.NDArray[Any], reference: npt.NDArray[Any]) -> Floats:
-    """Loss of each token under the method minus that under the reference, clipped, `[T]` nats."""
-    return np.clip(np.asarray(full, np.float64) - np.asarray(reference, np.float64), -CLIP, CLIP)
+def clipped_difference(method: npt.NDArray[Any], reference: npt.NDArray[Any]) -> Floats:
+    """Return the clipped difference of each token, method minus reference.
+
+    Args:
+        method: losses of the tokens under the method, nats, `[T]`.
+        reference: losses of the same tokens under the reference, nats, `[T]`.
+
+    Returns:
+        differences within ±`CLIP` nats, float64, `[T]`; positive is worse.
+    """
+    differences = np.asarray(method, np.float64) - np.asarray(reference, np.float64)
+    return np.clip(differences, -CLIP, CLIP)
 
 
 def block_sums(values: Floats) -> tuple[Floats, Floats]:
-    """Sums of the values of consecutive tokens `[T]` over blocks, and tokens in them, `[B]` each.
+    """Return the sum of each block of consecutive values, and the number of tokens in it.
 
-    A last block of less than half the size is joined to the one before.
+    This is the only division into blocks: tasks, sweeps, reports and `diff` all use it. Blocks begin at
+    multiples of `BLOCK`. A remainder of less than half a block is added to the last block, since a unit that
+    small would make the sampling units unequal.
+
+    Args:
+        values: one value per token, `[T]` with at least one token.
+
+    Returns:
+        sums `[B]` and numbers of tokens `[B]`, both float64.
     """
-    edges = list(range(0, values.size, BLOCK))
-    if len(edges) > 1 and values.size - edges[-1] < BLOCK / 2:
-        edges.pop()
-    return np.add.reduceat(values, edges), np.diff([*edges, values.size]).astype(np.float64)
+    starts = list(range(0, values.size, BLOCK))
+    if len(starts) > 1 and values.size - starts[-1] < BLOCK / 2:
+        starts.pop()
+    sizes = np.diff([*starts, values.size]).astype(np.float64)
+    return np.add.reduceat(values, starts), sizes
 
 
 def interval(sums: Floats, tokens: Floats, level: float = LEVEL) -> Interval:
-    """Mean over some blocks and its two-sided t interval, blocks as units.
+    """Return the mean over some blocks with its two-sided t interval.
 
-    `sums` are the differences of the blocks, nats, `[B]`, `tokens` what is in them. The standard
-    error is that of a ratio of sums. One block alone has an interval without ends.
+    The standard error is that of a ratio of sums, with blocks as sampling units.
+
+    Args:
+        sums: sums of the differences of the blocks, nats, `[B]`.
+        tokens: numbers of tokens in the blocks, `[B]`.
+        level: probability that the interval misses the mean.
+
+    Returns:
+        the interval in nats/token; an infinite one for a single block.
     """
-    n, mean = sums.size, float(sums.sum() / tokens.sum())
-    if n < 2:
+    blocks = sums.size
+    mean = float(sums.sum() / tokens.sum())
+    if blocks < 2:
         return Interval(mean, -np.inf, np.inf)
-    variance = n / (n - 1) * float(((sums - mean * tokens) ** 2).sum())
-    half = -float(special.stdtrit(n - 1, level / 2)) * variance**0.5 / float(tokens.sum())
-    return Interval(mean, mean - half, mean + half)
+    residuals = sums - mean * tokens
+    variance = blocks / (blocks - 1) * float((residuals**2).sum())
+    standard_error = variance**0.5 / float(tokens.sum())
+    quantile = -float(special.stdtrit(blocks - 1, level / 2))
+    return Interval(mean, mean - quantile * standard_error, mean + quantile * standard_error)
 
 
 def bin_edges(start: int, longest: int) -> list[int]:
-    """Positions that bound the bins: equal, as far as whole blocks allow.
+    """Return the positions that bound the bins.
 
-    Documents that have fewer blocks than there are bins get a bin for each block.
+    Bins are of equal width as far as whole blocks allow. Where there are fewer blocks than `BINS`, every
+    block is a bin.
+
+    Args:
+        start: first scored position.
+        longest: position after the last one that was scored.
     """
     blocks = max(1, (longest - start) // BLOCK)
-    inner = np.linspace(0, blocks, min(BINS, blocks) + 1).round().astype(int)[1:-1]
-    return [start, *(start + BLOCK * int(each) for each in inner), longest]
+    bins = min(BINS, blocks)
+    in_blocks = np.linspace(0, blocks, bins + 1).round().astype(int)
+    inner_edges = [start + BLOCK * int(number) for number in in_blocks[1:-1]]
+    return [start, *inner_edges, longest]
 
 
-def bins(middles: Floats, sums: Floats, tokens: Floats, edges: Sequence[int]) -> list[Bin]:
-    """The mean difference in each bin, with intervals that hold nominally 99.5% together.
+def bin_intervals(middles: Floats, sums: Floats, tokens: Floats, edges: Sequence[int]) -> list[Bin]:
+    """Return the mean difference in each bin, with nominally 99.5% simultaneous coverage.
 
-    `middles` are the positions of the blocks' middles, `[B]`; `edges` come from `bin_edges`.
+    Args:
+        middles: positions of the middles of the blocks, `[B]`.
+        sums: sums of the differences of the blocks, nats, `[B]`.
+        tokens: numbers of tokens in the blocks, `[B]`.
+        edges: result of `bin_edges`.
+
+    Returns:
+        the bins in which a block lies, by position.
     """
-    found = []
+    level = LEVEL / (len(edges) - 1)  # Bonferroni
+    bins = []
     for start, end in itertools.pairwise(edges):
-        at = (middles > start) & (middles <= end)
-        if at.any():
-            of_bin = interval(sums[at], tokens[at], LEVEL / (len(edges) - 1))
-            found.append(Bin(of_bin.mean, of_bin.low, of_bin.high, start, end))
-    return found
+        inside = (middles > start) & (middles <= end)
+        if inside.any():
+            of_bin = interval(sums[inside], tokens[inside], level)
+            bins.append(Bin(of_bin.mean, of_bin.low, of_bin.high, start, end))
+    return bins
 
 
-def answer(found: Sequence[Bin], margin: float = MARGIN) -> tuple[int | None, int | None]:
-    """The end of the last bin that shows no degradation, and that of the first that shows some.
+def context_bounds(bins: Sequence[Bin], margin: float = MARGIN) -> tuple[int | None, int | None]:
+    """Return the lower and the upper bound of the effective context length.
 
-    A bin shows none where its interval lies below the margin, and some where it lies above it; bins
-    after the first such one do not count. None where there is no such bin.
+    A bin shows degradation where its interval lies above the margin, and none where it lies below it.
+    Bins after the first one with degradation do not count.
+
+    Args:
+        bins: result of `bin_intervals`.
+        margin: the smallest difference that counts, nats/token.
+
+    Returns:
+        the end of the last bin that shows no degradation, and the end of the first bin that shows some;
+        None where there is no such bin.
     """
-    above = next((at for at, each in enumerate(found) if each.low > margin), len(found))
-    below = [each.end for each in found[:above] if each.high < margin]
-    return below[-1] if below else None, found[above].end if above < len(found) else None
+    upper = None
+    before_degradation = list(bins)
+    for number, one_bin in enumerate(bins):
+        if one_bin.low > margin:
+            upper = one_bin.end
+            before_degradation = list(bins[:number])
+            break
+    without_degradation = [one_bin.end for one_bin in before_degradation if one_bin.high < margin]
+    lower = without_degradation[-1] if without_degradation else None
+    return lower, upper
 
 
-def breaks_near(ends: Floats, sums: Floats, tokens: Floats, margin: float = MARGIN) -> int | None:
-    """Where the running sum of difference minus margin, over all documents, is lowest.
+def onset(ends: Floats, sums: Floats, tokens: Floats, margin: float = MARGIN) -> int | None:
+    """Return the position at which the cumulative sum of (difference − margin) is lowest.
 
-    A point estimate of where a method starts to lose, to be read only where degradation is shown.
-    None where the sum is never below zero: it loses from the first position on. `ends` are the
-    positions at which the blocks of all documents end, `[B]`.
+    This is a point estimate of where a method starts to degrade. It has a meaning only where degradation is
+    shown.
+
+    Args:
+        ends: positions at which the blocks of all documents end, `[B]`.
+        sums: sums of the differences of the blocks, nats, `[B]`.
+        tokens: numbers of tokens in the blocks, `[B]`.
+        margin: the smallest difference that counts, nats/token.
+
+    Returns:
+        a position, or None where the sum is never negative: the method degrades from the first position.
     """
-    places, of_place = np.unique(ends, return_inverse=True)
-    running = np.cumsum(np.bincount(of_place, sums - margin * tokens))
-    lowest = int(running.argmin())
-    return int(places[lowest]) if running[lowest] < 0 else None
+    positions, position_of_block = np.unique(ends, return_inverse=True)
+    excess = np.bincount(position_of_block, sums - margin * tokens)
+    cumulative = np.cumsum(excess)
+    lowest = int(cumulative.argmin())
+    return int(positions[lowest]) if cumulative[lowest] < 0 else None

@@ -11,7 +11,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from leval_tasks.statistics.effective_context import BLOCK, MARGIN, answer, bin_edges, bins
+from leval_tasks.statistics.effective_context import (
+    BLOCK,
+    MARGIN,
+    bin_edges,
+    bin_intervals,
+    context_bounds,
+)
 
 HERE = Path(__file__).parent
 NATIVE = {"smollm2": 8192, "small": 2048}
@@ -31,7 +37,7 @@ def judged(documents, places):
     middles = np.tile(places + BLOCK / 2, len(documents))
     edges = bin_edges(int(places[0]), int(places[-1]) + BLOCK)
     tokens = np.full(middles.size, float(BLOCK))
-    return answer(bins(middles, documents.ravel(), tokens, edges))
+    return context_bounds(bin_intervals(middles, documents.ravel(), tokens, edges))
 
 
 def simulated(noise, places, course, count, rng):

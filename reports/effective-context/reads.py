@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from leval_tasks.effective_context.task import WINDOWS, windows_of
+from leval_tasks.effective_context.task import REFERENCE, windows_of
 from leval_tasks.perplexity.documents import language_reference
 from leval_tasks.statistics.effective_context import block_sums, clipped_difference
 
@@ -150,7 +150,7 @@ def main(name, data, folder, work):
             if method == "rope" and not target.is_file():
                 full = np.load(work / f"{name}-{text}-rope.npy")
                 parts = [full[: trained - start]]  # the first window is the full read's beginning
-                moving = windows_of(len(ids) - 1, start - 1, trained, WINDOWS, bos=True)
+                moving = windows_of(len(ids) - 1, start - 1, trained, REFERENCE, bos=True)
                 for _, window in moving[1:]:
                     places = (window.start + 1, window.end + 1, window.score_start + 1)
                     parts.append(losses(model, ids, *places))

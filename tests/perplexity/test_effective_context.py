@@ -32,13 +32,13 @@ def test_both_reads_score_every_token_from_the_same_one_on_once(window, more, bo
     start = max(window // 4, 2) - bos
     n = start + more
     found = windows_of(n, start, window, "all", bos)
-    for read, size in (("full", n + bos), ("windows", window)):
+    for read, size in (("full", n + bos), ("reference", window)):
         windows = [each for name, each in found if name == read]
         assert [at for w in windows for at in range(w.score_start, w.end)] == list(range(start, n))
         assert all(each.end - each.start + each.bos <= size for each in windows)
         # half of a window is before each token past the first one
         assert all(w.score_start - w.start >= window // 2 - bos for w in windows[1:])
-    apart = [windows_of(n, start, window, reads, bos) for reads in ("full", "windows")]
+    apart = [windows_of(n, start, window, reads, bos) for reads in ("full", "reference")]
     assert found == apart[0] + apart[1]
 
 
@@ -76,7 +76,10 @@ def plain(tiny: Path, documents: list[str]) -> dict[str, dict[str, np.ndarray]]:
             end = min(start + 95, len(ids))
             losses[scored:end] = after(start, end)[scored - start :]
             scored, start = end, start + 48
-        found[f"govreport-{line}"] = {"full": after(0, len(ids))[START:], "windows": losses[START:]}
+        found[f"govreport-{line}"] = {
+            "full": after(0, len(ids))[START:],
+            "reference": losses[START:],
+        }
     return found
 
 
@@ -94,21 +97,23 @@ def check_alike(task: EffectiveContextTask, plain: dict[str, dict[str, np.ndarra
 def test_every_token_has_the_loss_of_a_plain_loop(backend, run, plain):
     results, task = run(backend)
     check_alike(task, plain)
-    gained = tokens = 0.0
+    lost = tokens = 0.0
     for sample in results["samples"]["effective_context_govreport"]:
         reads = plain[sample["doc"]["document_id"]]
-        gains = np.clip(reads["windows"] - reads["full"], -1, 1)
+        differences = np.clip(reads["full"] - reads["reference"], -1, 1)
         start, sizes, *sums = np.array(sample["filtered_resps"][0], float).T
         edges = start.astype(int) - 24
         assert edges.tolist() == [0, 64, 128, 192][: edges.size]  # the last one takes what remains
-        assert sizes.sum() == gains.size
-        for found, values in zip(sums, (reads["full"], reads["windows"], gains), strict=True):
+        assert sizes.sum() == differences.size
+        for found, values in zip(
+            sums, (reads["full"], reads["reference"], differences), strict=True
+        ):
             assert found == pytest.approx(np.add.reduceat(values, edges), abs=1e-2)
-        gained, tokens = gained + gains.sum(), tokens + gains.size
+        lost, tokens = lost + differences.sum(), tokens + differences.size
     values = results["results"]["effective_context_govreport"]
     figures = {key.partition(",")[0] for key in values if "," in key and "_stderr" not in key}
-    assert figures == {"loss", "reference_loss", "gain"}
-    assert values["gain,none"] == pytest.approx(gained / tokens, abs=1e-4)
+    assert figures == {"loss", "reference_loss", "loss_difference"}
+    assert values["loss_difference,none"] == pytest.approx(lost / tokens, abs=1e-4)
 
 
 @pytest.mark.vllm
@@ -124,7 +129,7 @@ def test_vllm_gives_the_same_losses(backend, run, plain):
 def test_the_work_can_be_divided(run, plain):
     _, full = run("hf-long", reads="full")
     assert {tuple(reads) for reads in full.token_losses.values()} == {("full",)}
-    results, windows = run("hf-long", reads="windows")
+    results, windows = run("hf-long", reads="reference")
     full.token_losses = {n: {**full.token_losses[n], **windows.token_losses[n]} for n in plain}
     check_alike(full, plain)
     samples = results["samples"]["effective_context_govreport"]
@@ -174,7 +179,7 @@ def test_the_window_is_the_trained_length_on_every_backend():
     assert (moving_window(256, LIMIT), moving_window(256, vllm)) == (256, 255)
     assert (scored_from(256, 1000), scored_from(256, 100)) == (64, 25)  # within, of the text
     # windows may be shorter than the documents that they move through
-    assert complete(context_length=1000, reads="windows").context_length == (1000,)
+    assert complete(context_length=1000, reads="reference").context_length == (1000,)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +188,7 @@ def test_the_window_is_the_trained_length_on_every_backend():
         ({"context_length": 2, "window": 4}, "context_length: 2 .*above 2"),
         ({"context_length": [160, 240]}, "context_length: .*one length"),
         ({"context_length": 300}, "context_length: 300 is above"),
-        ({"reads": "windows", "window": 400, "context_length": 1000}, "context_length: 400"),
+        ({"reads": "reference", "window": 400, "context_length": 1000}, "context_length: 400"),
         ({"reads": "some"}, "reads"),
         ({"window": 0}, "window"),
         ({"window": None, "trained": None}, "window.*names no native context length"),

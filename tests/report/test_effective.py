@@ -16,12 +16,12 @@ from leval_harness.results.load import load_results
 REAL = {"rope": "rope", "yarn": "yarn"}
 
 
-def rows_of(gains=REAL, margin=None, **how):
-    return effective_rows(*frames(gains, **how), margin)
+def rows_of(differences=REAL, margin=None, **how):
+    return effective_rows(*frames(differences, **how), margin)
 
 
-def verdict_of(gains=REAL, margin=None, **how):
-    return verdict(compared_of(gains, margin, **how))
+def verdict_of(differences=REAL, margin=None, **how):
+    return verdict(compared_of(differences, margin, **how))
 
 
 def one(rows, label, metric, baseline="reference", **where):
@@ -81,7 +81,7 @@ def test_a_difference_turned_round_is_its_negative_with_the_same_mark():
 
 
 def test_resonance_is_compared_with_the_same_method_without_it():
-    worse = {**REAL, "resonance_yarn": lambda blocks: blocks["yarn"] - 0.18}
+    worse = {**REAL, "resonance_yarn": lambda blocks: blocks["yarn"] + 0.18}
     rows = rows_of(worse)
     pair = one(rows, "resonance_yarn", "difference", "yarn", start=2048, end=11264)
     assert pair["difference"] == pytest.approx(0.18 / 64)
@@ -123,8 +123,8 @@ def test_one_text_errs_more_often_and_the_verdict_says_so():
     assert "wrong in at most 5% of samples" in verdict_of(documents=1)[-1]
 
 
-def taken(gains, **how):
-    (found,) = [each for each in verdict_of(gains, **how) if each.startswith("to take: ")]
+def taken(differences, **how):
+    (found,) = [each for each in verdict_of(differences, **how) if each.startswith("to take: ")]
     return found.removeprefix("to take: ").partition(" (")[0]
 
 
@@ -142,12 +142,12 @@ def test_which_one_to_take_is_read_off_the_same_intervals_whichever_is_the_basel
     ],
 )
 def test_of_two_that_are_better_the_one_that_is_not_worse_is_taken(change, says):
-    gains = {**REAL, "resonance_yarn": lambda blocks: blocks["yarn"] + change}
-    assert taken(gains) == says
+    differences = {**REAL, "resonance_yarn": lambda blocks: blocks["yarn"] - change}
+    assert taken(differences) == says
 
 
 def test_a_method_with_resonance_is_compared_in_words_with_the_same_without():
-    found = verdict_of({**REAL, "resonance_yarn": lambda blocks: blocks["yarn"] - 0.6})
+    found = verdict_of({**REAL, "resonance_yarn": lambda blocks: blocks["yarn"] + 0.6})
     assert [each.partition(" against")[0] for each in found if " against " in each] == [
         "yarn", "resonance_yarn",
     ]  # fmt: skip
@@ -167,21 +167,24 @@ def test_what_is_not_decided_says_what_would_decide_it_and_what_that_costs():
     assert decides == f"to decide yarn: `{command}`, in about 2 minutes."
 
 
-def gain(value, start=0):
+def constant(value, start=0):
     return lambda blocks: 64 * np.where(blocks["start"] >= start, value, 0.0)
 
 
 @pytest.mark.parametrize(
-    ("gains", "says"),
+    ("difference", "says"),
     [
-        (gain(-0.2), "yarn: degradation by 3,584; from the first position on; it costs 0.200"),
-        (gain(0.03), "it saves 0.030 nats/token within the trained 8,192 (0.030 to 0.030"),
-        (gain(0.03, 8192), "yarn at 8,192 to 9,728, 9,728 to 11,264: a lower loss on the whole"),
-        (gain(0.0), "yarn: no degradation up to 11,264, the longest position measured."),
+        (constant(0.2), "yarn: degradation by 3,584; from the first position on; it costs 0.200"),
+        (constant(-0.03), "it saves 0.030 nats/token within the trained 8,192 (0.030 to 0.030"),
+        (
+            constant(-0.03, 8192),
+            "yarn at 8,192 to 9,728, 9,728 to 11,264: a lower loss on the whole",
+        ),
+        (constant(0.0), "yarn: no degradation up to 11,264, the longest position measured."),
     ],
 )
-def test_sentences_of_other_courses(gains, says):
-    assert any(says in each for each in verdict_of({"yarn": gains}, baseline="yarn"))
+def test_sentences_of_other_courses(difference, says):
+    assert any(says in each for each in verdict_of({"yarn": difference}, baseline="yarn"))
 
 
 def test_a_text_within_the_trained_length_has_the_shipped_model_as_yardstick():
@@ -204,7 +207,7 @@ def test_the_margin_is_the_sweeps_unless_another_is_given():
 
 def test_up_to_the_trained_length_the_model_as_shipped_is_the_yardstick():
     """Full read and first window are the same but for the order in which bfloat16 adds up."""
-    noise = lambda blocks: 0.1 * np.sin(blocks["start"])  # noqa: E731
+    noise = lambda blocks: -0.1 * np.sin(blocks["start"])  # noqa: E731
     rows = rows_of({"rope": noise, "yarn": noise})
     assert one(rows, "rope", "cost")["diff_high"] == 0
     assert one(rows, "rope", "difference", start=8192)["diff_high"] > 0
@@ -231,9 +234,9 @@ def test_rows_of_real_runs_are_in_the_compared_frame(real_runs):
     assert compared.index.equals(pd.RangeIndex(len(compared)))
     blocks = results.blocks.merge(rows[["run", "label"]].drop_duplicates(), on="run")
     for label, part in blocks.groupby("label"):
-        mean = -part["gain"].sum() / part["tokens"].sum()
+        mean = part["difference"].sum() / part["tokens"].sum()
         assert one(rows, label, "cost")["difference"] == pytest.approx(mean, abs=1e-12)
 
 
 def test_the_data_are_whole():
-    assert [*BLOCKS.groupby("text").size()] == [144] * 3
+    assert [*BLOCKS.groupby("document").size()] == [144] * 3

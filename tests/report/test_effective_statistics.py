@@ -12,13 +12,13 @@ from leval_tasks.statistics.effective_context import (
     LEVEL,
     MARGIN,
     Bin,
-    answer,
     bin_edges,
-    bins,
+    bin_intervals,
     block_sums,
-    breaks_near,
     clipped_difference,
+    context_bounds,
     interval,
+    onset,
 )
 
 START, LONGEST = 2048, 11264
@@ -42,7 +42,10 @@ def blocks(means, documents=3, seed=0):
 
 def rates(means, count=400, **how):
     """`(no degradation up to, degradation by)` of many samples."""
-    found = [answer(bins(*blocks(means, seed=seed, **how), EDGES)) for seed in range(count)]
+    found = [
+        context_bounds(bin_intervals(*blocks(means, seed=seed, **how), EDGES))
+        for seed in range(count)
+    ]
     return np.array([[held or START, broken or 10**9] for held, broken in found])
 
 
@@ -77,7 +80,7 @@ def test_an_uneven_block_weighs_by_its_tokens():
 
 
 def test_one_block_alone_tells_nothing():
-    assert interval(np.array([9.0]), np.array([64.0])).holds_zero
+    assert interval(np.array([9.0]), np.array([64.0])).contains_zero
 
 
 @given(st.integers(1, 5000), st.integers(1, 60_000))
@@ -100,7 +103,7 @@ def test_a_bin_is_the_mean_over_the_tokens_of_the_texts_that_reach_it():
     parts = [(START, *block_sums(each)) for each in (long, short, long)]
     middles = np.concatenate([at + np.cumsum(tokens) - tokens / 2 for at, _, tokens in parts])
     sums, tokens = (np.concatenate([part[each] for part in parts]) for each in (1, 2))
-    found = bins(middles, sums, tokens, [2048, 3072, 4096])
+    found = bin_intervals(middles, sums, tokens, [2048, 3072, 4096])
     assert [each.mean for each in found] == pytest.approx([0.1, 0.2])
     first = interval(sums[middles < 3072], tokens[middles < 3072], LEVEL / 2)
     assert (found[0].low, found[0].high) == (first.low, first.high)
@@ -126,24 +129,26 @@ def bin_of(end, sign):
     ],
 )
 def test_the_answer_is_read_off_the_intervals(signs, expected):
-    assert answer([bin_of(at + 1, sign) for at, sign in enumerate(signs)], MARGIN) == expected
+    assert (
+        context_bounds([bin_of(at + 1, sign) for at, sign in enumerate(signs)], MARGIN) == expected
+    )
 
 
 def test_an_interval_that_ends_at_the_margin_decides_nothing():
-    assert answer([Bin(0.04, 0.03, MARGIN, 0, 1)]) == (None, None)
-    assert answer([Bin(0.06, MARGIN, 0.07, 0, 1)]) == (None, None)
+    assert context_bounds([Bin(0.04, 0.03, MARGIN, 0, 1)]) == (None, None)
+    assert context_bounds([Bin(0.06, MARGIN, 0.07, 0, 1)]) == (None, None)
 
 
 def test_a_break_is_bracketed_and_found_near_its_place():
     middles, sums, tokens = blocks(lambda at: np.where(at < 10_240, 0.0, 0.4))
-    held, broken = answer(bins(middles, sums, tokens, EDGES))
+    held, broken = context_bounds(bin_intervals(middles, sums, tokens, EDGES))
     assert (held, broken) == (9728, 11264)
-    assert abs(breaks_near(middles + BLOCK / 2, sums, tokens) - 10_240) <= 4 * BLOCK
+    assert abs(onset(middles + BLOCK / 2, sums, tokens) - 10_240) <= 4 * BLOCK
 
 
 def test_a_method_that_loses_from_the_start_breaks_nowhere_else():
     middles, sums, tokens = blocks(lambda at: 0.2 + 0 * at)
-    assert breaks_near(middles + BLOCK / 2, sums, tokens) is None
+    assert onset(middles + BLOCK / 2, sums, tokens) is None
 
 
 @pytest.mark.parametrize("documents", [1, 3])
@@ -162,7 +167,7 @@ def test_a_price_below_the_margin_is_shown_to_the_end_and_a_break_is_found():
 
 @given(st.floats(0.001, 0.5), st.integers(0, 1000))
 def test_a_wider_margin_never_shortens_what_is_shown(margin, seed):
-    found = bins(*blocks(lambda at: 0.02 + 0 * at, seed=seed), EDGES)
-    narrow, wide = answer(found, margin), answer(found, margin + MARGIN)
+    found = bin_intervals(*blocks(lambda at: 0.02 + 0 * at, seed=seed), EDGES)
+    narrow, wide = context_bounds(found, margin), context_bounds(found, margin + MARGIN)
     assert (wide[0] or 0) >= (narrow[0] or 0)
     assert (wide[1] or 10**9) >= (narrow[1] or 10**9)

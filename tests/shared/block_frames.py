@@ -8,7 +8,7 @@ import pandas as pd
 from leval_harness.report.effective_context import effective_rows
 
 BLOCKS = pd.read_csv(Path(__file__).with_name("quickstart_blocks.csv"))
-"""SmolLM2-135M on three pieces of the Python language reference: sums of clipped gains, nats."""
+"""SmolLM2-135M on three pieces of the Python language reference: sums of clipped differences, nats."""
 
 ROPES = {
     "rope": {"rope_type": "default", "rope_theta": 1e5},
@@ -18,9 +18,9 @@ ROPES = {
 COMMAND = "leval-harness sweep quickstart --out results --set models.m.dtype=float32 --set seed=1"
 
 
-def frames(gains, documents=3, trained=8192, block="SmolLM2-135M", blocks=BLOCKS, **more):
-    """What `effective_rows` takes; `gains` of each method are a column of `blocks`, or computed."""
-    chosen = blocks[blocks["text"].isin(list(blocks["text"].unique())[:documents])]
+def frames(differences, documents=3, trained=8192, block="SmolLM2-135M", blocks=BLOCKS, **more):
+    """What `effective_rows` takes; `differences` of each method are a column of `blocks`, or computed."""
+    chosen = blocks[blocks["document"].isin(list(blocks["document"].unique())[:documents])]
     task = "effective_context_pydocs"
     about = {
         "task": task, "name": "loss", "metric": "loss", "status": "done", "block": block,
@@ -32,23 +32,23 @@ def frames(gains, documents=3, trained=8192, block="SmolLM2-135M", blocks=BLOCKS
     compared = pd.DataFrame(
         [
             {**about, "run": run, "label": name, "method": name, "rope": json.dumps(ROPES[name])}
-            for run, name in enumerate(gains)
+            for run, name in enumerate(differences)
         ]
     )
     parts = []
-    for run, values in enumerate(gains.values()):
-        gain = chosen[values] if isinstance(values, str) else values(chosen)
+    for run, values in enumerate(differences.values()):
+        difference = chosen[values] if isinstance(values, str) else values(chosen)
         parts.append(
-            chosen[["text", "start"]].assign(
-                run=run, task=task, digest=chosen["text"], tokens=64, full=192 - gain,
-                reference=192.0, gain=gain,
+            chosen[["document", "start"]].assign(
+                run=run, task=task, digest=chosen["document"], tokens=64, full=192 + difference,
+                reference=192.0, difference=difference,
             )
         )  # fmt: skip
     return compared, pd.concat(parts, ignore_index=True)
 
 
-def compared_of(gains, margin=None, **how):
+def compared_of(differences, margin=None, **how):
     """The compared frame of such reads, with the rows of effective context."""
-    compared, blocks = frames(gains, **how)
+    compared, blocks = frames(differences, **how)
     rows = effective_rows(compared, blocks, margin).assign(sample=False, group=False)
     return pd.concat([compared, rows], ignore_index=True)

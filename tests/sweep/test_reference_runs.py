@@ -35,7 +35,7 @@ def test_windows_are_read_once_for_each_model_by_the_checkpoint_as_it_is():
     ]
     for each in found:
         windows = each.method == REFERENCE
-        assert each.task.metadata["reads"] == ("windows" if windows else "full")
+        assert each.task.metadata["reads"] == ("reference" if windows else "full")
         assert each.context_length == (None if windows else 4096)
         if windows:
             assert each.rope is None
@@ -68,6 +68,6 @@ def test_within_the_trained_length_the_yardstick_is_the_full_read():
     found = planned(context_lengths=[2048])
     assert {each.task.metadata["reads"] for each in found} == {"full"}
     longer = planned(context_lengths=[2048], metadata={"window": 1024})
-    assert longer[0].task.metadata["reads"] == "windows"
+    assert longer[0].task.metadata["reads"] == "reference"
     with pytest.raises(ConfigError, match=rf"context_lengths: missing; {TASK}"):
         planned(context_lengths=None)

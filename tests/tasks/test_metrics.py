@@ -21,12 +21,12 @@ def test_names_are_taken_apart_as_they_are_made():
     assert length_of("1" * 12) is length_of("1" * 13) is None
 
 
-LOSSES = {"perplexity", "nll", "loss", "reference_loss", "bits_per_byte"}
+LOSSES = {"perplexity", "nll", "loss", "reference_loss", "loss_difference", "bits_per_byte"}
 LOSSES |= {f"{each}_perplexity" for each in ("word", "byte", "token", "paper")}
 
 
 def test_lower_is_better_for_losses_and_what_is_made_of_them():
-    assert {name for name, metric in OURS.items() if metric.kind == "loss"} == {*LOSSES, "gain"}
+    assert {name for name, metric in OURS.items() if metric.kind == "loss"} == LOSSES
     names = [*OURS, "token_perplexity@8192", "exact_match_stderr"]
     lower = {*LOSSES, "token_perplexity@8192", "exact_match_stderr"}
     assert directions(names) == {name: name not in lower for name in names}
