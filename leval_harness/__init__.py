@@ -9,22 +9,23 @@ neither torch nor pandas.
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-_API = "leval_harness.api"
-_MODULES = {
-    "Comparison": _API,
-    "LibraryCheck": _API,
-    "ModelCheck": _API,
-    "RopeFeatures": _API,
-    "check": _API,
-    "compare": _API,
-    "diff": "leval_harness.diff.compare",
-    "load": _API,
-    "rope": _API,
-    "run": _API,
-}
-"""Public name -> module that defines it."""
+if TYPE_CHECKING:
+    from leval_harness.api import (
+        Comparison,
+        LibraryCheck,
+        ModelCheck,
+        RopeFeatures,
+        check,
+        compare,
+        load,
+        rope,
+        run,
+    )
+    from leval_harness.diff.compare import diff
+
+    __version__: str
 
 __all__ = [
     "Comparison", "LibraryCheck", "ModelCheck", "RopeFeatures", "__version__", "check", "compare",
@@ -38,9 +39,11 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("leval-harness")
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES[name]), name)
+    if name == "diff":
+        return importlib.import_module("leval_harness.diff")  # a package that can be called
+    return getattr(importlib.import_module("leval_harness.api"), name)
 
 
 def __dir__() -> list[str]:

@@ -1,38 +1,72 @@
-"""`leval-harness diff`: does this setup still read like that one?"""
+"""`leval-harness diff`: does setup B still read like setup A?"""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
 from leval_harness.cli.console import interrupted_by_signals
-from leval_harness.cli.output import EXISTING_FILE, FILE, FOLDER, json_option
+from leval_harness.cli.output import EXISTING_FILE, FILE, FOLDER, examples, json_option
 from resonance_vllm.common.errors import SettingError
 
 
 @click.command(
-    epilog="Example: leval-harness diff hf:./smollm2 vllm:./smollm2,kv_cache_dtype=fp8_e4m3"
+    epilog=examples(
+        "leval-harness diff hf:smollm2,dtype=float32 hf:smollm2,dtype=bfloat16 --length 512 --count 2",
+        "leval-harness diff hf:smollm2 hf:smollm2 --rope-b yarn:factor=2 --length 512 --count 2",
+    )
 )
 @click.argument("setups", nargs=-1, metavar="[A] B")
 @click.option(
-    "--documents", default="pydocs", help="pydocs, a JSONL or text file, a folder of them."
+    "--documents",
+    default="pydocs",
+    help="Documents that both setups read: pydocs (the language reference that comes with Python), "
+    "a JSONL file with a text per line, a text file, or a folder of these.",
 )
-@click.option("--lengths", help="Tokens of a text; of several, the most. [default: up to 4096]")
 @click.option(
-    "--count", default=8, help="Documents. Twice as many give intervals of 0.7 the width."
+    "--length",
+    type=click.IntRange(min=8),
+    help="Document length in tokens; longer documents are truncated.  [default: 4096, or fewer if "
+    "A cannot read as many]",
 )
-@click.option("--margin", default=0.01, help="Nats a token; a smaller difference counts as none.")
-@click.option("--rope-a", help="RoPE method of A: TYPE:key=value,... or JSON.")
-@click.option("--rope-b", help="RoPE method of B.")
-@click.option("--ignore", multiple=True, help="What may differ: bos, tokenizer, template.")
-@click.option("--save", type=FILE, help="Keep what A alone reads in this .npz file.")
-@click.option("--against", type=EXISTING_FILE, help="A file that --save wrote, in the place of A.")
-@click.option("--out", type=FOLDER, help="Folder for diff.json.")
+@click.option(
+    "--count",
+    type=click.IntRange(min=1),
+    default=8,
+    help="Number of documents. Twice as many make intervals about 0.7 times as wide.",
+)
+@click.option(
+    "--margin",
+    type=click.FloatRange(min=0, min_open=True),
+    default=0.01,
+    help="Differences of the mean loss below this many nats/token are treated as zero.",
+)
+@click.option(
+    "--rope-a", help="RoPE method that A is loaded with, as TYPE:key=value,... or as JSON."
+)
+@click.option("--rope-b", help="RoPE method that B is loaded with, in the same form.")
+@click.option(
+    "--ignore",
+    multiple=True,
+    metavar="[bos|tokenizer|template]",
+    help="Compare the losses although this part of the input differs between A and B. Repeatable.",
+)
+@click.option(
+    "--save",
+    type=FILE,
+    help="Measure A alone and write its losses to this .npz file, for a later --against.",
+)
+@click.option(
+    "--against",
+    type=EXISTING_FILE,
+    help="Compare B with a file that --save wrote. Model A is not needed then.",
+)
+@click.option("--out", type=FOLDER, help="Also write the result to diff.json in this folder.")
 @json_option
 def diff(
     setups: tuple[str, ...],
-    lengths: str | None,
     rope_a: str | None,
     rope_b: str | None,
     save: Path | None,
@@ -41,59 +75,78 @@ def diff(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Does setup B still read like setup A? Both score the same tokens of the same documents.
+    """Compare the token losses of setup B with those of setup A on the same documents.
 
-    A and B are checkpoints (hf:, hf-long:, vllm:, vllm-long: with any argument of the backend, and
-    rope=TYPE:key=value), the address of a server that returns prompt log-probabilities, or (A) a
-    saved reference (.npz). A reads all documents and is closed before B is loaded. Intervals of the
-    difference of losses, by position, lie within the margin (same), on one side of zero (worse,
-    better) or neither (not decided).
+    A and B are each one of
 
-    Exit codes: 0 same or better, 4 worse or different input, 3 not decided, 1 could not be
-    measured, 2 wrong usage.
-    """
+    \b
+      BACKEND:MODEL,key=value,...  a checkpoint; BACKEND is hf, hf-long, vllm or
+                                   vllm-long, keys are arguments of that backend
+      http://HOST:PORT/v1          a server that returns prompt log-probabilities
+      FILE.npz                     a reference that --save wrote (A only)
+
+    A is measured first and closed before B is loaded. The differences of the losses (B minus A) get
+    an interval for each range of positions. B is "same" where the interval lies within the margin,
+    "worse" or "better" where it excludes zero on one side, else undecided.
+
+    \b
+    Exit codes:
+      0  same or better
+      1  could not be measured
+      2  wrong usage
+      3  undecided
+      4  worse, or the input differs
+    """  # noqa: D301 - click's mark of a paragraph that is not wrapped
     from leval_harness.diff.compare import diff as compare
-    from leval_harness.diff.compare import save_reference
     from leval_harness.diff.setups import Setup
     from resonance_vllm.common.files import write_json
 
-    options["lengths"] = lengths.split(",") if lengths else ()
-    sides = setups if against is None else (str(against), *setups)
-    if len(sides) != (2 if save is None else 1):
+    sides = setups
+    if against is not None:
+        sides = (str(against), *setups)
+    expected = 2 if save is None else 1
+    if len(sides) != expected:
         raise SettingError("give A and B; or B with --against FILE; or A with --save FILE")
-    parsed = [Setup.parse(*each) for each in zip(sides, (rope_a, rope_b), strict=False)]
+    parsed = [Setup.parse(side, rope) for side, rope in zip(sides, (rope_a, rope_b), strict=False)]
     with interrupted_by_signals():
         if save is not None:
-            reference = save_reference(parsed[0], save, **options)
-            facts = {
-                "saved": str(save),
-                "documents": len(reference.documents),
-                "setup": reference.setup,
-            }
-            click.echo(
-                json.dumps(facts) if as_json else f"Saved: {save}, {facts['documents']} documents"
-            )
+            _save(parsed[0], save, options, as_json)
             return 0
         result = compare(*parsed, **options)
     content = result.as_json()
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         write_json(out / "diff.json", content)
-    shown = json.dumps(content, allow_nan=False) if as_json else "\n".join(result_lines(content))
-    click.echo(shown)
+    if as_json:
+        click.echo(json.dumps(content, allow_nan=False))
+    else:
+        click.echo("\n".join(result_lines(content)))
     return result.exit_code
 
 
+def _save(setup: Any, file: Path, options: Mapping[str, Any], as_json: bool) -> None:
+    """Measure setup A and write its losses to a file."""
+    from leval_harness.diff.compare import save_reference
+
+    reference = save_reference(setup, file, **options)
+    count = len(reference.documents)
+    if as_json:
+        record = {"saved": str(file), "documents": count, "setup": reference.setup}
+        click.echo(json.dumps(record))
+    else:
+        click.echo(f"Saved: {file}, {count} documents")
+
+
 def result_lines(content: dict[str, Any]) -> list[str]:
-    """The result for a terminal."""
-    losses = f"loss of A {content['loss_a']:.4f}, of B {content['loss_b']:.4f} nats/token"
-    shown = [*content["sentences"], losses]
+    """Return the lines of a result for a terminal."""
+    lines = list(content["sentences"])
+    lines.append(f"loss of A {content['loss_a']:.4f}, of B {content['loss_b']:.4f} nats/token")
     if content["bins"]:
-        shown.append(f"  {'positions':>17}  {'B - A':>8}  interval (negative is better for B)")
+        lines.append(f"  {'positions':>17}  {'B - A':>8}  interval (negative: B is better)")
     for part in content["bins"]:
         ends = [f"{part[end]:+.4f}" for end in ("low", "high") if part[end] is not None]
-        shown.append(
-            f"  {part['start']:>7,} – {part['end']:>7,}  {part['difference']:+8.4f}  "
-            f"{' to '.join(ends) or 'one block: none'}  {part['verdict']}"
-        )
-    return [*shown, f"  losses of a token are {content['apart']:.5f} nats apart on average"]
+        interval = " to ".join(ends) or "none, one block only"
+        positions = f"{part['start']:>7,} – {part['end']:>7,}"
+        lines.append(f"  {positions}  {part['difference']:+8.4f}  {interval}  {part['verdict']}")
+    lines.append(f"  mean absolute difference of a token's loss: {content['apart']:.5f} nats")
+    return lines

@@ -16,10 +16,18 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
 EXISTING_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-json_option = click.option("--json", "as_json", is_flag=True, help="JSON alone on standard output.")
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON alone on standard output."
+)
 results_argument = click.argument(
     "results", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path)
 )
+
+
+def examples(*lines: str) -> str:
+    """Return the epilog of a command's help: shell lines, each of which runs as it is written."""
+    # \b keeps click from wrapping the lines
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
 def model_path(context: click.Context, parameter: click.Parameter, value: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from leval_harness.diff.result import DiffResult, compared
 from leval_harness.diff.setups import SAVED, Setup
@@ -30,8 +30,8 @@ class Options(Settings):
 
     Attributes:
         documents: a source of `read_documents`.
-        lengths: tokens of a text; of several the most, for bins show what stands at fewer. () is
-            4,096 or what A can read. A saved reference has its own.
+        length: tokens that are read of each document; None for 4,096, or fewer if A cannot read
+            as many. A saved reference has its own.
         count: documents.
         margin: nats/token; a smaller difference counts as none.
         ignore: kinds of findings that do not count.
@@ -39,10 +39,7 @@ class Options(Settings):
     """
 
     documents: str = PYDOCS
-    lengths: Annotated[
-        tuple[Annotated[int, Field(ge=8, strict=False)], ...],
-        BeforeValidator(lambda given: given if isinstance(given, list | tuple) else [given]),
-    ] = Field((), strict=False)
+    length: Annotated[int, Field(ge=8)] | None = None
     count: PositiveInt = 8
     margin: PositiveFloat = MARGIN
     ignore: tuple[Literal["bos", "tokenizer", "template"], ...] = Field((), strict=False)
@@ -95,10 +92,9 @@ def _first(setup: Setup, options: Options) -> Side:
     """What A reads of the options' documents, or what a saved reference holds."""
     if setup.kind == SAVED:
         return Side.load(Path(setup.target).expanduser())
-    length = max(options.lengths, default=None)
-    documents = read_documents(options.documents, length or DEFAULT_LENGTH)
+    documents = read_documents(options.documents, options.length or DEFAULT_LENGTH)
     random.Random(SEED).shuffle(documents)
-    return _run(setup, options, documents, None, length, options.count)
+    return _run(setup, options, documents, None, options.length, options.count)
 
 
 def _run(setup: Setup, options: Options, *arguments: Any) -> Side:

@@ -154,7 +154,7 @@ def read_side(
         if reader.limit is not None and len(rows[0]) > reader.limit:
             raise UserError(
                 f"{name} reads at most {reader.limit} tokens, fewer than the {len(rows[0])} of the "
-                f"documents; --lengths {reader.limit} compares up to there"
+                f"documents; --length {reader.limit} compares up to there"
             )
         encoded = rows if name == "A" else [reader.encode(each.text) for each in documents]
         for at, row in enumerate(rows, 1):
@@ -182,7 +182,7 @@ def _beginnings(
         if len(found) == count:
             break
     if not found:
-        asked = f"{length} tokens: shorter --lengths, or other --documents"
+        asked = f"{length} tokens: shorter --length, or other --documents"
         raise UserError(f"none of {len(documents)} documents has {asked}")
     return found
 
@@ -202,7 +202,7 @@ def in_process(*arguments: Any) -> Side:
             return pool.submit(_answer, *arguments).result()
         except BrokenProcessPool:
             raise RunError(
-                "its process ended: it crashed, or ran out of memory (take shorter --lengths)"
+                "its process ended: it crashed, or ran out of memory (take shorter --length)"
             ) from None
         except KeyboardInterrupt:
             for child in multiprocessing.active_children():

@@ -3,6 +3,7 @@
 import json
 import os
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -22,7 +23,7 @@ def run(monkeypatch, copying_documents):
     monkeypatch.setattr(compare, "in_process", side.read_side)
 
     def call(*arguments):
-        more = ["--documents", str(copying_documents("yarn")), "--lengths", "64,128"]
+        more = ["--documents", str(copying_documents("yarn")), "--length", "128"]
         done = CliRunner().invoke(command, [*map(str, arguments), *more], standalone_mode=False)
         if done.exception is not None:
             raise done.exception
@@ -36,7 +37,7 @@ def test_exit_codes_are_those_of_the_verdict(run, copying_model):
     a = f"hf:{folder},dtype=float32"
     code, out, progress = run(a, a)
     assert (code, out.splitlines()[0]) == (
-        0, "Identical: all losses are equal bit for bit; 8 documents of 128 tokens.",
+        0, "Identical: all losses are equal bit for bit; 8 texts of 128 tokens.",
     )  # fmt: skip
     assert "B: text 8 of 8, 128 tokens\n" in progress
     code, out, _ = run(a, f"hf:{folder},dtype=bfloat16", "--margin", "0.1")
@@ -98,7 +99,7 @@ def test_without_a_length_a_text_is_as_long_as_a_can_read(copying_model, copying
     options = {"documents": str(copying_documents("yarn")), "isolated": False}
     found = lh.diff(f"{folder},max_length=64", folder, **options)
     assert (found.length, found.verdict) == (64, "same")
-    with pytest.raises(UserError, match=r"B reads at most 64 tokens, fewer than .*; --lengths 64 "):
+    with pytest.raises(UserError, match=r"B reads at most 64 tokens, fewer than .*; --length 64 "):
         lh.diff(folder, f"{folder},max_length=64", **options)
 
 
@@ -107,8 +108,8 @@ def test_without_a_length_a_text_is_as_long_as_a_can_read(copying_model, copying
     [
         (("a",), "give A and B; or B with --against FILE; or A with --save FILE"),
         (("a", "b", "--against", __file__), "or B with --against FILE"),
-        (("a", "b", "--lengths", "many"), "('many' given)"),
-        (("a", "b", "--lengths", "4"), "greater than or equal to 8"),
+        (("a", "b", "--length", "many"), "'many' is not a valid integer"),
+        (("a", "b", "--length", "4"), "4 is not in the range x>=8"),
         (("hf:a", "c.npz"), "a saved reference, which can only be A"),
         (("a.npz", "http://b"), "a.npz is no reference saved by"),
         (("a", "b", "--ignore", "bso"), "Input should be 'bos'"),
@@ -118,7 +119,7 @@ def test_without_a_length_a_text_is_as_long_as_a_can_read(copying_model, copying
 )
 def test_wrong_usage_is_named(arguments, said):
     done = CliRunner().invoke(command, arguments, standalone_mode=False)
-    assert isinstance(done.exception, SettingError)
+    assert isinstance(done.exception, SettingError | click.UsageError)
     assert said in str(done.exception)
 
 
@@ -126,7 +127,7 @@ def test_what_cannot_be_measured_is_an_error(copying_model, copying_documents):
     folder = f"hf:{copying_model('yarn')}"
     options = {"documents": str(copying_documents("yarn")), "isolated": False}
     with pytest.raises(UserError, match="none of 64 documents has 300 tokens"):
-        lh.diff(f"{folder},max_length=400", folder, **options, lengths=300)
+        lh.diff(f"{folder},max_length=400", folder, **options, length=300)
     with pytest.raises(UserError, match="does not answer"):
         lh.diff(folder, "http://127.0.0.1:9,timeout=2", **options)
 

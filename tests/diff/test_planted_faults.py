@@ -29,7 +29,7 @@ YARN = {
 
 
 def compare(a, b, documents, **options):
-    more = {"documents": str(documents), "lengths": LENGTH, "count": 16, "isolated": False}
+    more = {"documents": str(documents), "length": LENGTH, "count": 16, "isolated": False}
     return lh.diff(a, b, **{**more, **options})
 
 
@@ -44,9 +44,7 @@ def reference(tmp_path):
 
     def save(setup, documents, length=LENGTH, **more):
         path = tmp_path / "base.npz"
-        save_reference(
-            setup, path, documents=str(documents), lengths=length, isolated=False, **more
-        )
+        save_reference(setup, path, documents=str(documents), length=length, isolated=False, **more)
         return str(path)
 
     return save

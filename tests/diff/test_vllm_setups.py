@@ -8,7 +8,7 @@ from leval_harness.diff.setups import Setup
 from resonance_vllm.common.errors import UserError
 
 pytestmark = [pytest.mark.vllm, pytest.mark.long]
-OPTIONS = {"lengths": 256, "count": 3, "isolated": False}
+OPTIONS = {"length": 256, "count": 3, "isolated": False}
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +46,6 @@ def test_a_server_is_read_by_token_ids(smollm2, vllm_server):
         assert (found.verdict, found.findings) == ("same", ())
         assert found.apart < 1e-4
         with pytest.raises(UserError, match="B reads at most 511 tokens, fewer than the 768"):
-            lh.diff(f"hf:{smollm2},dtype=float32", url, **{**OPTIONS, "lengths": 768})
+            lh.diff(f"hf:{smollm2},dtype=float32", url, **{**OPTIONS, "length": 768})
         with pytest.raises(UserError, match="does not serve 'other'"):
             lh.diff(f"hf:{smollm2},dtype=float32", f"{url},model=other", **OPTIONS)

@@ -95,6 +95,14 @@ def test_api_docstrings_describe_every_argument() -> None:
             assert "Raises:\n" in documented, name
 
 
+def test_diff_can_be_called_after_its_package_is_imported() -> None:
+    """The function has the name of the package that it is in."""
+    from leval_harness.diff import compare  # noqa: F401 - binds the package to `lh.diff`
+
+    with pytest.raises(UserError, match="a saved reference, which can only be A"):
+        lh.diff("hf:model", "saved.npz")
+
+
 def test_import_loads_no_heavy_package() -> None:
     code = (
         "import sys, leval_harness as lh; assert 'run' in dir(lh); "
