@@ -16,7 +16,7 @@ os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERR
 
 from vllm import LLM, SamplingParams
 
-from resonance_vllm.checkpoint.config import ModelPositions, vllm_hf_overrides
+from resonance_vllm.checkpoint.config import PositionConfig, vllm_hf_overrides
 
 PROMPT = [{"prompt_token_ids": [7 * n % 97 + 3 for n in range(1024)]}]
 STEPS = {
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--pairs", type=int, default=30)
     given = parser.parse_args()
-    positions = ModelPositions.of_checkpoint(given.model)
+    positions = PositionConfig.from_checkpoint(given.model)
     settings = {
         name: vllm_hf_overrides(positions.complete({"rope_type": name, "factor": 2}), positions)
         for name in ("yarn", "resonance_yarn")

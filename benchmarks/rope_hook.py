@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import torch
 
-from resonance_vllm.checkpoint.config import ModelPositions
+from resonance_vllm.checkpoint.config import PositionConfig
 from resonance_vllm.hf import apply as hf
 
 TOKENS, PAIRS = 1024, 30
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=PAIRS)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    positions = ModelPositions.of_checkpoint(args.model)
+    positions = PositionConfig.from_checkpoint(args.model)
     ids = torch.randint(5, 1000, (1, TOKENS), generator=torch.Generator().manual_seed(0))
     yarn, ours = (
         positions.complete({"rope_type": kind, "factor": 2.0})

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from resonance_vllm.common.errors import RunError, UserError, one_of
+from resonance_vllm.common.errors import RunError, UserError, check_choice
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -142,7 +142,7 @@ class Comparison:
             raise UserError("results: nothing to draw; figures need more than one context length")
         chosen = next(iter(planned))
         if title is not None:
-            chosen = one_of("title", title, planned)
+            chosen = check_choice("title", title, planned)
         with figure_style():
             return planned[chosen].draw()
 
@@ -307,15 +307,15 @@ def rope(
     Raises:
         RopeConfigError: a setting is wrong; the message names it and what is allowed.
     """
-    from resonance_vllm.core.features import describe
+    from resonance_vllm.core.features import rope_features
     from resonance_vllm.core.spec import RopeSpec, RopeType
 
     common = {"factor": factor, "original_max_position_embeddings": original}
-    keys = RopeType.read(rope_type).method.key_names()
+    keys = RopeType.parse(rope_type).method.key_names()
     # not every method reads both: `default` reads neither
     read = {key: value for key, value in common.items() if key in keys}
     spec = RopeSpec.from_dict({"rope_type": rope_type, "rope_theta": 10_000.0, **read, **settings})
-    facts = describe(spec, head_dim, original, factor, seq_len)
+    facts = rope_features(spec, head_dim, original, factor, seq_len)
     return RopeFeatures(
         inv_freq=tuple(facts["inv_freq"]),
         wavelengths=tuple(facts["wavelengths"]),
@@ -378,11 +378,11 @@ def check(
         SettingError: the checkpoint or the method cannot be read.
     """
     from resonance_vllm.check import report
-    from resonance_vllm.checkpoint.config import ModelPositions
+    from resonance_vllm.checkpoint.config import PositionConfig
     from resonance_vllm.core.spec import RopeRequest
 
     path = os.fspath(model)
-    positions = ModelPositions.of_checkpoint(path)
+    positions = PositionConfig.from_checkpoint(path)
     spec = None
     if isinstance(rope, str):
         spec = positions.complete(RopeRequest.parse(rope))

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from resonance_vllm.checkpoint.config import (
-    ModelPositions,
+    PositionConfig,
     hf_overrides,
     length_limit,
     vllm_hf_overrides,
@@ -23,7 +23,7 @@ LIBRARIES = ("transformers", "vllm")
 
 def report(
     path: str,
-    model: ModelPositions,
+    model: PositionConfig,
     rope: RopeSpec | None,
     context_length: int | None = None,
     libraries: Sequence[str] = LIBRARIES,
@@ -43,7 +43,7 @@ def report(
         the reason in place of modules; or `not_installed` or `not_asked` alone. vLLM's has `serve`,
         the command of a server, too.
     """
-    limit = limit_of(model, rope, context_length)
+    limit = limit_or_none(model, rope, context_length)
 
     def in_transformers(side: dict[str, Any]) -> list[RotaryReport]:
         from resonance_vllm.hf.apply import report_of_checkpoint
@@ -65,24 +65,24 @@ def report(
         side = sides[library] = {}
         if library not in libraries:
             side["not_asked"] = "by --library"
-        elif not installed(library):
+        elif not is_installed(library):
             side["not_installed"] = f"{library} is not installed"
         else:
             try:
                 held = [{**asdict(each), "inv_freq": list(each.inv_freq)} for each in look(side)]
                 side["modules"] = held
             except Exception as error:  # noqa: BLE001 - model code raises anything
-                side["refused"] = refusal(error)
+                side["refused"] = refusal_message(error)
     return sides
 
 
-def installed(library: str) -> bool:
+def is_installed(library: str) -> bool:
     """Whether a library is installed."""
     return importlib.util.find_spec(library) is not None
 
 
-def limit_of(
-    model: ModelPositions, rope: RopeSpec | None, context_length: int | None = None
+def limit_or_none(
+    model: PositionConfig, rope: RopeSpec | None, context_length: int | None = None
 ) -> int | None:
     """Longest sequence in tokens, on transformers and on vLLM; None where it is unknown."""
     with contextlib.suppress(RopeConfigError):
@@ -90,7 +90,7 @@ def limit_of(
     return None
 
 
-def refusal(error: Exception) -> str:
+def refusal_message(error: Exception) -> str:
     """An error in one line, those of vLLM's config without pydantic's frame."""
     text = " ".join(str(error).rpartition("Value error, ")[2].partition(" [type=")[0].split())[:500]
     return text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"

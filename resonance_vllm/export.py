@@ -10,14 +10,19 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from resonance_vllm.checkpoint.config import ModelPositions, length_limit, model_keys, with_rope
+from resonance_vllm.checkpoint.config import (
+    PositionConfig,
+    length_limit,
+    model_specific_keys,
+    with_rope,
+)
 from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.common.files import parse_json, write_text
 from resonance_vllm.common.hub import read_config
 from resonance_vllm.core.method import plain_frequencies
 from resonance_vllm.core.remapping import RemappedMethod
-from resonance_vllm.core.spec import LENGTH, RopeRequest, RopeSpec
-from resonance_vllm.verify import RotaryReport, differences, other_numbers
+from resonance_vllm.core.spec import NATIVE_LENGTH_KEY, RopeRequest, RopeSpec
+from resonance_vllm.verify import RotaryReport, compare_states, differing_constants
 
 
 def export_checkpoint(checkpoint: Path, request: RopeRequest, out: Path) -> int:
@@ -36,7 +41,7 @@ def export_checkpoint(checkpoint: Path, request: RopeRequest, out: Path) -> int:
     """
     if out.exists():
         raise RopeConfigError(f"out: {out} is there already; give a new folder")
-    model = ModelPositions.of_checkpoint(str(checkpoint))
+    model = PositionConfig.from_checkpoint(str(checkpoint))
     rope = model.complete(request)
     asked = _asked_rotation(checkpoint, rope)
     out.mkdir(parents=True)
@@ -62,8 +67,8 @@ def _asked_rotation(checkpoint: Path, rope: RopeSpec) -> RotaryReport:
     from resonance_vllm.hf.apply import report_of_checkpoint
 
     if isinstance(rope.method, RemappedMethod):
-        raise rope.method.refusal("a portable checkpoint holds frequencies alone")
-    if rope.method.follows_length or rope.method.switch_length is not None:
+        raise rope.method.unsupported_error("a portable checkpoint holds frequencies alone")
+    if rope.method.depends_on_length or rope.method.switch_length is not None:
         raise RopeConfigError(
             f"rope_type: frequencies of {rope.rope_type!r} change with the length of the sequence; "
             "allowed: ntk_aware with the factor of one length"
@@ -77,7 +82,7 @@ def _asked_rotation(checkpoint: Path, rope: RopeSpec) -> RotaryReport:
 
 
 def _config(
-    checkpoint: Path, rope: RopeSpec, model: ModelPositions, asked: RotaryReport
+    checkpoint: Path, rope: RopeSpec, model: PositionConfig, asked: RotaryReport
 ) -> dict[str, Any]:
     """The content of config.json with `longrope` where its language model keeps its settings.
 
@@ -98,18 +103,18 @@ def _config(
     scales = ("attention_factor", "short_mscale", "long_mscale")
     share = method.partial_rotary_factor
     text["rope_parameters"] = {
-        **model_keys(model.rope),
+        **model_specific_keys(model.rope),
         "rope_type": "longrope",
         "rope_theta": method.rope_theta,
         "factor": limit / original,
-        LENGTH: original,
+        NATIVE_LENGTH_KEY: original,
         "short_factor": factors,
         "long_factor": factors,
         **dict.fromkeys(scales, asked.attention_factor),
         **({"partial_rotary_factor": share} if share != 1 else {}),
     }
     # Both libraries look for the native context length at the top first; it is vLLM's default length.
-    text |= {LENGTH: original, "max_position_embeddings": limit}
+    text |= {NATIVE_LENGTH_KEY: original, "max_position_embeddings": limit}
     return config
 
 
@@ -120,10 +125,10 @@ def _compare(checkpoint: Path, rope: RopeSpec, exported: str, asked: RotaryRepor
     try:
         held = report_of_checkpoint(exported)
         models = with_rope(read_config(str(checkpoint)), rope.to_dict()), read_config(exported)
-        wrong = [words for *_, words in other_numbers(*map(on_meta, models))]
+        wrong = [words for *_, words in differing_constants(*map(on_meta, models))]
     except Exception as error:
         raise RopeConfigError(f"rope_type: an exported config builds no model: {error}") from error
     for each in held:
-        wrong += [f"{each.name}: {clause}" for clause in differences(each.turns, asked.turns)]
+        wrong += [f"{each.name}: {clause}" for clause in compare_states(each.state, asked.state)]
     if wrong:
         raise RopeConfigError(f"rope_type: not what an exported config runs: {wrong[0]}")

@@ -8,11 +8,11 @@ from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.core.method import Tensor
 from resonance_vllm.core.spec import RopeSpec
 
-CLOSE = 1e-4
+RELATIVE_TOLERANCE = 1e-4
 """Relative tolerance: far above float32's rounding, far below what tells two methods apart."""
 
 
-class Turns(NamedTuple):
+class RotaryState(NamedTuple):
     """What a module turns by: radians a token `[features]`, and what cos and sin are scaled by."""
 
     inv_freq: Tensor
@@ -39,20 +39,22 @@ class RotaryReport:
     exact_phase: bool = False
 
     @classmethod
-    def of(cls, name: str, layer_type: str | None, turns: Turns) -> "RotaryReport":
+    def from_state(cls, name: str, layer_type: str | None, turns: RotaryState) -> "RotaryReport":
         """The report of what a module turns by."""
         return cls(name, layer_type, tuple(turns.inv_freq.tolist()), *turns[1:])
 
     @property
-    def turns(self) -> Turns:
+    def state(self) -> RotaryState:
         """The same with frequencies as float64."""
         import torch
 
         inv_freq = torch.tensor(self.inv_freq, dtype=torch.float64)
-        return Turns(inv_freq, self.attention_factor, self.exact_phase)
+        return RotaryState(inv_freq, self.attention_factor, self.exact_phase)
 
 
-def differences(held: Turns, asked: Turns, *, close: float = CLOSE) -> list[str]:
+def compare_states(
+    held: RotaryState, asked: RotaryState, *, close: float = RELATIVE_TOLERANCE
+) -> list[str]:
     """Clauses about how frequencies and attention factor differ, within a relative tolerance."""
     wrong = []
     found, expected = (each.inv_freq.detach().cpu().double() for each in (held, asked))
@@ -66,7 +68,7 @@ def differences(held: Turns, asked: Turns, *, close: float = CLOSE) -> list[str]
     return wrong
 
 
-def other_numbers(model: Any, other: Any) -> list[tuple[Any, str, float, str]]:
+def differing_constants(model: Any, other: Any) -> list[tuple[Any, str, float, str]]:
     """Numbers that the modules of two models hold and that differ, as DeepSeek's softmax scale.
 
     Module, attribute, value in the other model, and all of it in words; rotary modules aside.
@@ -80,7 +82,7 @@ def other_numbers(model: Any, other: Any) -> list[tuple[Any, str, float, str]]:
     return found
 
 
-def refusal(spec: RopeSpec, where: str, wrong: list[str]) -> RopeConfigError:
+def mismatch_error(spec: RopeSpec, where: str, wrong: list[str]) -> RopeConfigError:
     """The error for a module (`where`) that does not turn as requested."""
     clauses = "; ".join(wrong)
     return RopeConfigError(f"rope_type: {spec.rope_type!r} is not what {where} turns by: {clauses}")

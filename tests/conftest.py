@@ -164,7 +164,7 @@ def without_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 
     seen = resonance_vllm.check.installed
     monkeypatch.setattr(
-        resonance_vllm.check, "installed", lambda library: library != "vllm" and seen(library)
+        resonance_vllm.check, "is_installed", lambda library: library != "vllm" and seen(library)
     )
 
 

@@ -164,8 +164,8 @@ def posgen(part: Part) -> None:
     for name in ("paper", "paper-t5"):
         recipe = preset(Recipe, name)
         if part.device == "cpu":
-            small = recipe.architecture.changed(hidden=32, heads=2, feed_forward=64, layers=1)
-            recipe = recipe.changed(architecture=small, batch_size=4)
+            small = recipe.architecture.with_changes(hidden=32, heads=2, feed_forward=64, layers=1)
+            recipe = recipe.with_changes(architecture=small, batch_size=4)
         if not part.has_time(name):
             continue
         run = PosGenRun("cot", "resonance_yarn", 0)

@@ -6,7 +6,7 @@ This module imports neither torch nor lm-eval's models.
 from importlib import import_module
 from typing import Any
 
-from resonance_vllm.common.errors import UserError, one_of
+from resonance_vllm.common.errors import UserError, check_choice
 
 
 class CannotSwapError(UserError):
@@ -34,7 +34,7 @@ def library_of(backend: str) -> str:
     Raises:
         SettingError: the backend takes no RoPE settings.
     """
-    return LIBRARIES[one_of("backend", backend, LIBRARIES)]
+    return LIBRARIES[check_choice("backend", backend, LIBRARIES)]
 
 
 def register() -> None:

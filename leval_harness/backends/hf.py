@@ -11,10 +11,10 @@ import torch
 from lm_eval.models.huggingface import HFLM
 
 from leval_harness.backends import CannotSwapError
-from resonance_vllm.checkpoint.config import by_layer
+from resonance_vllm.checkpoint.config import rope_by_layer_type
 from resonance_vllm.common.errors import RopeConfigError
-from resonance_vllm.common.hub import loading
-from resonance_vllm.core.spec import LENGTH
+from resonance_vllm.common.hub import loading_errors
+from resonance_vllm.core.spec import NATIVE_LENGTH_KEY
 from resonance_vllm.hf import apply as hf
 
 _OF_LOADING = {"dtype", "quantization_config"}
@@ -56,7 +56,7 @@ class HF(HFLM):
         self._limit = arguments.get("max_length")
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         loaded = not isinstance(pretrained, str)
-        with nullcontext() if loaded else loading(pretrained):
+        with nullcontext() if loaded else loading_errors(pretrained):
             super().__init__(pretrained, device=device, **arguments)
         if loaded:
             hf.apply_rope(self.model, rope_parameters, self._precision)
@@ -186,9 +186,13 @@ def switch_length(config: Any) -> int | None:
     """
     text = config.get_text_config(decoder=True)
     found = []
-    for rope in by_layer(text).values():
+    for rope in rope_by_layer_type(text).values():
         lists = rope.get("short_factor"), rope.get("long_factor")  # of LongRoPE
         if "dynamic" in str(rope.get("rope_type")) or lists[0] != lists[1]:
-            known = (rope.get(LENGTH), getattr(text, LENGTH, None), text.max_position_embeddings)
+            known = (
+                rope.get(NATIVE_LENGTH_KEY),
+                getattr(text, NATIVE_LENGTH_KEY, None),
+                text.max_position_embeddings,
+            )
             found.append(min(int(length) for length in known if length))
     return min(found, default=None)

@@ -19,7 +19,7 @@ from leval_harness.backends.documents import batches, sized
 from leval_harness.backends.forward import Head, Passage
 from leval_harness.backends.hf import HF
 from leval_harness.backends.reading import CHUNK, Reader, Reuse, find_reuse, scored
-from resonance_vllm.common.errors import RunError, reason_of
+from resonance_vllm.common.errors import RunError, error_message
 
 logger = logging.getLogger(__name__)
 
@@ -237,7 +237,7 @@ class HFLong(HF):
             if not isinstance(error, MemoryError) and not should_reduce_batch_size(error):
                 raise
             raise RunError(
-                f"{reason_of(error)}; set a smaller prefill_chunk (now {self.chunk}), "
+                f"{error_message(error)}; set a smaller prefill_chunk (now {self.chunk}), "
                 f"question_batch_size (now {self.question_batch_size}), batch_size (now "
                 f"{self.batch_size}) or max_length"
             ) from error

@@ -20,7 +20,7 @@ from transformers.cache_utils import Cache, DynamicLayer, DynamicSlidingWindowLa
 from leval_harness.backends.attention import SharedLayer, shared_attention
 from leval_harness.backends.documents import batches, common_prefix
 from leval_harness.backends.forward import Head, Passage, cache_argument, input_device
-from resonance_vllm.common.errors import reason_of
+from resonance_vllm.common.errors import error_message
 
 logger = logging.getLogger(__name__)
 
@@ -192,7 +192,7 @@ def find_reuse(head: Head) -> Reuse:
             why = f"log-probabilities differ by {difference:.2g} of their spread from `hf`"
         # Any error that someone else's model raises here means that this mode is not for it.
         except Exception as error:  # noqa: BLE001
-            difference, why = math.inf, f"{type(error).__name__}: {reason_of(error)}"
+            difference, why = math.inf, f"{type(error).__name__}: {error_message(error)}"
         finally:
             head.tokens_read = read
         if difference <= tolerance:

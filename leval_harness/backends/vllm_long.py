@@ -13,7 +13,7 @@ from lm_eval.models.vllm_causallms import VLLM
 
 from leval_harness.backends import CannotSwapError
 from leval_harness.backends.vllm_start import starting, with_cpu_cache
-from resonance_vllm.checkpoint.config import ModelPositions, vllm_hf_overrides
+from resonance_vllm.checkpoint.config import PositionConfig, vllm_hf_overrides
 from resonance_vllm.core.spec import RopeSpec
 
 WORKER = "resonance_vllm.vllm.RopeWorker"
@@ -44,7 +44,7 @@ class RopeVLLM(VLLM):
         if self.data_parallel_size > 1:
             raise CannotSwapError("data_parallel_size above 1 starts engines at each call")
         if rope is not None:
-            model = ModelPositions.of_checkpoint(self._shipped, self._loaded_with)
+            model = PositionConfig.from_checkpoint(self._shipped, self._loaded_with)
             written = vllm_hf_overrides(RopeSpec.from_dict(dict(rope)), model, context_length)
             rope = _rope_parameters(written)
         try:

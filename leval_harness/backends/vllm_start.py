@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from resonance_vllm.common.errors import RunError, reason_of
+from resonance_vllm.common.errors import RunError, error_message
 
 CPU_CACHE_BYTES = 4 << 30
 """Keys and values of 180,000 tokens of SmolLM2-135M, or 32,000 tokens of an 8B model, bfloat16."""
@@ -47,7 +47,7 @@ def _on_cpu() -> bool:
 
 def engine_reason(error: BaseException, log: str) -> str:
     """Why an engine failed: the last exception that its log names, where the error points to it."""
-    text = reason_of(error)
+    text = error_message(error)
     if not any(each in f"{type(error).__name__} {text}" for each in _POINTERS):
         return text
     found = (_EXCEPTION.search(line.rstrip()) for line in log.splitlines())

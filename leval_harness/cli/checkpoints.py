@@ -44,11 +44,11 @@ def check(
     Example: leval-harness check ./smollm2 --rope resonance_yarn:factor=2 --context-length 16384
     """
     from resonance_vllm.check import report
-    from resonance_vllm.checkpoint.config import ModelPositions
+    from resonance_vllm.checkpoint.config import PositionConfig
     from resonance_vllm.core.spec import RopeRequest
 
     request = RopeRequest.parse(rope_text) if rope_text else None
-    positions = ModelPositions.of_checkpoint(model)
+    positions = PositionConfig.from_checkpoint(model)
     rope = None if request is None else positions.complete(request)
     facts = report(model, positions, rope, context_length, libraries)
     if as_json:

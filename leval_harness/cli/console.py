@@ -9,7 +9,7 @@ from types import FrameType
 
 import click
 
-from resonance_vllm.common.errors import RunError, UserError, needs_extra
+from resonance_vllm.common.errors import RunError, UserError, install_hint
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Ctrl-C, a scheduler that ends a job, a terminal that is closed."""
@@ -53,7 +53,7 @@ def _extra_for(error: BaseException) -> str:
     """What to install where a package of an extra is missing; empty for every other error."""
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     found = [extra for extra, packages in EXTRAS.items() if missing in packages]
-    return f"; {needs_extra(found[0])}" if found else ""
+    return f"; {install_hint(found[0])}" if found else ""
 
 
 def exit_code_for(error: BaseException) -> int:

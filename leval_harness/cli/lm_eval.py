@@ -11,7 +11,7 @@ import click
 from leval_harness.backends import take_over
 from leval_harness.cli.lm_eval_run import complete, requests_cache
 from resonance_vllm.checkpoint.config import ROPE_PRECISIONS
-from resonance_vllm.common.errors import SettingError, UserError, needs_extra
+from resonance_vllm.common.errors import SettingError, UserError, install_hint
 
 
 @click.command(
@@ -85,7 +85,7 @@ def _register() -> None:
         from leval_harness.training import t5
         from resonance_vllm.hf import apply as hf
     except ImportError as error:
-        without = f"running without our RoPE types and backends; {needs_extra('hf')}"
+        without = f"running without our RoPE types and backends; {install_hint('hf')}"
         logging.getLogger(__name__).warning("%s: %s", error, without)
         return
     hf.register()

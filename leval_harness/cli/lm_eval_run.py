@@ -18,9 +18,14 @@ from leval_harness.backends import LIBRARIES, library_of
 from leval_harness.models.prepare import local_path
 from leval_harness.sweep.credentials import refuse_credentials
 from leval_tasks.common.metadata import refuse_near_misses
-from resonance_vllm.checkpoint.config import ModelPositions, model_args
-from resonance_vllm.common.errors import SettingError, UserError, not_allowed, one_of
-from resonance_vllm.common.hub import refuse_missing_folder
+from resonance_vllm.checkpoint.config import PositionConfig, model_args
+from resonance_vllm.common.errors import (
+    SettingError,
+    UserError,
+    check_choice,
+    invalid_value_message,
+)
+from resonance_vllm.common.hub import check_folder_exists
 from resonance_vllm.core.spec import RopeRequest
 
 logger = logging.getLogger(__name__)
@@ -49,7 +54,7 @@ def complete(settings: argparse.Namespace, options: Mapping[str, Any]) -> dict[s
     if isinstance(path := given.get("pretrained"), str):
         given["pretrained"] = local_path(path)
         if backend in LIBRARIES:
-            refuse_missing_folder(given["pretrained"], "model_args.pretrained")
+            check_folder_exists(given["pretrained"], "model_args.pretrained")
     try:
         refuse_near_misses(metadata)
     except UserError as error:
@@ -87,14 +92,14 @@ def stated(settings: argparse.Namespace) -> dict[str, Any]:
         except (ValueError, TypeError, OSError) as error:
             raise SettingError(str(error)) from error
         for name in values:
-            one_of(file, name, [each.name for each in dataclasses.fields(EvaluatorConfig)])
+            check_choice(file, name, [each.name for each in dataclasses.fields(EvaluatorConfig)])
     values |= {name: value for name, value in vars(settings).items() if value or value == 0}
     values["model"] = str(values.get("model") or "hf")
     for name in ("model_args", "metadata", "gen_kwargs"):
         value = values.get(name) or {}
         value = simple_parse_args_string(value) if isinstance(value, str) else value
         if not isinstance(value, Mapping):
-            raise SettingError(not_allowed(name, value, "a dictionary, or text: a=1,b=2"))
+            raise SettingError(invalid_value_message(name, value, "a dictionary, or text: a=1,b=2"))
         values[name] = dict(value)
     return values
 
@@ -126,8 +131,8 @@ def _rope_args(
     limit = "max_model_len" if library == "vllm" else "max_length"
     length = options["context_length"] or given.get(limit)
     if length is not None and not isinstance(length, int):
-        raise SettingError(not_allowed(f"model_args.{limit}", length, "a whole number"))
-    model = ModelPositions.of_checkpoint(str(given["pretrained"]))
+        raise SettingError(invalid_value_message(f"model_args.{limit}", length, "a whole number"))
+    model = PositionConfig.from_checkpoint(str(given["pretrained"]))
     args = model_args(
         model.complete(RopeRequest.parse(options["rope"])),
         model,

@@ -8,7 +8,7 @@ import click
 
 from leval_harness.cli.output import json_option, model_path
 from leval_tasks.common.metadata import FRAMES
-from resonance_vllm.common.hub import refuse_missing_folder
+from resonance_vllm.common.hub import check_folder_exists
 
 if TYPE_CHECKING:
     from leval_tasks.closed.prompts import QuestionPrompts
@@ -44,7 +44,7 @@ def prompt(
     metadata = {name: options[name] for name in SETTINGS if options[name] is not None}
     metadata["pretrained"] = model
     named = task_named(task, "TASK").name
-    refuse_missing_folder(model, "model")
+    check_folder_exists(model, "model")
     tokenizer = find_tokenizer(metadata)  # a model that is not there is said before data is fetched
     if context_length:
         # nothing runs here, so there is no backend whose limit could be passed

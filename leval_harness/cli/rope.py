@@ -9,7 +9,7 @@ import click
 
 from leval_harness.cli.output import FILE, json_option
 from resonance_vllm.core.method import Method
-from resonance_vllm.core.spec import ALIASES, METHODS, RopeSpec, parsed_value
+from resonance_vllm.core.spec import ALIASES, METHODS, RopeSpec, parse_value
 
 # Keys with an option of their own below.
 _COMMON = {*Method.model_fields, "factor", "original_max_position_embeddings"}
@@ -52,18 +52,18 @@ def rope(**options: Any) -> None:
 
     Example: leval-harness rope --method yarn --resonance --factor 8 --original 4096
     """
-    from resonance_vllm.core.features import describe
+    from resonance_vllm.core.features import rope_features
 
     head_dim, original, factor = options["head_dim"], options["original"], options["factor"]
     spec = _spec(options)
-    facts = describe(spec, head_dim, original, factor, options["seq_len"])
+    facts = rope_features(spec, head_dim, original, factor, options["seq_len"])
     if options["plot"]:
         _plot(spec, options)
     if options["as_json"]:
         click.echo(json.dumps(facts))
         return
     default = RopeSpec.from_dict({"rope_type": "default", "rope_theta": options["theta"]})
-    plain = describe(default, head_dim, 1, 1)
+    plain = rope_features(default, head_dim, 1, 1)
     _print_table(facts, plain["wavelengths"], spec.rope_type, original)
     if options["plot"]:
         click.echo(f"wrote {options['plot']}")
@@ -80,10 +80,10 @@ def _spec(options: dict[str, Any]) -> RopeSpec:
         "rope_theta": options["theta"],
         "factor": options["factor"],
         "original_max_position_embeddings": options["original"],
-        **{key: parsed_value(text) for key, text in options.items() if isinstance(text, str)},
+        **{key: parse_value(text) for key, text in options.items() if isinstance(text, str)},
     }
     kept = {key: value for key, value in given.items() if key in method.key_names()}
-    examples = method.example(options["head_dim"])
+    examples = method.example_settings(options["head_dim"])
     plain = RopeSpec.from_dict({"rope_type": method.name, **examples, **kept})
     return RopeSpec(plain.method, options["resonance"])
 
@@ -113,14 +113,14 @@ def _plot(spec: RopeSpec, options: dict[str, Any]) -> None:
     """The method with Resonance and without."""
     from leval_harness.report.drawing import write_figure
     from leval_harness.report.rope_figures import DrawnMethod, pair_figure
-    from resonance_vllm.core.features import angles_around, describe
+    from resonance_vllm.core.features import angles_near_native_length, rope_features
 
     head_dim, original, seq_len = options["head_dim"], options["original"], options["seq_len"]
     specs = [RopeSpec(spec.method, resonance) for resonance in (False, True)]
-    feature, positions, angles = angles_around(specs, head_dim, original, seq_len)
+    feature, positions, angles = angles_near_native_length(specs, head_dim, original, seq_len)
     methods = []
     for each, shown in zip(specs, angles, strict=True):
-        facts = describe(each, head_dim, original, options["factor"], seq_len)
+        facts = rope_features(each, head_dim, original, options["factor"], seq_len)
         name = each.rope_type.replace("_", " ")
         methods.append(DrawnMethod(name, facts["wavelengths"], facts["feature_gap"], shown))
     longest = int(original * options["factor"])

@@ -82,8 +82,10 @@ def train(
         {name: options[name] for name in names if options.get(name) is not None}
         for names in (_DATA, Architecture.model_fields, Recipe.model_fields)
     )
-    recipe = recipe.changed(
-        data={**recipe.data, **data}, architecture=recipe.architecture.changed(**shape), **changes
+    recipe = recipe.with_changes(
+        data={**recipe.data, **data},
+        architecture=recipe.architecture.with_changes(**shape),
+        **changes,
     )
     runs = [
         PosGenRun(subtask, encoding, seed)
@@ -201,7 +203,7 @@ def finetune(
     changes = given(options)
     if rope is not None:
         changes["rope"] = None if rope == "none" else RopeRequest.parse(rope).to_dict()
-    wanted = settings.preset(FineTuneSettings, preset).changed(**changes)
+    wanted = settings.preset(FineTuneSettings, preset).with_changes(**changes)
     from leval_harness.training.finetune import finetune as tune  # torch, after all was checked
 
     with contextlib.redirect_stdout(sys.stderr):  # the Trainer prints each step

@@ -14,8 +14,8 @@ from leval_harness.diff.side import DEFAULT_LENGTH, Side, in_process, read_side
 from leval_tasks.perplexity.documents import PYDOCS, Document, language_reference
 from leval_tasks.perplexity.text_files import documents_of
 from leval_tasks.statistics.difference import MARGIN
-from resonance_vllm.common.errors import SettingError, not_allowed
-from resonance_vllm.common.settings import Settings, read
+from resonance_vllm.common.errors import SettingError, invalid_value_message
+from resonance_vllm.common.settings import Settings, parse_settings
 
 SEED = 0
 """Order in which documents are taken; the same in every run."""
@@ -63,7 +63,7 @@ def diff(a: Sided, b: Sided, **options: Any) -> DiffResult:
         >>> result.verdict, result.bins[0].start  # doctest: +SKIP
         ('worse', 0)
     """
-    wanted, first, second = read(Options, options), _setup(a), _setup(b)
+    wanted, first, second = parse_settings(Options, options), _setup(a), _setup(b)
     if second.kind == SAVED:
         raise SettingError(f"B: {second.text} is a saved reference, which can only be A")
     for each in (first, second):
@@ -79,7 +79,7 @@ def save_reference(a: Sided, path: Path, **options: Any) -> Side:
     Raises:
         UserError: as for `diff`.
     """
-    reference = _first(_setup(a), read(Options, options))
+    reference = _first(_setup(a), parse_settings(Options, options))
     reference.save(path)
     return reference
 
@@ -118,7 +118,7 @@ def read_documents(source: str, longest: int) -> list[Document]:
         found = _pieces(Document(PYDOCS, language_reference()[0]), longest)
     elif not path.exists():
         allowed = f"{PYDOCS}, a JSONL or text file, a folder of them"
-        raise SettingError(not_allowed("--documents", source, allowed))
+        raise SettingError(invalid_value_message("--documents", source, allowed))
     elif path.is_dir() or path.suffix == ".jsonl":
         documents = enumerate(documents_of(path, "--documents"), 1)
         found = (Document(f"{each.name}-{number}", each.text) for number, each in documents)

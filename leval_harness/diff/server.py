@@ -11,7 +11,7 @@ import numpy as np
 from leval_harness.diff.setups import Setup
 from leval_harness.diff.side import Messages, Reader
 from leval_tasks.common.token_logprobs import Logprobs
-from resonance_vllm.common.errors import RunError, UserError, hint
+from resonance_vllm.common.errors import RunError, UserError, choices_hint
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 TIMEOUT = 600.0  # seconds; one request reads a whole text
@@ -30,7 +30,9 @@ class ServerReader(Reader):
         served = {each["id"]: each for each in self._call("/v1/models").get("data", [])}
         name = setup.arguments.get("model") or next(iter(served), None)
         if name not in served or (len(served) > 1 and "model" not in setup.arguments):
-            raise UserError(f"model: {self.root} does not serve {name!r} alone{hint(name, served)}")
+            raise UserError(
+                f"model: {self.root} does not serve {name!r} alone{choices_hint(name, served)}"
+            )
         self.model = name
         longest = served[name].get("max_model_len")
         self.limit = longest - 1 if longest else None

@@ -19,9 +19,9 @@ from typing import Any, Self
 
 from leval_harness.backends import LIBRARIES
 from leval_harness.models.prepare import local_path
-from resonance_vllm.checkpoint.config import ModelPositions, model_args
-from resonance_vllm.common.errors import SettingError, one_of, shown
-from resonance_vllm.core.spec import RopeRequest, parsed_value
+from resonance_vllm.checkpoint.config import PositionConfig, model_args
+from resonance_vllm.common.errors import SettingError, check_choice, short_repr
+from resonance_vllm.core.spec import RopeRequest, parse_value
 
 SERVER, SAVED = "server", "saved"
 _BETWEEN = re.compile(r",(?=\s*[A-Za-z_]\w*\s*=)")  # in JSON no name stands before "="
@@ -54,15 +54,17 @@ class Setup:
         target, *rest = [part.strip() for part in _BETWEEN.split(text)]
         prefix, colon, path = target.partition(":")
         if colon and "://" not in target and not Path(target).expanduser().exists():
-            kind, target = one_of("setup", prefix, LIBRARIES), path
+            kind, target = check_choice("setup", prefix, LIBRARIES), path
         elif target.startswith(("http://", "https://")):
             kind = SERVER
         else:
             kind = SAVED if target.endswith(".npz") else "hf"
         if not target or "=" in target.partition("/")[0]:
-            raise SettingError(f"setup: {shown(text)} names no model; allowed: MODEL,key=value,...")
+            raise SettingError(
+                f"setup: {short_repr(text)} names no model; allowed: MODEL,key=value,..."
+            )
         pairs = (each.partition("=") for each in rest)
-        arguments = {key.strip(): parsed_value(value.strip()) for key, _, value in pairs}
+        arguments = {key.strip(): parse_value(value.strip()) for key, _, value in pairs}
         arguments |= {} if rope is None else {"rope": rope}
         if kind in LIBRARIES:
             return cls(kind, local_path(target), arguments, text)
@@ -88,7 +90,7 @@ class Setup:
         if rope is None:
             return {"pretrained": self.target, **given}
         length = given.get("max_length", given.get("max_model_len"))
-        model = ModelPositions.of_checkpoint(self.target)
+        model = PositionConfig.from_checkpoint(self.target)
         made = model_args(
             model.complete(RopeRequest.parse(rope if isinstance(rope, str) else json.dumps(rope))),
             model,
@@ -109,6 +111,6 @@ class Setup:
         arguments = self.backend_arguments()
         written = arguments.get("hf_overrides", arguments)
         asked = written.get("rope_parameters") if isinstance(written, Mapping) else None
-        shipped = ModelPositions.of_checkpoint(self.target, self.arguments.get("revision")).rope
+        shipped = PositionConfig.from_checkpoint(self.target, self.arguments.get("revision")).rope
         versions = {name: version(name) for name in ("torch", self.library)}
         return {"text": self.text, "rope": dict(asked or shipped), "versions": versions}

@@ -23,7 +23,12 @@ import numpy as np
 from leval_harness.diff.setups import SERVER, Setup
 from leval_tasks.common.token_logprobs import Logprobs
 from leval_tasks.perplexity.documents import Document
-from resonance_vllm.common.errors import RunError, SettingError, UserError, printable
+from resonance_vllm.common.errors import (
+    RunError,
+    SettingError,
+    UserError,
+    escape_control_characters,
+)
 
 Messages = list[dict[str, str]]
 
@@ -188,7 +193,7 @@ def _beginnings(
 
 
 def _report(line: str) -> None:
-    sys.stderr.write(printable(line) + "\n")
+    sys.stderr.write(escape_control_characters(line) + "\n")
 
 
 def in_process(*arguments: Any) -> Side:

@@ -13,14 +13,14 @@ import zipfile
 from pathlib import Path
 
 from leval_harness.models.catalog import MODELS, SmallModel
-from resonance_vllm.common.errors import one_of
-from resonance_vllm.common.files import user_path
+from resonance_vllm.common.errors import check_choice
+from resonance_vllm.common.files import expand_user
 
 
 def cache_folder() -> Path:
     """Return the folder of prepared models: `LEVAL_CACHE_DIR`, else below `XDG_CACHE_HOME`."""
     if configured := os.environ.get("LEVAL_CACHE_DIR"):
-        return user_path(configured)
+        return expand_user(configured)
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "leval-harness"
 
 
@@ -33,7 +33,7 @@ def checkpoint_path(name: str) -> Path:
     Raises:
         SettingError: there is no such model.
     """
-    model = MODELS[one_of("model", name, MODELS)]
+    model = MODELS[check_choice("model", name, MODELS)]
     return cache_folder() / "models" / f"{model.title}-{model.version}"
 
 

@@ -18,7 +18,7 @@ from leval_tasks.statistics.by_document import (
     sign_flip_p,
     smallest_p,
 )
-from resonance_vllm.common.errors import one_of
+from resonance_vllm.common.errors import check_choice
 
 SIGNIFICANT, CANNOT_TELL = "*", "?"
 
@@ -90,7 +90,7 @@ def compare(
     Raises:
         SettingError: no row has the label `baseline`, or `across` is something else.
     """
-    one_of("across", across, ("methods", "models"))
+    check_choice("across", across, ("methods", "models"))
     runs = results.runs.drop(columns=["status", "note", "tasks"])
     scores = results.scores.merge(runs, on="run", how="left", validate="many_to_one")
     known = [metric_of(*each) for each in zip(*_named(scores), strict=True)]
@@ -350,7 +350,7 @@ def _baselines(scores: pd.DataFrame, wanted: str | None) -> pd.Series:
     """The baseline of each row's block; empty where the block has none."""
     names = ["stem", "label"]
     if wanted is not None:
-        one_of("baseline", wanted, sorted({*scores["stem"], *scores["label"]}))
+        check_choice("baseline", wanted, sorted({*scores["stem"], *scores["label"]}))
     found = {}
     for block, part in scores.groupby("block"):
         there = {each for name in names for each in part[name]}

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from resonance_vllm.common.errors import one_of
+from resonance_vllm.common.errors import check_choice
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -97,7 +97,7 @@ def write_figure(draw: Callable[[], "Figure"], *targets: Path, dpi: int = 200) -
         OSError: a file cannot be written.
     """
     for target in targets:
-        one_of("figure", target.suffix, (".svg", ".pdf", ".png"))
+        check_choice("figure", target.suffix, (".svg", ".pdf", ".png"))
     with figure_style():
         figure = draw()
         for target in targets:

@@ -11,7 +11,7 @@ from leval_harness.report.drawing import add_source_note, legend, method_styles,
 from leval_harness.report.tables import BEST, NONE, QUIET, SECOND, Table
 from leval_harness.results.load import ResultsError, column
 from leval_tasks.posgen.encodings import ENCODINGS, PUBLISHED, Pair, Reading, published_pairs
-from resonance_vllm.common.files import read_object
+from resonance_vllm.common.files import read_json_object
 from resonance_vllm.common.yaml_files import read_yaml
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def load_posgen(*folders: Path) -> PosGen:
         files = sorted(folder.glob("*/*/seed-*/result.json"))
         if not files:
             raise ResultsError(f"{folder}: no finished PosGen run; start one with `posgen train`")
-        settings[folder.name] = read_object(folder / "settings.json") or {}
+        settings[folder.name] = read_json_object(folder / "settings.json") or {}
         for file in files:
             tests_of_run = [file, *sorted(file.parent.glob("tested/*.json"))]
             rows += [_test(each, file.parent, folder.name) for each in tests_of_run]

@@ -36,7 +36,7 @@ from leval_harness.results.lm_eval_files import Plain, read_task
 from leval_harness.results.lm_eval_samples import ASKED, MEASURED, TaskRead
 from leval_harness.results.token_blocks import blocks_of
 from resonance_vllm.common.errors import UserError
-from resonance_vllm.common.files import read_object
+from resonance_vllm.common.files import read_json_object
 
 TEXT, WHOLE, NUMBER, ANY = "text", "Int64", "float64", "object"
 
@@ -401,7 +401,7 @@ def _in_sweep(folder: Path, runs: list[Run], excluded: list[LeftOut]) -> list[Ru
 
 def _missing(folder: Path, name: str, run: dict[str, Any]) -> Run:
     """A run that a sweep lists and that has no results: it failed, or is not finished."""
-    failed = read_object(folder / FAILED_RUNS / name / FAILED)
+    failed = read_json_object(folder / FAILED_RUNS / name / FAILED)
     return {
         "id": name,
         "sweep": str(folder),

@@ -24,7 +24,7 @@ from leval_harness.sweep.claims import Folder
 from leval_harness.sweep.identity import differences
 from leval_harness.sweep.run_record import RunRecord
 from leval_tasks.common.token_logprobs import REQUEST, SumOfLogprobs, scored_requests
-from resonance_vllm.common.files import json_lines, read_object
+from resonance_vllm.common.files import iter_json_lines, read_json_object
 
 log = logging.getLogger("leval_harness.sweep.worker")
 TEXTS = ("generate_until", "loglikelihood", "loglikelihood_rolling")
@@ -50,7 +50,7 @@ class Answers:
         self.kept: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for name in (run.run_id, *alike(run, place.path / RUNS_FOLDER)):
             for path in sorted(self.cache.glob(f"{name}.*")):
-                for _, line in json_lines(path.read_text(encoding="utf-8", errors="replace")):
+                for _, line in iter_json_lines(path.read_text(encoding="utf-8", errors="replace")):
                     with contextlib.suppress(ValueError):  # of a process that was killed
                         row = json.loads(line)
                         self.kept[row["key"]].append(row)
@@ -149,7 +149,7 @@ def _key(kind: str, arguments: Sequence[Any]) -> str:
 def alike(run: RunRecord, runs: Path) -> Iterator[str]:
     """Finished runs that read documents as this one does and differ in the number of documents alone."""
     for folder in sorted(runs.iterdir()) if "reads" in run.metadata else ():
-        identity = (read_object(folder / RUN_FILE) or {}).get("identity", {})
+        identity = (read_json_object(folder / RUN_FILE) or {}).get("identity", {})
         if set(differences(identity, run.identity)) == {"metadata.num_docs"}:
             yield folder.name
 

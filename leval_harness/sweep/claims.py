@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from leval_harness.results.layout import FAILED, FAILED_RUNS, LOG, RUN_FILE, RUNS_FOLDER, WORK
-from resonance_vllm.common.files import read_object, sync_folder, write_json
+from resonance_vllm.common.files import fsync_folder, read_json_object, write_json
 
 STALE_SECONDS = 180.0
 _SPACE = Path("/proc/self/ns/pid")
@@ -66,7 +66,7 @@ class Folder:
 
     def failure(self, run: str) -> str | None:
         """Why a run has failed, which is not tried again before the next start."""
-        found = read_object(self.path / FAILED_RUNS / run / FAILED)
+        found = read_json_object(self.path / FAILED_RUNS / run / FAILED)
         return None if found is None else str(found.get("reason", ""))
 
     def state(self, run: str) -> RunState:
@@ -99,7 +99,7 @@ class Folder:
         except OSError:
             if not self.is_done(run):
                 raise
-        sync_folder(self.path / RUNS_FOLDER)
+        fsync_folder(self.path / RUNS_FOLDER)
         shutil.rmtree(attempt, ignore_errors=True)
         self.forget_failure(run)
 
@@ -145,7 +145,7 @@ class Folder:
             seen = claim.stat().st_mtime
         except FileNotFoundError:
             return None  # released in this moment
-        about = read_object(claim) or {}  # nothing is there yet while it is written
+        about = read_json_object(claim) or {}  # nothing is there yet while it is written
         gone = HERE.items() <= about.items() and not psutil.pid_exists(about["pid"])
         old = self.now() - seen > STALE_SECONDS
         return None if gone or old else {**about, "seen": seen}

@@ -12,10 +12,10 @@ from leval_harness.backends import LIBRARIES, OWN_BACKENDS
 from leval_harness.sweep import ConfigError
 from leval_harness.sweep.credentials import refuse_credentials
 from leval_tasks.common.metadata import refuse_near_misses
-from resonance_vllm.common.errors import UserError, hint, one_of, shown
-from resonance_vllm.common.files import user_path
-from resonance_vllm.common.settings import Settings, read
-from resonance_vllm.common.yaml_files import parse_yaml, read_yaml, shipped
+from resonance_vllm.common.errors import UserError, check_choice, choices_hint, short_repr
+from resonance_vllm.common.files import expand_user
+from resonance_vllm.common.settings import Settings, parse_settings
+from resonance_vllm.common.yaml_files import packaged_configs, parse_yaml, read_yaml
 from resonance_vllm.core.spec import RopeRequest
 
 Item = TypeVar("Item")
@@ -45,7 +45,7 @@ def _backend(name: str) -> str:
 
     known = sorted({*MODEL_MAPPING, *OWN_BACKENDS})
     if name not in known:
-        raise ValueError(f"{shown(name)} is not allowed{hint(name, known)}")
+        raise ValueError(f"{short_repr(name)} is not allowed{choices_hint(name, known)}")
     return name
 
 
@@ -173,10 +173,10 @@ class SweepConfig(EntrySettings):
     @model_validator(mode="after")
     def _fields_fit_each_other(self) -> "SweepConfig":
         if self.baseline is not None:
-            one_of("baseline", self.baseline, self.methods, UserError)
+            check_choice("baseline", self.baseline, self.methods, UserError)
         for key, model in self.models.items():
             for name in model.methods or self.methods:
-                one_of(f"models.{key}.methods", name, self.methods, UserError)
+                check_choice(f"models.{key}.methods", name, self.methods, UserError)
                 if model.backend not in ROPE_BACKENDS and self.methods[name] is not None:
                     raise UserError(
                         f"models.{key}.backend: '{model.backend}' runs the model as it is served, "
@@ -213,7 +213,7 @@ def parse_config(content: Mapping[str, Any]) -> SweepConfig:
             credential, whose value it does not name.
     """
     refuse_credentials(content, "config", ConfigError)
-    config = read(SweepConfig, content, "config", ConfigError)
+    config = parse_settings(SweepConfig, content, "config", ConfigError)
     shared = {name: getattr(config, name) for name in EntrySettings.model_fields}
     tasks = []
     for entry in config.tasks:
@@ -240,11 +240,13 @@ def load_config(given: str | Mapping[str, Any], overrides: Sequence[str] = ()) -
 
 def find_config(name: str) -> Path:
     """The file that `name` means: its path, or the name of a shipped sweep."""
-    path, known = user_path(name), shipped("sweeps")
+    path, known = expand_user(name), packaged_configs("sweeps")
     if path.is_file():
         return path
     if name not in known:
-        raise ConfigError(f"config: {name!r} is no file and no shipped sweep{hint(name, known)}")
+        raise ConfigError(
+            f"config: {name!r} is no file and no shipped sweep{choices_hint(name, known)}"
+        )
     return known[name]
 
 
@@ -254,7 +256,7 @@ def load_with_includes(path: Path) -> dict[str, Any]:
     `include` is a path or a list of paths, relative to the including file; later ones win.
     """
     content = read_yaml(path, ConfigError)
-    paths = [path.parent / user_path(str(each)) for each in listed(content.pop("include", []))]
+    paths = [path.parent / expand_user(str(each)) for each in listed(content.pop("include", []))]
     return reduce(merge, [*map(load_with_includes, paths), content])
 
 
@@ -306,12 +308,14 @@ def _with_value(node: Any, parts: list[str], value: Any, where: str) -> Any:
             inner = task_entries(inner)
         return {**(node or {}), head: _with_value(inner, rest, value, where)}
     if not isinstance(node, list):
-        raise ConfigError(f"{where}: {shown(head)} lies in {type(node).__name__}, without keys")
+        raise ConfigError(
+            f"{where}: {short_repr(head)} lies in {type(node).__name__}, without keys"
+        )
     named = (at for at, item in enumerate(node) if head in listed(item.get("tasks")))
     index = int(head) if head.isdecimal() else next(named, len(node))
     if index >= len(node):
         raise ConfigError(
-            f"{where}: {shown(head)} is not allowed; allowed: the number of one of {len(node)} "
+            f"{where}: {short_repr(head)} is not allowed; allowed: the number of one of {len(node)} "
             "entries (from 0), or the name of a task among them"
         )
     return [*node[:index], _with_value(node[index], rest, value, where), *node[index + 1 :]]

@@ -24,8 +24,8 @@ from leval_harness.sweep.task_registry import lm_eval_names, own_tasks, task_fol
 from leval_tasks.closed.catalog import marks_in
 from leval_tasks.closed.thinking import THINKING, opens_thinking, thinking_unfinished
 from resonance_vllm.checkpoint import config as overrides
-from resonance_vllm.checkpoint.config import ModelPositions
-from resonance_vllm.common.errors import RunError, reason_of
+from resonance_vllm.checkpoint.config import PositionConfig
+from resonance_vllm.common.errors import RunError, error_message
 
 log = logging.getLogger("leval_harness.sweep.worker")
 Samples = Mapping[str, list[dict[str, Any]]]
@@ -84,7 +84,7 @@ def as_shipped(runs: Sequence[RunRecord]) -> dict[str, Any]:
     run = max(runs, key=length_of)
     rope_free = overrides.model_args(
         None,
-        ModelPositions.of_checkpoint(run.model.path, run.model.revision),
+        PositionConfig.from_checkpoint(run.model.path, run.model.revision),
         library=backends.library_of(run.model.backend),
         model_path=run.model.path,
         context_length=length_of(run),
@@ -168,7 +168,7 @@ def load_tasks(run: RunRecord) -> tuple[Any, list[Any]]:
 
 def _raise(message: str, *_: object) -> None:
     """Stands for a logger's method where what a library has caught must not be lost."""
-    raise RunError(f"lm-eval: {message}: {reason_of(sys.exception() or OSError())}")
+    raise RunError(f"lm-eval: {message}: {error_message(sys.exception() or OSError())}")
 
 
 def mark_truncated(model: Any, samples: Samples) -> None:

@@ -22,8 +22,8 @@ from leval_harness.sweep import task_registry as tasks
 from leval_harness.sweep.config import ROPE_BACKENDS, SweepConfig, listed
 from leval_harness.sweep.run_record import RunRecord
 from leval_tasks.closed.catalog import TASKS
-from resonance_vllm.common.files import file_sha256, read_object, user_path
-from resonance_vllm.common.hub import hub_commit
+from resonance_vllm.common.files import expand_user, file_sha256, read_json_object
+from resonance_vllm.common.hub import resolve_commit
 
 SETTINGS_FILES = (
     "config.json", "generation_config.json", "adapter_config.json", "params.json",
@@ -100,14 +100,14 @@ def with_digests(value: Any, key: str = "") -> Any:
         return [with_digests(inside, key) for inside in value]
     if not isinstance(value, str) or "://" in value or len(value) > 250:
         return value
-    path = user_path(value)
+    path = expand_user(value)
     if path.is_file():
         return {f"*{path.suffix}": digest(path)}
     if key in FOLDER_ARGS and path.is_dir():
         return checkpoint_digests(path)
     if key in FOLDER_ARGS and re.fullmatch(r"\w[\w.-]*/[\w.-]+", value):
         with contextlib.suppress(OSError):
-            return {"hub": value, "commit": hub_commit(value, None)[0]}
+            return {"hub": value, "commit": resolve_commit(value, None)[0]}
     return value
 
 
@@ -249,7 +249,9 @@ def _short(value: Any) -> str:
 
 def closest(record: RunRecord, runs: Iterable[Path]) -> tuple[str, dict[str, tuple[str, str]]]:
     """The one of some finished runs that is most like a planned one, and in what they differ."""
-    known = {each.name: (read_object(each / RUN_FILE) or {}).get("identity", {}) for each in runs}
+    known = {
+        each.name: (read_json_object(each / RUN_FILE) or {}).get("identity", {}) for each in runs
+    }
     found = {name: differences(identity, record.identity) for name, identity in known.items()}
     name = min(found, key=lambda each: len(found[each]), default="")
     return name, found.get(name, {})

@@ -27,10 +27,10 @@ from leval_harness.sweep.task_registry import (
 )
 from leval_tasks.common.metadata import asked_without_template
 from resonance_vllm.checkpoint import config as overrides
-from resonance_vllm.checkpoint.config import ModelPositions, length_limit
+from resonance_vllm.checkpoint.config import PositionConfig, length_limit
 from resonance_vllm.common.errors import RopeConfigError
-from resonance_vllm.common.files import read_object, user_path
-from resonance_vllm.common.hub import hub_commit, refuse_missing_folder
+from resonance_vllm.common.files import expand_user, read_json_object
+from resonance_vllm.common.hub import check_folder_exists, resolve_commit
 from resonance_vllm.core.spec import RopeSpec
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class ModelFiles(NamedTuple):
     """
 
     path: str
-    positions: ModelPositions | None
+    positions: PositionConfig | None
     identity: Mapping[str, Any]
 
 
@@ -80,26 +80,26 @@ def _unused_template(run: RunRecord) -> str | None:
     if not closed or run.apply_chat_template or run.metadata.get("frame"):
         return None
     folder = Path(str(run.model_args.get("tokenizer") or run.model.path))
-    stated = read_object(folder / "tokenizer_config.json") or {}
+    stated = read_json_object(folder / "tokenizer_config.json") or {}
     there = "chat_template" in stated or (folder / "chat_template.jinja").is_file()
     return str(folder) if there else None
 
 
 def find_model(model: ModelConfig) -> ModelFiles:
     """The files of a configured model; a small model of ours is made if it is not there."""
-    folder = user_path(model.path)
+    folder = expand_user(model.path)
     if model.backend not in ROPE_BACKENDS and not folder.is_dir():
         served = {"served": model.path, "base_url": model.args.get("base_url")}
         return ModelFiles(model.path, None, served)
     folder = Path(local_path(str(folder)))
-    refuse_missing_folder(model.path, f"models.{model.label}.path")
+    check_folder_exists(model.path, f"models.{model.label}.path")
     if folder.is_dir():
         path = folder.resolve()
         files = checkpoint_digests(path / str(model.args.get("subfolder", "")))
-        return ModelFiles(str(path), ModelPositions.of_checkpoint(str(path)), {"files": files})
-    commit, snapshot = hub_commit(model.path, model.revision)
+        return ModelFiles(str(path), PositionConfig.from_checkpoint(str(path)), {"files": files})
+    commit, snapshot = resolve_commit(model.path, model.revision)
     where, found = str(snapshot or model.path), {"hub": model.path, "commit": commit}
-    return ModelFiles(where, ModelPositions.of_checkpoint(where), found)
+    return ModelFiles(where, PositionConfig.from_checkpoint(where), found)
 
 
 def with_references(
@@ -130,7 +130,7 @@ def with_references(
 
 
 def _reference(
-    request: RunRequest, tasks: list[str], given: Mapping[str, Any], model: ModelPositions | None
+    request: RunRequest, tasks: list[str], given: Mapping[str, Any], model: PositionConfig | None
 ) -> RunRequest:
     """The run that reads the documents of a request with the unmodified model."""
     stated = model is not None and model.max_position_embeddings is not None
@@ -181,7 +181,9 @@ def resolve(request: RunRequest, config: SweepConfig, files: ModelFiles) -> RunR
             **{name: getattr(config, name) for name in ("seed", "confirm_run_unsafe_code")},
             "context_length": request.context_length or longest,
             "model_args": model_args,
-            "replaced": files.positions.replaced(spec) if spec and files.positions else None,
+            "replaced": files.positions.replaced_scaling(spec)
+            if spec and files.positions
+            else None,
             "gpus": gpus_of(model),
         }
     )
@@ -196,7 +198,7 @@ def resolve(request: RunRequest, config: SweepConfig, files: ModelFiles) -> RunR
     return record.model_copy(update=found)
 
 
-def group_of(record: RunRecord, rope: RopeSpec | None, positions: ModelPositions | None) -> str:
+def group_of(record: RunRecord, rope: RopeSpec | None, positions: PositionConfig | None) -> str:
     """What the loaded model of a run is: with any rotation where that can be swapped.
 
     It can where it is one table that the length does not change. What turns out not to be, when it
@@ -208,8 +210,8 @@ def group_of(record: RunRecord, rope: RopeSpec | None, positions: ModelPositions
     if fixed and positions:
         methods = [rope.method] if rope else []
         with contextlib.suppress(RopeConfigError):  # a type of the model's own
-            methods.append(positions.shipped().method)
-        fixed = not any(each.follows_length or each.name == "longrope" for each in methods)
+            methods.append(positions.own_spec().method)
+        fixed = not any(each.depends_on_length or each.name == "longrope" for each in methods)
         longest = record.model_args.get("max_model_len")  # of vLLM
         fixed &= longest is None or longest <= length_limit(positions, None, longest)
     precision = record.method.rope_precision
@@ -245,7 +247,7 @@ def _model_args(
     where = f"model '{model.label}', method '{request.method}'{at}"
     try:
         rope = None if request.rope is None else positions.complete(request.rope)
-        if readable and beside and not (rope is not None and rope.method.follows_length):
+        if readable and beside and not (rope is not None and rope.method.depends_on_length):
             # no more than the settings allow, and no longer where they depend on the length
             allowed = length_limit(positions, rope, readable + beside) >= readable + beside
             readable += beside if allowed else 0

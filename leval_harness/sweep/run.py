@@ -26,7 +26,7 @@ from leval_harness.sweep.claims import Folder, RunState
 from leval_harness.sweep.config import SweepConfig
 from leval_harness.sweep.run_record import RunRecord
 from leval_harness.sweep.worker import Worker, WorkerRequest
-from resonance_vllm.common.errors import printable
+from resonance_vllm.common.errors import escape_control_characters
 from resonance_vllm.common.files import write_json
 
 POLL_SECONDS, HEARTBEAT_SECONDS = 0.5, 60.0
@@ -278,6 +278,6 @@ def run_sweep(
         folder.forget_failure(run.run_id)
     done = sum(folder.is_done(run.run_id) for run in runs)
     start = f"{len(runs)} runs, {done} done, {len(runs) - done} to do"
-    click.echo(f"{printable(str(path))}: {start}")
+    click.echo(f"{escape_control_characters(str(path))}: {start}")
     request = WorkerRequest(folder=str(folder.path), sweep=uuid.uuid4().hex[:12], command=command)
     return Sweep(folder, groups, slots, request, Progress(runs, folder)).run()

@@ -15,7 +15,7 @@ import yaml
 from leval_harness.sweep import ConfigError
 from leval_tasks.closed.catalog import TASKS, VERSION
 from leval_tasks.common import metadata as task_settings
-from resonance_vllm.common.errors import SettingError, near
+from resonance_vllm.common.errors import SettingError, did_you_mean
 from resonance_vllm.common.settings import field_names
 
 SUFFIXES = (".yaml", ".yml")
@@ -115,7 +115,7 @@ def check_names(names: Iterable[str]) -> None:
             if not Path(name).is_file():
                 raise ConfigError(f"tasks: there is no file {name}")
         elif name not in own_tasks() and name not in lm_eval_index():
-            near_ones = near(name, sorted({*own_tasks(), *lm_eval_index()}))
+            near_ones = did_you_mean(name, sorted({*own_tasks(), *lm_eval_index()}))
             more = near_ones or "; `lm_eval ls tasks` lists them all"
             raise ConfigError(f"tasks: {name!r} is no task{more}")
 

@@ -30,8 +30,8 @@ from leval_harness.results.layout import LOG, RUN_FILE
 from leval_harness.sweep import SweepError
 from leval_harness.sweep.claims import HERE, Folder
 from leval_harness.sweep.run_record import RunRecord
-from resonance_vllm.common.errors import UserError, printable
-from resonance_vllm.common.files import read_object, write_json
+from resonance_vllm.common.errors import UserError, escape_control_characters
+from resonance_vllm.common.files import read_json_object, write_json
 
 log = logging.getLogger("leval_harness.sweep.worker")
 ENDED_POLITELY = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -112,7 +112,9 @@ class Worker:
         """The run that it computes, or computed when it ended."""
         mine = {**HERE, "pid": self.process.pid}
         for run in (str(record["run_id"]) for record in self.request.records):
-            if any(mine.items() <= (read_object(p) or {}).items() for p in self.place.turns(run)):
+            if any(
+                mine.items() <= (read_json_object(p) or {}).items() for p in self.place.turns(run)
+            ):
                 return run
         return ""
 
@@ -121,7 +123,7 @@ def last_line(log: bytes) -> str:
     """The last line of a log, fit for a terminal; a bar counts as its last state."""
     text = log[-64 * 1024 :].decode("utf-8", errors="replace")
     lines = [line.strip() for line in text.replace("\r", "\n").split("\n") if line.strip()]
-    return printable(lines[-1][:500]) if lines else "no output"
+    return escape_control_characters(lines[-1][:500]) if lines else "no output"
 
 
 class Claimed:

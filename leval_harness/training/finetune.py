@@ -19,10 +19,10 @@ from leval_harness.training import trainer as shared
 from leval_harness.training.settings import FineTuneSettings
 from leval_harness.training.text import Ids, prepare_document
 from leval_tasks.perplexity.documents import Document
-from resonance_vllm.checkpoint.config import ModelPositions, length_limit
+from resonance_vllm.checkpoint.config import PositionConfig, length_limit
 from resonance_vllm.common.errors import SettingError
-from resonance_vllm.common.files import read_object, write_json
-from resonance_vllm.common.hub import loading
+from resonance_vllm.common.files import read_json_object, write_json
+from resonance_vllm.common.hub import loading_errors
 from resonance_vllm.hf import load
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ def load_model(model_path: str, settings: FineTuneSettings) -> Any:
         SettingError: the rope settings do not fit the model, or the sequences are longer than
             they allow.
     """
-    positions = ModelPositions.of_checkpoint(model_path)
+    positions = PositionConfig.from_checkpoint(model_path)
     rope = None if settings.rope is None else positions.complete(settings.rope)
     if rope or positions.max_position_embeddings is not None:
         limit = length_limit(positions, rope, settings.sequence_length)
@@ -67,7 +67,7 @@ def load_model(model_path: str, settings: FineTuneSettings) -> Any:
                 f"sequence_length: {settings.sequence_length} is above the {limit} positions of "
                 f"{settings.rope or positions.rope}; use a larger factor"
             )
-    with loading(model_path):
+    with loading_errors(model_path):
         model = load(model_path, rope, limit=settings.sequence_length, dtype=torch.float32)
     model.config.use_cache = False
     if not settings.lora_rank:
@@ -106,7 +106,7 @@ def finetune(
         **settings.model_dump(),
     }
     shared.refuse_other(out / REQUEST_FILE, request)
-    if (finished := read_object(out / RESULT_FILE)) is not None:
+    if (finished := read_json_object(out / RESULT_FILE)) is not None:
         logger.info("%s is finished already", out)
         return finished
     # accelerate finds the processes on a CPU only if it is named
@@ -115,7 +115,7 @@ def finetune(
         raise SettingError("lora_rank: adapters are merged in one process; allowed: 0 in several")
     sequences = settings.steps * settings.batch_size * settings.accumulation
     sequences *= processes.num_processes
-    with loading(model_path):
+    with loading_errors(model_path):
         tokenizer = AutoTokenizer.from_pretrained(model_path)
     rows, held_out = prepare_document(sources, tokenizer, settings)
     model = load_model(model_path, settings)
@@ -153,7 +153,7 @@ def _last_state(states: Path) -> str | None:
     The Trainer writes `trainer_state.json` last, but would resume from a state that lacks it.
     """
     files = states.glob("checkpoint-*/trainer_state.json")
-    whole = [file.parent for file in files if read_object(file)]
+    whole = [file.parent for file in files if read_json_object(file)]
     newest = max(whole, key=lambda folder: int(folder.name.rpartition("-")[2]), default=None)
     return None if newest is None else str(newest)
 

@@ -28,10 +28,10 @@ from leval_tasks.posgen.sequences import (
     splits,
     vocabulary_size,
 )
-from resonance_vllm.checkpoint.config import ModelPositions, hf_overrides
+from resonance_vllm.checkpoint.config import PositionConfig, hf_overrides
 from resonance_vllm.common.errors import UserError
-from resonance_vllm.common.files import read_object, write_json
-from resonance_vllm.common.settings import read
+from resonance_vllm.common.files import read_json_object, write_json
+from resonance_vllm.common.settings import parse_settings
 from resonance_vllm.hf import apply_rope, register
 
 WEIGHTS = "model.safetensors"
@@ -49,7 +49,7 @@ def build_config(recipe: Recipe, run: PosGenRun) -> Any:
     register()
     a, data = recipe.architecture, recipe.settings(run.subtask)
     end = special_id(PREFIX, data.modulus)
-    plain = ModelPositions(max_position_embeddings=data.length + 4)
+    plain = PositionConfig(max_position_embeddings=data.length + 4)
     rope = hf_overrides(plain.complete(rope_parameters(run.encoding, recipe)), plain)
     # A default RoPE has no limit of its own; all models are tested at the same length.
     rope["max_position_embeddings"] = max(rope["max_position_embeddings"], data.length + 4)
@@ -174,16 +174,16 @@ def read_recipe(folder: Path) -> Recipe:
     Raises:
         UserError: the folder was not written by `posgen train`.
     """
-    written = read_object(folder / SETTINGS_FILE)
+    written = read_json_object(folder / SETTINGS_FILE)
     if written is None:
         raise UserError(f"folder: {folder} holds no {SETTINGS_FILE} of `posgen train`")
-    return read(Recipe, written, SETTINGS_FILE)
+    return parse_settings(Recipe, written, SETTINGS_FILE)
 
 
 def finished_runs(folder: Path) -> dict[PosGenRun, dict[str, Any]]:
     """Each finished run of a folder, and its result."""
     files = sorted(folder.glob(f"*/*/seed-*/{RESULT_FILE}"))
-    results = [result for file in files if (result := read_object(file))]
+    results = [result for file in files if (result := read_json_object(file))]
     return {PosGenRun(each["subtask"], each["encoding"], each["seed"]): each for each in results}
 
 

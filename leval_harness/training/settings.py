@@ -7,9 +7,9 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from leval_tasks.common.metadata import SUBTASKS, PosGenSettings
 from leval_tasks.posgen.encodings import ENCODINGS, Reading
-from resonance_vllm.common.errors import one_of
-from resonance_vllm.common.settings import Settings, read
-from resonance_vllm.common.yaml_files import read_yaml, shipped
+from resonance_vllm.common.errors import check_choice
+from resonance_vllm.common.settings import Settings, parse_settings
+from resonance_vllm.common.yaml_files import packaged_configs, read_yaml
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -65,7 +65,7 @@ class Recipe(Settings):
 
     def settings(self, subtask: str) -> PosGenSettings:
         """The data set of a sub-task."""
-        return read(PosGenSettings, {**self.data, "subtask": subtask})
+        return parse_settings(PosGenSettings, {**self.data, "subtask": subtask})
 
     def recorded(self) -> dict[str, Any]:
         """What decides a trained model; all of a folder share it.
@@ -132,8 +132,8 @@ Preset = TypeVar("Preset", Recipe, FineTuneSettings)
 
 def preset(kind: type[Preset], name: str) -> Preset:
     """A recipe or fine-tuning settings shipped in `harness_configs`, by name."""
-    files = shipped("posgen" if kind is Recipe else "train")
-    return read(kind, read_yaml(files[one_of("preset", name, files)]), name)
+    files = packaged_configs("posgen" if kind is Recipe else "train")
+    return parse_settings(kind, read_yaml(files[check_choice("preset", name, files)]), name)
 
 
 def rope_parameters(encoding: str, recipe: Recipe) -> dict[str, Any]:

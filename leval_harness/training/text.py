@@ -10,8 +10,8 @@ import numpy.typing as npt
 from leval_harness.training.settings import FineTuneSettings
 from leval_tasks.perplexity.documents import Document
 from leval_tasks.perplexity.text_files import documents_of
-from resonance_vllm.common.errors import SettingError, UserError, not_allowed
-from resonance_vllm.common.files import user_path
+from resonance_vllm.common.errors import SettingError, UserError, invalid_value_message
+from resonance_vllm.common.files import expand_user
 
 Ids = npt.NDArray[np.int64]
 SHARED_RUN = 50
@@ -52,10 +52,10 @@ def read_documents(sources: Sequence[str]) -> list[Document]:
     """
     documents: dict[str, Document] = {}
     for source in sources:
-        path = user_path(source)
+        path = expand_user(source)
         if not source or not path.exists():
             kinds = "a .jsonl or text file that is there, or a folder of them"
-            raise SettingError(not_allowed("data", source, kinds))
+            raise SettingError(invalid_value_message("data", source, kinds))
         documents |= {each.sha256: each for each in documents_of(path, "data") if each.text.strip()}
     if not documents:
         names = ", ".join(sources) or "nothing"
@@ -76,7 +76,9 @@ def split_documents(
     """
     if not 0 <= held_out < len(documents):
         raise SettingError(
-            not_allowed("held_out", held_out, f"0 to {len(documents) - 1} of the documents")
+            invalid_value_message(
+                "held_out", held_out, f"0 to {len(documents) - 1} of the documents"
+            )
         )
     keys = {d: hashlib.sha256(f"{seed}/{d.sha256}".encode()).hexdigest() for d in documents}
     chosen = set(sorted(documents, key=keys.__getitem__)[:held_out])

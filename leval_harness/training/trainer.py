@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from resonance_vllm.common.errors import RunError, UserError
-from resonance_vllm.common.files import read_object
+from resonance_vllm.common.files import read_json_object
 
 
 def refuse_other(file: Path, request: Mapping[str, Any]) -> None:
@@ -21,7 +21,7 @@ def refuse_other(file: Path, request: Mapping[str, Any]) -> None:
     Raises:
         UserError: the folder holds something else.
     """
-    folder, written = file.parent, read_object(file)
+    folder, written = file.parent, read_json_object(file)
     if written is None:
         if folder.is_dir() and any(not inside.name.startswith(".") for inside in folder.iterdir()):
             raise UserError(

@@ -18,7 +18,7 @@ from leval_tasks.closed.rules import (
     mean,
 )
 from leval_tasks.closed.thinking import remove_thinking, thinking_unfinished
-from resonance_vllm.common.errors import one_of
+from resonance_vllm.common.errors import check_choice
 
 PREFIX = "leval_closed_"
 """Before a task's key, its name in lm-eval."""
@@ -268,4 +268,4 @@ def task_named(name: str, field: str = "task") -> ClosedTask:
     if (key := name.removeprefix("leval_")) in tasks:
         return tasks[key]
     known = TASKS if name.startswith("leval_") else tasks
-    return known[one_of(field, name, known)]
+    return known[check_choice(field, name, known)]

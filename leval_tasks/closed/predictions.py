@@ -13,8 +13,8 @@ from typing import Any
 
 from leval_tasks.closed.catalog import ENTRIES, ClosedTask
 from leval_tasks.common.errors import DataError
-from resonance_vllm.common.errors import SettingError, shown
-from resonance_vllm.common.files import json_lines, parse_json
+from resonance_vllm.common.errors import SettingError, short_repr
+from resonance_vllm.common.files import iter_json_lines, parse_json
 
 SCORED = ("f1", "rouge", "exam")
 """Values of `evaluation` that the official scorer takes; a record without one is scored here."""
@@ -52,7 +52,7 @@ def read(path: Path) -> Predictions:
         raise DataError(f"{path} is not UTF-8 text: {error}.") from error
     records: list[tuple[int, Any]] = []
     dropped = 0
-    for number, line in json_lines(text):
+    for number, line in iter_json_lines(text):
         try:
             records.append((number, parse_json(line, str(path), DataError)))
         except DataError:
@@ -66,7 +66,7 @@ def read(path: Path) -> Predictions:
         if not isinstance(response, str) or not isinstance(gold, str):
             raise DataError(
                 f"{path}, line {number}: a record needs text under {key!r} and 'gt'; it is "
-                f"{shown(record)}"
+                f"{short_repr(record)}"
             )
         if fields.get("evaluation") in (None, *SCORED):
             pairs[at] = response, gold
@@ -97,7 +97,7 @@ def refuse_other_task(task: ClosedTask, references: Sequence[str], field: str) -
         fits = " or ".join(each.key for each in ENTRIES if not _odd(each, references))
         raise SettingError(
             f"{wrong}{len(odd)} of its {len(references)} references have another form, such as "
-            f"{shown(odd[0])}" + (f"; they fit {fits}" if fits else "")
+            f"{short_repr(odd[0])}" + (f"; they fit {fits}" if fits else "")
         )
 
 

@@ -53,7 +53,7 @@ class LEvalClosedTask(PlainTask):
         self.run = dict(config.get("metadata") or {})
         settings = read_metadata(ClosedSettings, self.run)
         if not settings.truncation:
-            settings = settings.changed(truncation=self.closed.truncation)
+            settings = settings.with_changes(truncation=self.closed.truncation)
         self.settings = settings
         self.file = data.load(data.resolve_source(settings.data_dir), self.closed)
         self._documents: dict[str, str] = {}

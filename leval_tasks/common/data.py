@@ -17,9 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from leval_tasks.closed.catalog import ENTRIES, ClosedTask
 from leval_tasks.common.errors import DataError, HubUnreachableError
-from resonance_vllm.common.errors import UserError, reason_of
-from resonance_vllm.common.files import json_lines, parse_json, user_path
-from resonance_vllm.common.settings import read
+from resonance_vllm.common.errors import UserError, error_message
+from resonance_vllm.common.files import expand_user, iter_json_lines, parse_json
+from resonance_vllm.common.settings import parse_settings
 
 logger = logging.getLogger(__name__)
 HUB_REPOSITORY = "L4NLP/LEval"
@@ -103,7 +103,7 @@ def resolve_source(data_dir: str | None) -> Source:
         return Source("hub", HUB_REPOSITORY)
     if given == "sample":
         return Source("sample", "leval_tasks.sample")
-    folder = user_path(given)
+    folder = expand_user(given)
     if not folder.is_dir():
         origin = "data_dir" if data_dir else ENVIRONMENT_VARIABLE
         raise DataError(f"{origin} {given!r} does not exist or is no folder. {HOW_TO_GET}")
@@ -159,7 +159,7 @@ def hub_file(task: ClosedTask) -> Path:
     except RemoteEntryNotFoundError:
         raise DataError(f"There is no {about}. {HOW_TO_GET}") from None
     except (HfHubHTTPError, OSError, ValueError) as error:
-        reason = unreachable or reason_of(error)
+        reason = unreachable or error_message(error)
         raise HubUnreachableError(f"{about} cannot be fetched ({reason}). {HOW_TO_GET}") from None
     return Path(path)
 
@@ -171,7 +171,7 @@ def why_hub_is_unreachable() -> str:
     try:
         get_session().head(constants.ENDPOINT, timeout=SECONDS)
     except Exception as error:  # noqa: BLE001 - of whatever HTTP library the client uses
-        return reason_of(error)
+        return error_message(error)
     return ""
 
 
@@ -188,12 +188,12 @@ def numbered_rows(
     except UnicodeDecodeError as wrong:
         number = content[: wrong.start].count(b"\n") + 1
         raise error(f"{label}, line {number}: not UTF-8 text.") from wrong
-    for number, line in json_lines(text):
+    for number, line in iter_json_lines(text):
         where = f"{label}, line {number}"
         row = parse_json(line, where, error)
         if not isinstance(row, dict):
             raise error(f"{where}: a JSON object is needed, not {type(row).__name__}.")
         try:
-            yield number, read(model, row, error=error)
+            yield number, parse_settings(model, row, error=error)
         except error as wrong:
             raise error(f"{where}: {wrong}") from None

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from resonance_vllm.common.errors import SettingError, UserError, not_allowed
-from resonance_vllm.common.settings import Settings, field_names, read
+from resonance_vllm.common.errors import SettingError, UserError, invalid_value_message
+from resonance_vllm.common.settings import Settings, field_names, parse_settings
 
 Frame = Literal["llama2", "plain", "chat_template"]
 FRAMES: tuple[str, ...] = get_args(Frame)
@@ -160,7 +160,7 @@ class PosGenSettings(TaskSettings):
     def _lengths_in_order(self) -> "PosGenSettings":
         if not self.seed_tokens < self.train_length <= self.length:
             allowed = f"above the {self.seed_tokens} seed tokens, at most length={self.length}"
-            raise UserError(not_allowed("train_length", self.train_length, allowed))
+            raise UserError(invalid_value_message("train_length", self.train_length, allowed))
         return self
 
     @property
@@ -185,7 +185,9 @@ def read_metadata(family: type[Family], metadata: Mapping[str, Any]) -> Family:
         SettingError: a value that is not allowed, or a key that is a setting of ours misspelt.
     """
     refuse_near_misses(metadata)
-    return read(family, {key: metadata[key] for key in field_names(family) if key in metadata})
+    return parse_settings(
+        family, {key: metadata[key] for key in field_names(family) if key in metadata}
+    )
 
 
 def refuse_near_misses(metadata: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from leval_tasks.common.errors import ContextLengthError
 from leval_tasks.common.metadata import BackendSettings, ContextSettings, read_metadata
-from resonance_vllm.checkpoint.config import ModelPositions, length_limit
+from resonance_vllm.checkpoint.config import PositionConfig, length_limit
 from resonance_vllm.common.errors import RopeConfigError, SettingError
 
 SERVER_DEFAULT = 2048  # lm-eval's own max_length for completion servers
@@ -186,11 +186,11 @@ def shipped_length(settings: Mapping[str, Any]) -> int | None:
 
 
 @functools.lru_cache(maxsize=8)
-def _positions(name: str, revision: str) -> ModelPositions | None:
+def _positions(name: str, revision: str) -> PositionConfig | None:
     if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
         return None  # of a tokenizer alone
     try:
-        return ModelPositions.of_checkpoint(name, revision)
+        return PositionConfig.from_checkpoint(name, revision)
     except RopeConfigError:
         raise
     except (OSError, ValueError):  # the name is no model of the hub

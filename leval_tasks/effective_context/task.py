@@ -21,7 +21,7 @@ from leval_tasks.common.model import LengthLimit, find_limit, running_model, shi
 from leval_tasks.common.token_logprobs import Logprobs, SumOfLogprobs, check_reports_tokens
 from leval_tasks.perplexity.task import PerplexityTask, Window, make_windows
 from leval_tasks.statistics.effective_context import Floats, block_sums, clipped_difference
-from resonance_vllm.common.errors import SettingError, not_allowed
+from resonance_vllm.common.errors import SettingError, invalid_value_message
 
 FULL, REFERENCE = "full", "reference"
 
@@ -130,7 +130,7 @@ def complete_settings(
     length, *more = given.context_length or (limit.known - limit.after_window,)
     if more:
         allowed = "one length; a sweep makes a run of each of its context_lengths"
-        raise SettingError(not_allowed("context_length", given.context_length, allowed))
+        raise SettingError(invalid_value_message("context_length", given.context_length, allowed))
     window = given.window or trained
     if window is None:
         raise SettingError(
@@ -139,10 +139,10 @@ def complete_settings(
     start = scored_from(window, length)
     if not start < length:
         allowed = f"above {start}, from which position on documents are scored"
-        raise SettingError(not_allowed("context_length", length, allowed))
+        raise SettingError(invalid_value_message("context_length", length, allowed))
     longest = min(length, moving_window(window, limit)) if given.reads == REFERENCE else length
     limit.check(longest, "context_length", extra=limit.after_window)
-    return given.changed(context_length=(length,), window=window)
+    return given.with_changes(context_length=(length,), window=window)
 
 
 def windows_of(n: int, start: int, window: int, reads: str, bos: bool) -> list[tuple[str, Window]]:

@@ -25,7 +25,7 @@ from leval_tasks.common.model import LengthLimit, find_limit, find_tokenizer, ru
 from leval_tasks.common.token_logprobs import REQUEST, scored_requests
 from leval_tasks.perplexity import documents
 from leval_tasks.perplexity.documents import TokenizedText
-from resonance_vllm.common.errors import SettingError, not_allowed
+from resonance_vllm.common.errors import SettingError, invalid_value_message
 
 logger = logging.getLogger(__name__)
 METRICS = ("token_perplexity", "paper_perplexity", "word_perplexity", "byte_perplexity",
@@ -235,13 +235,13 @@ def complete_settings(
     most = lengths[0] - 1
     if given.mode == "sliding" and given.stride > most:  # tokens would never be scored
         allowed = f"1 to {most}, the tokens that a window of {lengths[0]} positions can score"
-        raise SettingError(not_allowed("stride", given.stride, allowed))
+        raise SettingError(invalid_value_message("stride", given.stride, allowed))
     full = lengths[-1] - bos
     if given.max_tokens is not None and given.max_tokens < full:
         window = f"at least {full}, a window of the longest context"
-        raise SettingError(not_allowed("max_tokens", given.max_tokens, window))
+        raise SettingError(invalid_value_message("max_tokens", given.max_tokens, window))
     limit.check(lengths[-1], "context_length", extra=limit.after_window)
-    return given.changed(context_length=lengths)
+    return given.with_changes(context_length=lengths)
 
 
 class WindowRequest(Instance):

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from resonance_vllm.common.errors import one_of
+from resonance_vllm.common.errors import check_choice
 
 Name = Literal["rope", "resonance", "yarn", "resonance_yarn", "yarn_code", "resonance_yarn_code"]
 Reading = Literal["text", "code"]
@@ -57,7 +57,7 @@ def parse_tests(documents: Iterable[str]) -> Mapping[str, list[str]]:
     """Trained encoding -> those to test it under, of `TESTED` (all models) or `NATIVE:TESTED`."""
     tests: dict[str, list[str]] = {name: [] for name in ENCODINGS}
     for text in documents:
-        names = [one_of("encoding", name.strip(), ENCODINGS) for name in text.split(":", 1)]
+        names = [check_choice("encoding", name.strip(), ENCODINGS) for name in text.split(":", 1)]
         for trained in names[:1] if ":" in text else tests:
             tests[trained].append(names[-1])
     return tests

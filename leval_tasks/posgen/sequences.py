@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from leval_tasks.common.metadata import PosGenSettings
-from resonance_vllm.common.errors import SettingError, not_allowed
+from resonance_vllm.common.errors import SettingError, invalid_value_message
 
 Tokens = npt.NDArray[np.int64]
 SPECIAL_TOKENS = ("[UNK]", "[PAD]", "[CLS]", "[SEP]", "[EOS]")
@@ -84,7 +84,7 @@ def random_seeds(n: int, width: int, modulus: int, seed: int) -> Tokens:
 def cycled_seeds(n: int, width: int, modulus: int) -> Tokens:
     """All strictly increasing tuples in lexicographic order, repeated until there are `n`."""
     if width > modulus:
-        raise SettingError(not_allowed("modulus", modulus, f"at least {width}"))
+        raise SettingError(invalid_value_message("modulus", modulus, f"at least {width}"))
     tuples = np.array(list(combinations(range(modulus), width)), dtype=np.int64)
     return tuples[np.arange(n) % len(tuples)]
 

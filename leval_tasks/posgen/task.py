@@ -17,9 +17,9 @@ from leval_tasks.common.metadata import PosGenSettings, refuse_near_misses
 from leval_tasks.common.metrics import directions, stderr_of_mean, with_stderr
 from leval_tasks.common.model import find_limit, find_tokenizer, running_model
 from leval_tasks.posgen.sequences import modulus_of, position_ranges, splits
-from resonance_vllm.common.errors import SettingError, not_allowed
-from resonance_vllm.common.files import read_object
-from resonance_vllm.common.settings import field_names, read
+from resonance_vllm.common.errors import SettingError, invalid_value_message
+from resonance_vllm.common.files import read_json_object
+from resonance_vllm.common.settings import field_names, parse_settings
 
 REQUEST = "teacher_forced"
 
@@ -134,12 +134,12 @@ def read_settings(subtask: str, metadata: Mapping[str, Any], modulus: int) -> Po
     """
     refuse_near_misses(metadata)
     config = Path(str(metadata.get("pretrained", ""))) / "config.json"
-    trained = (read_object(config) or {}).get("posgen") or {"modulus": modulus}
+    trained = (read_json_object(config) or {}).get("posgen") or {"modulus": modulus}
     of_run = {key: value for key, value in metadata.items() if value is not None}
     names = field_names(PosGenSettings)
     given = {key: value for key, value in {**trained, **of_run}.items() if key in names}
-    settings = read(PosGenSettings, {**given, "subtask": subtask})
+    settings = parse_settings(PosGenSettings, {**given, "subtask": subtask})
     if settings.modulus > modulus:
         known = f"up to the {modulus} numbers that the tokenizer knows"
-        raise SettingError(not_allowed("modulus", settings.modulus, known))
+        raise SettingError(invalid_value_message("modulus", settings.modulus, known))
     return settings

@@ -85,7 +85,7 @@ def rotations(recipe, encoding="yarn_code"):
     The wavelengths of L and more are those of the encoding.
     """
     from leval_harness.training.settings import rope_parameters
-    from resonance_vllm.core.frequencies import formula
+    from resonance_vllm.core.frequencies import closed_form_rotation
     from resonance_vllm.core.method import plain_frequencies
     from resonance_vllm.core.spec import RopeSpec
 
@@ -93,7 +93,7 @@ def rotations(recipe, encoding="yarn_code"):
     rope = rope_parameters(encoding, recipe)
     spec = RopeSpec.from_dict(rope)
     original = recipe.settings("cot").train_length + 1
-    inverse = formula(spec, dim).inv_freq.numpy()
+    inverse = closed_form_rotation(spec, dim).inv_freq.numpy()
     plain = plain_frequencies(recipe.base, dim).numpy()
     fast = 2 * math.pi / inverse < original
     made = {}
@@ -107,7 +107,7 @@ def rotations(recipe, encoding="yarn_code"):
             "rope_theta": recipe.base,
             "factor": rope.get("factor", 1.0),
             "original_max_position_embeddings": original,
-            "attention_factor": spec.method.scale(),
+            "attention_factor": spec.method.compute_attention_factor(),
             "short_factor": divisors,
             "long_factor": divisors,
         }

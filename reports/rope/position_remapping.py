@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from leval_harness.backends.forward import Head
 from leval_harness.backends.reading import Reader
 from resonance_vllm.checkpoint import config as settings
-from resonance_vllm.checkpoint.config import ModelPositions
+from resonance_vllm.checkpoint.config import PositionConfig
 from resonance_vllm.hf import apply as hf
 
 METHODS = ("default", "self_extend", "dual_chunk")
@@ -35,7 +35,7 @@ def longest_document(path: Path) -> str:
 
 
 def load(checkpoint: str, method: str, factor: float, dtype: str, layers: int | None) -> Any:
-    positions = ModelPositions.of_checkpoint(checkpoint)
+    positions = PositionConfig.from_checkpoint(checkpoint)
     given = {"rope_type": method, **({} if method == "default" else {"factor": factor})}
     overrides = settings.hf_overrides(positions.complete(given), positions)
     if layers is not None:

@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from resonance_vllm.checkpoint import config as settings
-from resonance_vllm.checkpoint.config import ModelPositions
+from resonance_vllm.checkpoint.config import PositionConfig
 from resonance_vllm.hf import apply as hf
 
 METHODS = ("yarn", "resonance_yarn")
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--factor", type=float, default=2.0)
     args = parser.parse_args()
     hf.register()
-    positions = ModelPositions.of_checkpoint(args.checkpoint)
+    positions = PositionConfig.from_checkpoint(args.checkpoint)
     tokenizer = AutoTokenizer.from_pretrained(args.checkpoint)
     text = longest_document(args.corpus)
     ids = tokenizer(text, return_tensors="pt").input_ids[:, : args.length]

@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
-from resonance_vllm.common.errors import RopeConfigError, shown
+from resonance_vllm.common.errors import RopeConfigError, short_repr
 from resonance_vllm.common.hub import read_config
 from resonance_vllm.core.method import Method
 from resonance_vllm.core.spec import (
-    LENGTH,
     METHODS,
+    NATIVE_LENGTH_KEY,
     OWN_TYPES,
-    PREFIX,
     RESONANCE,
+    RESONANCE_PREFIX,
     RopeRequest,
     RopeSpec,
     RopeType,
@@ -30,7 +30,7 @@ Settings = dict[str, Any]
 
 QUERY_SCALE_BETA = "llama_4_scaling_beta"
 """Mistral's code scales queries by this and by the native context length, whatever the method is."""
-_SCALE_FOLLOWS = ("factor", "mscale", "mscale_all_dim", LENGTH)
+_SCALE_FOLLOWS = ("factor", "mscale", "mscale_all_dim", NATIVE_LENGTH_KEY)
 """Keys from which methods make the attention factor."""
 LENGTH_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
 """What the length of a sequence is called in config.json files, by families without RoPE too."""
@@ -40,36 +40,38 @@ LENGTH_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len",
 _LANGUAGE_MODEL = ("text_config", "llm_config", "language_config")
 _METHOD_KEYS = {"rope_type", "type"}.union(*(method.key_names() for method in METHODS.values()))
 ROPE_PRECISIONS = ("float32", "model")
-COMPARED = "rope_compared"
+VERIFY_ROPE_KEY = "rope_compared"
 """Key of vLLM's `hf_overrides` beside requested settings of a stock type: what vLLM builds is
 compared with them. Overrides without it are not compared."""
 
 
-def windowed(layer_type: str | None) -> bool:
+def is_windowed(layer_type: str | None) -> bool:
     """Whether layers of a type attend to a part of the text only; methods leave them unmodified."""
     return any(word in str(layer_type) for word in ("sliding", "chunked"))
 
 
-def by_layer_type(rope: Mapping[str, Any]) -> bool:
+def is_per_layer_type(rope: Mapping[str, Any]) -> bool:
     """Whether a dictionary holds one dictionary for each layer type."""
     return "rope_type" not in rope and any(isinstance(value, Mapping) for value in rope.values())
 
 
-def without_window(rope: Mapping[str, Any]) -> list[str]:
+def global_layer_types(rope: Mapping[str, Any]) -> list[str]:
     """The layer types without a window that have settings."""
-    return [k for k, settings in rope.items() if isinstance(settings, Mapping) and not windowed(k)]
+    return [
+        k for k, settings in rope.items() if isinstance(settings, Mapping) and not is_windowed(k)
+    ]
 
 
-def global_layers(rope: Mapping[str, Any]) -> str:
+def global_layer_type(rope: Mapping[str, Any]) -> str:
     """The one layer type without a window, whose settings methods change; else RopeConfigError."""
-    wide = without_window(rope)
+    wide = global_layer_types(rope)
     if len(wide) != 1:
         names = ", ".join(map(str, rope))
         raise RopeConfigError(f"rope_type: of {names} not one alone is for layers without a window")
     return wide[0]
 
 
-def by_layer(config: Any) -> dict[str | None, Any]:
+def rope_by_layer_type(config: Any) -> dict[str | None, Any]:
     """RoPE settings of a transformers config by layer type; None is the key for all layers."""
     rope = getattr(config, "rope_parameters", None)
     if not isinstance(rope, Mapping):
@@ -78,30 +80,30 @@ def by_layer(config: Any) -> dict[str | None, Any]:
     return nested or {None: rope}
 
 
-def of_present_layers(config: Any) -> dict[str | None, Settings]:
+def rope_of_present_layers(config: Any) -> dict[str | None, Settings]:
     """`by_layer` without the settings of layer types of which the model has no layer."""
-    rope, present = by_layer(config), set(getattr(config, "layer_types", None) or ())
+    rope, present = rope_by_layer_type(config), set(getattr(config, "layer_types", None) or ())
     if not present & set(rope):
         return rope
     return {key: settings for key, settings in rope.items() if key in present}
 
 
-def model_keys(rope: Mapping[str, Any]) -> Settings:
+def model_specific_keys(rope: Mapping[str, Any]) -> Settings:
     """What belongs to the model in a RoPE dictionary: it stays under any method."""
-    read = {LENGTH} if QUERY_SCALE_BETA in rope else set()
+    read = {NATIVE_LENGTH_KEY} if QUERY_SCALE_BETA in rope else set()
     return {key: value for key, value in rope.items() if key not in _METHOD_KEYS - read}
 
 
-def unscaled_type(config: Any, layer_type: str | None) -> str:
+def unscaled_rope_type(config: Any, layer_type: str | None) -> str:
     """A family's type without scaling: `default`, or `proportional` on Gemma 4's global layers.
 
     There dimensions are paired over the whole head, of which a part turns.
     """
-    whole = str(config.model_type).startswith("gemma4") and not windowed(layer_type)
+    whole = str(config.model_type).startswith("gemma4") and not is_windowed(layer_type)
     return "proportional" if whole else "default"
 
 
-def text_config(config: Any) -> tuple[Any, tuple[str, ...]]:
+def language_model_config(config: Any) -> tuple[Any, tuple[str, ...]]:
     """The language model's part of a transformers config, and the keys under which it stands."""
     try:
         text = config.get_text_config(decoder=True)
@@ -121,7 +123,7 @@ def _place_of(part: Any, config: Any) -> tuple[str, ...] | None:
     return None
 
 
-def value_of(config: Any, key: str) -> Any:
+def config_value(config: Any, key: str) -> Any:
     """An attribute of a config; None where it has none."""
     try:
         return getattr(config, key, None)
@@ -140,7 +142,7 @@ def _length(value: object) -> int | None:
 
 
 @dataclass(frozen=True)
-class ModelPositions:
+class PositionConfig:
     """What limits and requests need of a model's config, that of its language model if nested.
 
     Values of an unexpected kind count as absent. `rope_parameters` has one dictionary, or one a
@@ -156,16 +158,16 @@ class ModelPositions:
     nested: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], nested: tuple[str, ...] = ()) -> Self:
+    def from_dict(cls, config: Mapping[str, Any], nested: tuple[str, ...] = ()) -> Self:
         """Read the content of a config.json."""
         for name in _LANGUAGE_MODEL if not nested else ():
             if isinstance(inner := config.get(name), Mapping):
-                return cls.of(inner, nested=(name,))
+                return cls.from_dict(inner, nested=(name,))
         ropes = (_of_kind(config.get(key), dict) for key in ("rope_parameters", "rope_scaling"))
         return cls(
             _of_kind(config.get("model_type"), str),
             _length(next(filter(None, map(config.get, LENGTH_KEYS)), None)),
-            _length(config.get(LENGTH)),
+            _length(config.get(NATIVE_LENGTH_KEY)),
             next(filter(None, ropes), {}),
             _of_kind(config.get("rope_theta"), int | float),
             _of_kind(config.get("partial_rotary_factor"), int | float),
@@ -173,24 +175,24 @@ class ModelPositions:
         )
 
     @classmethod
-    def of_config(cls, config: Any) -> Self:
+    def from_config(cls, config: Any) -> Self:
         """Read a config of transformers, whose class knows how its family writes things."""
-        text, nested = text_config(config)
+        text, nested = language_model_config(config)
         keys = {each.name for each in fields(cls)} | {"rope_scaling", *LENGTH_KEYS}
-        return cls.of({key: value_of(text, key) for key in keys}, nested)
+        return cls.from_dict({key: config_value(text, key) for key in keys}, nested)
 
     @classmethod
-    def of_checkpoint(cls, path: str, revision: str | None = None) -> Self:
+    def from_checkpoint(cls, path: str, revision: str | None = None) -> Self:
         """Read the config of a checkpoint folder, or of a hub model; errors as of `read_config`."""
         config = read_config(path, revision)
-        return cls.of(config) if isinstance(config, Mapping) else cls.of_config(config)
+        return cls.from_dict(config) if isinstance(config, Mapping) else cls.from_config(config)
 
     @property
     def rope(self) -> Settings:
         """The model's own settings as one flat dictionary; of several layer types a global one."""
         rope = self.rope_parameters
-        if by_layer_type(rope):
-            wide = without_window(rope)
+        if is_per_layer_type(rope):
+            wide = global_layer_types(rope)
             rope = rope[wide[0]] if wide else {}
         result = {key: value for key, value in rope.items() if value is not None}
         result.setdefault("rope_type", result.pop("type", None) or "default")
@@ -212,42 +214,42 @@ class ModelPositions:
         return self.max_position_embeddings
 
     @property
-    def stated_length(self) -> int | None:
+    def stated_native_length(self) -> int | None:
         """Native context length `L` in tokens, where the config has a key for it."""
-        return _length(self.rope.get(LENGTH)) or self.original_max_position_embeddings
+        return _length(self.rope.get(NATIVE_LENGTH_KEY)) or self.original_max_position_embeddings
 
     @property
-    def original_length(self) -> int:
+    def native_length(self) -> int:
         """Native context length `L` in tokens."""
-        return self.stated_length or self.max_positions
+        return self.stated_native_length or self.max_positions
 
     def with_length(self, requested: int | None) -> Self:
         """The same, its length the requested one in tokens where its config states none."""
         return replace(self, max_position_embeddings=self.max_position_embeddings or requested)
 
-    def in_place(self, written: dict[str, Any]) -> dict[str, Any]:
+    def nest(self, written: dict[str, Any]) -> dict[str, Any]:
         """Overrides of the language model's config as overrides of the model's, see `nested`."""
         for name in reversed(self.nested):
             written = {name: written}
         return written
 
-    def shipped(self) -> RopeSpec:
+    def own_spec(self) -> RopeSpec:
         """The checkpoint's own settings, or RopeConfigError if they cannot be read."""
-        return self._spec(RopeType.read(self.rope["rope_type"]), {})
+        return self._spec(RopeType.parse(self.rope["rope_type"]), {})
 
     @property
-    def known(self) -> RopeSpec | None:
+    def own_spec_or_none(self) -> RopeSpec | None:
         """`shipped`, or None where that cannot be read: a type of the model's own."""
         try:
-            return self.shipped()
+            return self.own_spec()
         except RopeConfigError:
             return None
 
-    def replaced(self, rope: RopeSpec) -> Settings | None:
+    def replaced_scaling(self, rope: RopeSpec) -> Settings | None:
         """The shipped scaling that complete settings replace; None where they keep it."""
         if self.rope["rope_type"] == "default":
             return None
-        shipped = self.known
+        shipped = self.own_spec_or_none
         if shipped is None or rope.resonance < shipped.resonance:
             return self.rope
         kept = shipped.method.name == "default" or rope.method == shipped.method
@@ -265,20 +267,20 @@ class ModelPositions:
         """
         request = rope if isinstance(rope, RopeRequest) else RopeRequest.from_dict(rope)
         kind = request.type
-        if by_layer_type(self.rope_parameters):
-            global_layers(self.rope_parameters)  # there is one
+        if is_per_layer_type(self.rope_parameters):
+            global_layer_type(self.rope_parameters)  # there is one
         if kind.name == RESONANCE and self.scaled:  # on what is shipped
-            method = self.shipped().method
-            kind = RopeType(PREFIX + method.name, method=type(method), resonance=True)
-            if method.follows_length:
+            method = self.own_spec().method
+            kind = RopeType(RESONANCE_PREFIX + method.name, method=type(method), resonance=True)
+            if method.depends_on_length:
                 raise RopeConfigError(
                     f"rope_type: 'resonance' alone on the {method.name!r} that this checkpoint "
                     "ships; allowed: a method with its factor, such as resonance_yarn:factor=4"
                 )
         spec = self._spec(kind, request.given)
-        if self.replaced(spec):
+        if self.replaced_scaling(spec):
             replaces = "rope_type %r replaces what this checkpoint ships, %s"
-            log_once(replaces, spec.rope_type, shown(self.rope))
+            log_once(replaces, spec.rope_type, short_repr(self.rope))
         return spec
 
     def _spec(self, kind: RopeType, written: Mapping[str, Any]) -> RopeSpec:
@@ -287,17 +289,19 @@ class ModelPositions:
             raise RopeConfigError(
                 f"rope_theta: neither given nor in the config of this {self.model_type!r} model"
             )
-        if LENGTH in kind.method.key_names():
-            if LENGTH not in given:
-                given[LENGTH] = self._native_length(kind.method, given)
-            kind.method.fill(given, self.max_position_embeddings or given[LENGTH])
-        return RopeSpec.of(kind, given)
+        if NATIVE_LENGTH_KEY in kind.method.key_names():
+            if NATIVE_LENGTH_KEY not in given:
+                given[NATIVE_LENGTH_KEY] = self._native_length(kind.method, given)
+            kind.method.fill_from_config(
+                given, self.max_position_embeddings or given[NATIVE_LENGTH_KEY]
+            )
+        return RopeSpec.from_settings(kind, given)
 
     @property
     def _method(self) -> type[Method] | None:
         """The method that is shipped, with Resonance or without; None for one of its own."""
         name = str(self.rope["rope_type"])
-        return METHODS.get("default" if name == RESONANCE else name.removeprefix(PREFIX))
+        return METHODS.get("default" if name == RESONANCE else name.removeprefix(RESONANCE_PREFIX))
 
     def _kept(self, method: type[Method], written: Mapping[str, Any]) -> dict[str, Any]:
         """The written keys, and the shipped ones that stay valid beside them."""
@@ -313,16 +317,18 @@ class ModelPositions:
         """`L` of a request that does not state it."""
         # `dynamic` scales from the config's length, but where a base of its own stands beside it
         # (HunYuan's `alpha`)
-        follows = self._method and self._method.follows_length and not model_keys(self.rope)
-        if self.stated_length or not self.scaled or "factor" not in self.rope or follows:
-            return self.original_length
+        follows = (
+            self._method and self._method.depends_on_length and not model_specific_keys(self.rope)
+        )
+        if self.stated_native_length or not self.scaled or "factor" not in self.rope or follows:
+            return self.native_length
         if method is not self._method or any(given[key] != self.rope.get(key) for key in given):
             raise RopeConfigError(
-                f"{LENGTH}: not in the config of this {self.model_type!r} model, which ships "
-                f"{shown(self.rope)}; give the length that it was trained on before that scaling"
+                f"{NATIVE_LENGTH_KEY}: not in the config of this {self.model_type!r} model, which ships "
+                f"{short_repr(self.rope)}; give the length that it was trained on before that scaling"
             )
         factor = given.get("factor")
-        if method.positions_multiplied and isinstance(factor, int | float) and factor >= 1:
+        if method.config_length_is_scaled and isinstance(factor, int | float) and factor >= 1:
             return max(int(self.max_positions / factor), 1)
         return self.max_positions
 
@@ -337,7 +343,7 @@ def log_once(message: str, *values: object) -> None:
 
 
 def length_limit(
-    model: ModelPositions, rope: RopeSpec | None = None, requested: int | None = None
+    model: PositionConfig, rope: RopeSpec | None = None, requested: int | None = None
 ) -> int:
     """Longest sequence in tokens that a model may be given, on transformers and vLLM alike.
 
@@ -354,11 +360,11 @@ def length_limit(
             return max(model.max_positions, requested or 0)
         if model.rope["rope_type"] not in OWN_TYPES:
             return model.max_positions
-        rope = model.shipped()
+        rope = model.own_spec()
     # What extends nothing has the native context length, also where it replaces a shipped scaling.
-    positions = model.max_positions if rope.method.extension else model.original_length
+    positions = model.max_positions if rope.method.extension else model.native_length
     limit = rope.method.length_limit(positions)
-    if rope.method.follows_length or not rope.method.extension:
+    if rope.method.depends_on_length or not rope.method.extension:
         return max(limit, requested or 0)
     return limit
 
@@ -371,8 +377,8 @@ def with_rope(config: Any, rope: Mapping[str, Any], limit: int | None = None) ->
     Raises:
         RopeConfigError: the settings are wrong.
     """
-    text, _ = text_config(config)
-    written = _for_transformers(RopeSpec.from_dict(rope), ModelPositions.of_config(config), limit)
+    text, _ = language_model_config(config)
+    written = _for_transformers(RopeSpec.from_dict(rope), PositionConfig.from_config(config), limit)
     for key, value in written.items():
         setattr(text, key, value)
     if vars(text).get("head_dim", 0) is None:  # Mixtral: scaled types of transformers multiply it
@@ -381,13 +387,13 @@ def with_rope(config: Any, rope: Mapping[str, Any], limit: int | None = None) ->
 
 
 def hf_overrides(
-    rope: RopeSpec, model: ModelPositions, context_length: int | None = None
+    rope: RopeSpec, model: PositionConfig, context_length: int | None = None
 ) -> dict[str, Any]:
     """Keys of config.json with which transformers runs settings, as `with_rope` writes them."""
-    return model.in_place(_for_transformers(rope, model, context_length))
+    return model.nest(_for_transformers(rope, model, context_length))
 
 
-def _for_transformers(rope: RopeSpec, model: ModelPositions, length: int | None) -> dict[str, Any]:
+def _for_transformers(rope: RopeSpec, model: PositionConfig, length: int | None) -> dict[str, Any]:
     """Keys of the language model's config.
 
     `max_position_embeddings` stays the native context length for types that follow the length, because
@@ -395,55 +401,55 @@ def _for_transformers(rope: RopeSpec, model: ModelPositions, length: int | None)
     """
     limit = length_limit(model, rope, length)
     original = rope.method.native_length or model.with_length(limit).max_positions
-    positions = original if rope.method.follows_length else limit
+    positions = original if rope.method.depends_on_length else limit
     return _written(model, rope.to_dict(), positions, original)
 
 
 def vllm_hf_overrides(
-    rope: RopeSpec, model: ModelPositions, max_model_len: int | None = None
+    rope: RopeSpec, model: PositionConfig, max_model_len: int | None = None
 ) -> dict[str, Any]:
     """The `hf_overrides` of vLLM, for an engine with this `max_model_len` in tokens.
 
     Without one the limit of the settings counts.
     """
-    if rope.method.follows_length:  # vLLM fixes the frequencies when it starts
+    if rope.method.depends_on_length:  # vLLM fixes the frequencies when it starts
         length = max_model_len or length_limit(model, rope)
         log_once("vLLM runs %r as it is at the served length of %d tokens", rope.rope_type, length)
         rope = replace(rope, method=rope.method.at_length(length))
     limit = length_limit(model, rope, max_model_len)
     original = rope.method.native_length or limit
-    parameters = rope.method.for_vllm(rope.to_dict())
+    parameters = rope.method.to_vllm(rope.to_dict())
     if model.nested:  # vLLM updates a dictionary key by key there: what is shipped would stay
-        stays = model_keys(model.rope)
+        stays = model_specific_keys(model.rope)
         parameters = {key: None for key in model.rope if key not in stays} | parameters
     # vLLM's own linear multiplies it by the factor, its table too, but for Gemma 3
     multiplied = rope.rope_type == "linear" and "gemma3" not in str(model.model_type)
     written = _written(model, parameters, original if multiplied else limit, original)
     if rope.method.name == "longrope":
-        written[LENGTH] = original  # vLLM reads it there
-    compared = {COMPARED: True} if rope.is_stock and rope != model.known else {}
-    return {**model.in_place(written), **compared}
+        written[NATIVE_LENGTH_KEY] = original  # vLLM reads it there
+    compared = {VERIFY_ROPE_KEY: True} if rope.is_stock and rope != model.own_spec_or_none else {}
+    return {**model.nest(written), **compared}
 
 
 def _written(
-    model: ModelPositions, parameters: Settings, positions: int, original: int
+    model: PositionConfig, parameters: Settings, positions: int, original: int
 ) -> dict[str, Any]:
     """Settings and the lengths that belong to them, under the keys that the model's config has."""
-    parameters = {**model_keys(model.rope), **parameters}
-    if by_layer_type(shipped := model.rope_parameters):
-        parameters = {**shipped, global_layers(shipped): parameters}
+    parameters = {**model_specific_keys(model.rope), **parameters}
+    if is_per_layer_type(shipped := model.rope_parameters):
+        parameters = {**shipped, global_layer_type(shipped): parameters}
     result: dict[str, Any] = {"rope_parameters": parameters}
     if model.max_position_embeddings is not None:
         result["max_position_embeddings"] = positions
     # Where a config has this key at the top, both libraries let it win over the dictionary.
     if model.original_max_position_embeddings is not None:
-        result[LENGTH] = original
+        result[NATIVE_LENGTH_KEY] = original
     return result
 
 
 def model_args(
     rope: RopeSpec | None,
-    model: ModelPositions,
+    model: PositionConfig,
     *,
     library: str,
     model_path: str,
@@ -473,5 +479,5 @@ def model_args(
     if rope is not None:
         args["hf_overrides"] = vllm_hf_overrides(rope, model, length)
     elif length > model.max_positions:
-        args["hf_overrides"] = model.in_place({"max_position_embeddings": length})
+        args["hf_overrides"] = model.nest({"max_position_embeddings": length})
     return args

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from resonance_vllm.common.errors import SettingError, reason_of
+from resonance_vllm.common.errors import SettingError, error_message
 
 
-def user_path(text: str | os.PathLike[str]) -> Path:
+def expand_user(text: str | os.PathLike[str]) -> Path:
     """A path as a user writes it, `~` and `~name` resolved."""
     return Path(os.path.expanduser(text))  # noqa: PTH111 - it leaves an unknown ~name as it is
 
@@ -27,7 +27,7 @@ def write_text(path: Path, content: str) -> None:
             handle.flush()
             os.fsync(handle.fileno())
         temporary.replace(path)
-        sync_folder(path.parent)
+        fsync_folder(path.parent)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename is None:  # of a write, which names none
@@ -40,7 +40,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def sync_folder(folder: Path) -> None:
+def fsync_folder(folder: Path) -> None:
     """Make renames in a folder last through a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -55,7 +55,7 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-def read_object(path: Path) -> dict[str, Any] | None:
+def read_json_object(path: Path) -> dict[str, Any] | None:
     """A JSON object from a file; None if there is none, or it is cut short or something else."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -64,7 +64,7 @@ def read_object(path: Path) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else None
 
 
-def json_lines(text: str) -> Iterator[tuple[int, str]]:
+def iter_json_lines(text: str) -> Iterator[tuple[int, str]]:
     r"""Number (from 1) and text of every non-empty line of a JSON-lines file; only \n ends one."""
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
@@ -76,4 +76,4 @@ def parse_json(text: str | bytes, where: str, error: type[ValueError] = SettingE
     try:
         return json.loads(text)
     except ValueError as wrong:
-        raise error(f"{where}: not JSON ({reason_of(wrong)})") from None
+        raise error(f"{where}: not JSON ({error_message(wrong)})") from None

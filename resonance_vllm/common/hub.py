@@ -6,8 +6,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from resonance_vllm.common.errors import RopeConfigError, SettingError, UserError, reason_of, shown
-from resonance_vllm.common.files import user_path
+from resonance_vllm.common.errors import (
+    RopeConfigError,
+    SettingError,
+    UserError,
+    error_message,
+    short_repr,
+)
+from resonance_vllm.common.files import expand_user
 
 logger = logging.getLogger(__name__)
 
@@ -22,11 +28,11 @@ def read_config(path: str, revision: str | None = None) -> Any:
         RopeConfigError: transformers cannot read the folder's config.json.
         OSError: neither a folder nor a model of the hub has the name, or the hub did not answer.
     """
-    refuse_missing_folder(path, "model")
+    check_folder_exists(path, "model")
     import transformers
 
-    local = user_path(path).is_dir()
-    name = str(user_path(path)) if local else path
+    local = expand_user(path).is_dir()
+    name = str(expand_user(path)) if local else path
     if local and not Path(name, "config.json").is_file():
         raise RopeConfigError(f"model: {name} holds no config.json; give a checkpoint")
     try:
@@ -39,33 +45,35 @@ def read_config(path: str, revision: str | None = None) -> Any:
         logging.getLogger("transformers.modeling_rope_utils").setLevel(logging.ERROR)
         return transformers.AutoConfig.from_pretrained(name, revision=revision)
     except Exception as error:
-        reason = reason_of(error)
+        reason = error_message(error)
         if local:
             raise RopeConfigError(f"config.json of {path}: cannot be read: {reason}") from error
-        raise OSError(f"model: no folder {shown(path)}, and none on the hub: {reason}") from error
+        raise OSError(
+            f"model: no folder {short_repr(path)}, and none on the hub: {reason}"
+        ) from error
 
 
 @contextmanager
-def loading(path: str) -> Iterator[None]:
+def loading_errors(path: str) -> Iterator[None]:
     """Errors of transformers on a folder that is no model, of many kinds, as a `UserError`."""
-    refuse_missing_folder(path, "model")
+    check_folder_exists(path, "model")
     try:
         yield
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"{path}: transformers cannot load it: {reason_of(error)}") from error
+        raise UserError(f"{path}: transformers cannot load it: {error_message(error)}") from error
 
 
-def refuse_missing_folder(name: str | Path, field: str) -> None:
+def check_folder_exists(name: str | Path, field: str) -> None:
     """A name that can only be a folder's, such as `./model`, where there is none: SettingError."""
     name = str(name)
     is_path = name.startswith((".", "/", "~")) or name.count("/") > 1
-    if is_path and not user_path(name).exists():
-        raise SettingError(f"{field}: there is no folder {shown(name)}")
+    if is_path and not expand_user(name).exists():
+        raise SettingError(f"{field}: there is no folder {short_repr(name)}")
 
 
-def hub_commit(repo: str, revision: str | None) -> tuple[str, Path | None]:
+def resolve_commit(repo: str, revision: str | None) -> tuple[str, Path | None]:
     """The commit that a hub name means, and the folder of its snapshot if it is on this machine.
 
     Without a connection the snapshot on this machine counts; without one either, it is an OSError.
@@ -79,6 +87,8 @@ def hub_commit(repo: str, revision: str | None) -> tuple[str, Path | None]:
         commit = str(HfApi().model_info(repo, revision=revision).sha)
     except Exception as error:
         if snapshot is None:
-            raise OSError(f"{shown(repo)}: the hub does not give it: {reason_of(error)}") from error
+            raise OSError(
+                f"{short_repr(repo)}: the hub does not give it: {error_message(error)}"
+            ) from error
         return snapshot.name, snapshot
     return commit, snapshot if snapshot and snapshot.name == commit else None

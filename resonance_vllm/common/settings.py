@@ -6,7 +6,7 @@ from typing import Any, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from resonance_vllm.common.errors import SettingError, UserError, hint, shown
+from resonance_vllm.common.errors import SettingError, UserError, choices_hint, short_repr
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -28,16 +28,16 @@ class Settings(BaseModel):
             known = field_names(cls)
             for key in content:
                 if key not in known:
-                    raise SettingError(f"{key}: unknown setting{hint(key, known)}")
+                    raise SettingError(f"{key}: unknown setting{choices_hint(key, known)}")
         return content
 
-    def changed(self, **changes: Any) -> Self:
+    def with_changes(self, **changes: Any) -> Self:
         """A checked copy in which some fields, named as outside, have another value."""
         fields = type(self).model_fields  # no dump: it leaves out what is not recorded
         written = {
             fields[name].alias or name: getattr(self, name) for name in self.model_fields_set
         }
-        return read(type(self), {**written, **changes})
+        return parse_settings(type(self), {**written, **changes})
 
 
 def field_names(model: type[BaseModel]) -> list[str]:
@@ -45,7 +45,7 @@ def field_names(model: type[BaseModel]) -> list[str]:
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
-def read(
+def parse_settings(
     model: type[Model], content: object, where: str = "", error: type[ValueError] = SettingError
 ) -> Model:
     """A typed model from plain data; `where` is its place as the user calls it.
@@ -93,5 +93,5 @@ def _said(problem: ErrorDetails) -> str:
     if problem["type"] == "value_error":
         return str(problem["ctx"]["error"])
     value = problem["input"]
-    given = "" if isinstance(value, Mapping | list | tuple) else f" ({shown(value)} given)"
+    given = "" if isinstance(value, Mapping | list | tuple) else f" ({short_repr(value)} given)"
     return problem["msg"] + given

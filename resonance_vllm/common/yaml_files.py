@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from resonance_vllm.common.errors import SettingError, reason_of
+from resonance_vllm.common.errors import SettingError, error_message
 
 
 def parse_yaml(text: str, where: str, error: type[ValueError] = SettingError) -> Any:
@@ -20,7 +20,7 @@ def parse_yaml(text: str, where: str, error: type[ValueError] = SettingError) ->
     except (yaml.YAMLError, ValueError, RecursionError) as wrong:  # !!timestamp 2020-99-99
         mark = getattr(wrong, "problem_mark", None)
         place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-        problem = getattr(wrong, "problem", None) or reason_of(wrong)  # without the text itself
+        problem = getattr(wrong, "problem", None) or error_message(wrong)  # without the text itself
         raise error(f"{where}: is not valid YAML: {problem}{place}") from None
 
 
@@ -33,7 +33,7 @@ def read_yaml(path: Path, error: type[ValueError] = SettingError) -> dict[str, A
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as wrong:
-        raise error(f"{path}: cannot be read: {reason_of(wrong)}") from None
+        raise error(f"{path}: cannot be read: {error_message(wrong)}") from None
     content = parse_yaml(text, str(path), error)
     if content is None:
         return {}
@@ -42,7 +42,7 @@ def read_yaml(path: Path, error: type[ValueError] = SettingError) -> dict[str, A
     return content
 
 
-def shipped(folder: str) -> dict[str, Path]:
+def packaged_configs(folder: str) -> dict[str, Path]:
     """Files of a folder of `harness_configs` by name."""
     found = Path(str(files("harness_configs"))) / folder
     return {path.stem: path for path in sorted(found.glob("*.yaml"))}

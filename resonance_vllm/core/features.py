@@ -14,30 +14,30 @@ import torch
 from torch import Tensor
 
 from resonance_vllm.common.errors import RopeConfigError
-from resonance_vllm.core.frequencies import Rotation, critical_dimension, formula
-from resonance_vllm.core.phase import angles
+from resonance_vllm.core.frequencies import Rotation, closed_form_rotation, critical_dimension
+from resonance_vllm.core.phase import rotation_angles
 from resonance_vllm.core.spec import RopeSpec
 
 FEATURE, WINDOW = 6, 64
 """Figure 1 of the paper shows 64 training and 64 test positions of feature 6."""
 
 
-def describe(
+def rope_features(
     spec: RopeSpec, dim: int, original: int, factor: float, seq_len: int | None = None
 ) -> dict[str, Any]:
     """Frequencies and what follows from them; arguments as for `feature_gap`."""
     gaps = feature_gap(spec, dim, original, factor, seq_len)
-    rotation = formula(spec, dim, seq_len)
+    rotation = closed_form_rotation(spec, dim, seq_len)
     return {
         "inv_freq": rotation.inv_freq.tolist(),
         "wavelengths": rotation.wavelengths.tolist(),
-        "attention_factor": spec.method.scale(),
+        "attention_factor": spec.method.compute_attention_factor(),
         "critical_dimension": critical_dimension(rotation.wavelengths, original),
         "feature_gap": gaps.tolist(),
     }
 
 
-def angles_around(
+def angles_near_native_length(
     specs: Sequence[RopeSpec], dim: int, original: int, seq_len: int | None = None
 ) -> tuple[int, list[int], list[list[float]]]:
     """Angles of one feature on both sides of the training length, as in Figure 1 of the paper.
@@ -47,7 +47,7 @@ def angles_around(
     """
     feature, window = min(FEATURE, dim // 2 - 1), min(WINDOW, original)
     positions = torch.arange(original - window, original + window)
-    rotations = [formula(spec, dim, seq_len) for spec in specs]
+    rotations = [closed_form_rotation(spec, dim, seq_len) for spec in specs]
     shown = [_angles(each, feature, positions).tolist() for each in rotations]
     return feature, positions.tolist(), shown
 
@@ -67,10 +67,10 @@ def feature_gap(
     """
     if not (original >= 1 and 1 <= factor < math.inf):
         raise RopeConfigError(f"original, factor: {original}, {factor} are not at least 1 each")
-    rotation = formula(spec, dim, seq_len)
+    rotation = closed_form_rotation(spec, dim, seq_len)
     trained, tested = torch.arange(original), torch.arange(original, int(original * factor))
     gaps = [
-        gap_of_angles(*(_angles(rotation, feature, at) for at in (trained, tested)))
+        angular_gap(*(_angles(rotation, feature, at) for at in (trained, tested)))
         for feature in range(dim // 2)
     ]
     return torch.stack(gaps)
@@ -80,10 +80,10 @@ def _angles(rotation: Rotation, feature: int, positions: Tensor) -> Tensor:
     """Angles of one feature within [0, 2*pi), float64 `[positions]`: what Figure 1 draws."""
     own = slice(feature, feature + 1)
     one = Rotation(rotation.inv_freq[own], rotation.periods[own])
-    return angles(positions, one)[:, 0].remainder(2 * math.pi)
+    return rotation_angles(positions, one)[:, 0].remainder(2 * math.pi)
 
 
-def gap_of_angles(trained: Tensor, tested: Tensor) -> Tensor:
+def angular_gap(trained: Tensor, tested: Tensor) -> Tensor:
     """Largest distance of a tested angle to its nearest trained one, on the unit circle.
 
     Both are angles in [0, 2*pi), float64 `[m]` and `[n]`, at least one trained; no tested one gives

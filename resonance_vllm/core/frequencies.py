@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from resonance_vllm.common.errors import RopeConfigError, not_allowed
-from resonance_vllm.core.method import MOST_TOKENS, Method
+from resonance_vllm.common.errors import RopeConfigError, invalid_value_message
+from resonance_vllm.core.method import MAX_TOKENS, Method
 from resonance_vllm.core.spec import RopeSpec
 
 
@@ -42,17 +42,17 @@ class Rotation:
         return Rotation(self.inv_freq.to(dtype).to(device), self.periods.to(device))
 
 
-def base_frequencies(method: Method, plain: Tensor, seq_len: int | None = None) -> Tensor:
+def base_inv_freq(method: Method, plain: Tensor, seq_len: int | None = None) -> Tensor:
     """Frequencies of a method on a module by its formula, float64 `[features]` on the CPU.
 
     `plain` is what the module's library computes for it, `[features]`: it says how many there are,
     and which stand still, by 0.
     """
     turns = plain.detach().to("cpu") > 0
-    return method.frequencies(2 * len(turns), seq_len) * turns
+    return method.compute_inv_freq(2 * len(turns), seq_len) * turns
 
 
-def rotation(spec: RopeSpec, base: Tensor) -> Rotation:
+def rotation_from_base(spec: RopeSpec, base: Tensor) -> Rotation:
     """What a module turns by whose base method has the frequencies `base`.
 
     Without Resonance that is `base` itself. With it each wavelength is the nearest integer
@@ -64,26 +64,26 @@ def rotation(spec: RopeSpec, base: Tensor) -> Rotation:
     none = torch.zeros(len(base), dtype=torch.int64, device="cpu")
     if not spec.resonance:
         return Rotation(base, none)
-    nearest = (2 * math.pi / base).clamp(1, MOST_TOKENS).round().to(torch.int64)
+    nearest = (2 * math.pi / base).clamp(1, MAX_TOKENS).round().to(torch.int64)
     periods = torch.where(base > 0, nearest, none)
     return Rotation(torch.where(base > 0, 2 * math.pi / periods.double(), base), periods)
 
 
-def formula(spec: RopeSpec, dim: int, seq_len: int | None = None) -> Rotation:
+def closed_form_rotation(spec: RopeSpec, dim: int, seq_len: int | None = None) -> Rotation:
     """The rotation in closed form, for no particular model.
 
     A RopeConfigError says that `dim` or `seq_len` does not fit, or the method lacks a setting.
     """
     if dim % 2 or dim < 2:
-        raise RopeConfigError(not_allowed("dim", dim, "an even number from 2 on"))
+        raise RopeConfigError(invalid_value_message("dim", dim, "an even number from 2 on"))
     if seq_len is not None and seq_len < 1:
-        raise RopeConfigError(not_allowed("seq_len", seq_len, "at least 1"))
-    return rotation(spec, spec.method.frequencies(dim, seq_len))
+        raise RopeConfigError(invalid_value_message("seq_len", seq_len, "at least 1"))
+    return rotation_from_base(spec, spec.method.compute_inv_freq(dim, seq_len))
 
 
-def inv_freq(spec: RopeSpec, dim: int, seq_len: int | None = None) -> Tensor:
+def closed_form_inv_freq(spec: RopeSpec, dim: int, seq_len: int | None = None) -> Tensor:
     """Radians a token in closed form, Resonance included, float64 `[dim/2]` on the CPU."""
-    return formula(spec, dim, seq_len).inv_freq
+    return closed_form_rotation(spec, dim, seq_len).inv_freq
 
 
 def critical_dimension(lengths: Tensor, original: int) -> int:

@@ -20,11 +20,11 @@ else:
 # 8192.0, as some tools write it, is a whole number.
 _WHOLE = BeforeValidator(lambda v: int(v) if isinstance(v, float) and v.is_integer() else v)
 # Up to here a float64 holds every integer.
-MOST_TOKENS = 2**53
-Tokens = Annotated[int, _WHOLE, Field(ge=1, le=MOST_TOKENS)]
+MAX_TOKENS = 2**53
+Tokens = Annotated[int, _WHOLE, Field(ge=1, le=MAX_TOKENS)]
 Extension = Annotated[float, Field(ge=1, le=1e6)]
 Positive = Annotated[float, Field(gt=0)]
-TrainedLength = Annotated[
+NativeLength = Annotated[
     Tokens, Field(examples=[4096], description="Native context length L in tokens.")
 ]
 Divisors = Annotated[tuple[Positive, ...], Field(strict=False, min_length=1)]
@@ -41,9 +41,9 @@ class Method(Settings):
     """The `rope_type`."""
     stock: ClassVar[bool] = False
     """Whether transformers and vLLM both have the method under its name."""
-    follows_length: ClassVar[bool] = False
+    depends_on_length: ClassVar[bool] = False
     """Whether the frequencies change with every further token beyond `L`."""
-    positions_multiplied: ClassVar[bool] = False
+    config_length_is_scaled: ClassVar[bool] = False
     """Whether checkpoints with the method have `max_position_embeddings` times its factor."""
 
     rope_theta: float = Field(gt=1, description="Base b of the frequencies b^(-2j/d).")
@@ -56,15 +56,15 @@ class Method(Settings):
         return [key for key in cls.model_fields if key not in common] + common
 
     @classmethod
-    def example(cls, dim: int) -> dict[str, Any]:
+    def example_settings(cls, dim: int) -> dict[str, Any]:
         """The `examples` of required fields, for a look at the method in `dim` dimensions."""
         return {key: field.examples[0] for key, field in cls.model_fields.items() if field.examples}
 
     @classmethod
-    def fill(cls, given: dict[str, Any], positions: int) -> None:
+    def fill_from_config(cls, given: dict[str, Any], positions: int) -> None:
         """Add what follows from a model's `max_position_embeddings`, in tokens, if not written."""
 
-    def written(self) -> dict[str, Any]:
+    def to_settings(self) -> dict[str, Any]:
         """The keys whose value differs from the default, as JSON would hold them."""
         result: dict[str, Any] = {"rope_theta": self.rope_theta}
         for key in self.key_names():
@@ -79,7 +79,7 @@ class Method(Settings):
         return getattr(self, "factor", None)
 
     @property
-    def runs_stock(self) -> bool:
+    def is_stock_formula(self) -> bool:
         """Whether both libraries compute these settings without us."""
         return self.stock
 
@@ -93,14 +93,14 @@ class Method(Settings):
         """Length in tokens beyond which other frequencies apply; None where there is none."""
         return None
 
-    def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
+    def compute_inv_freq(self, dim: int, seq_len: int | None = None) -> Tensor:
         """Inverse frequencies without Resonance, float64 `[dim/2]` on the CPU, radians a token.
 
         `dim` is the rotated part of a head, even; `seq_len` the current length, None up to `L`.
         """
         raise NotImplementedError
 
-    def scale(self) -> float:
+    def compute_attention_factor(self) -> float:
         """The attention factor: what cos and sin are multiplied by."""
         return 1.0
 
@@ -118,7 +118,7 @@ class Method(Settings):
         """What has these frequencies at one length, for a library that fixes them at start-up."""
         return self
 
-    def for_vllm(self, parameters: dict[str, Any]) -> dict[str, Any]:
+    def to_vllm(self, parameters: dict[str, Any]) -> dict[str, Any]:
         """`rope_parameters` (complete, ours) with the keys that vLLM knows.
 
         A RopeConfigError says that vLLM cannot run the method.

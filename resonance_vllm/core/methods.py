@@ -14,10 +14,10 @@ from resonance_vllm.core.method import (
     Divisors,
     Extension,
     Method,
+    NativeLength,
     Positive,
     ScaledMethod,
     Tensor,
-    TrainedLength,
     plain_frequencies,
 )
 
@@ -28,7 +28,7 @@ class Default(Method):
     name = "default"
     stock = True
 
-    def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
+    def compute_inv_freq(self, dim: int, seq_len: int | None = None) -> Tensor:
         return plain_frequencies(self.rope_theta, dim)
 
 
@@ -37,9 +37,9 @@ class Linear(ScaledMethod):
 
     name = "linear"
     stock = True
-    positions_multiplied = True
+    config_length_is_scaled = True
 
-    def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
+    def compute_inv_freq(self, dim: int, seq_len: int | None = None) -> Tensor:
         return plain_frequencies(self.rope_theta, dim) / self.factor
 
 
@@ -55,7 +55,7 @@ class NtkAware(ScaledMethod):
         "exact", description="Base b*s^(d/(d-2)), or s*b as in the paper's Appendix C.2."
     )
 
-    def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
+    def compute_inv_freq(self, dim: int, seq_len: int | None = None) -> Tensor:
         if self.base_scaling == "paper":
             return plain_frequencies(self.rope_theta * self.factor, dim)
         return plain_frequencies(ntk_base(self.rope_theta, self.factor, dim), dim)
@@ -76,9 +76,9 @@ class Dynamic(ScaledMethod):
 
     name = "dynamic"
     stock = True
-    follows_length = True
+    depends_on_length = True
 
-    def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
+    def compute_inv_freq(self, dim: int, seq_len: int | None = None) -> Tensor:
         factor = self._factor_at(seq_len)
         return plain_frequencies(ntk_base(self.rope_theta, factor, dim), dim)
 
@@ -105,7 +105,7 @@ class Yarn(ScaledMethod):
     name = "yarn"
     stock = True
 
-    original_max_position_embeddings: TrainedLength
+    original_max_position_embeddings: NativeLength
     ramp: Literal["dimension", "wavelength"] = Field(
         "dimension", description="By dimension index, as in code, or the paper's gamma."
     )
@@ -124,10 +124,10 @@ class Yarn(ScaledMethod):
         return self
 
     @property
-    def runs_stock(self) -> bool:
+    def is_stock_formula(self) -> bool:
         return self.ramp == "dimension"
 
-    def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
+    def compute_inv_freq(self, dim: int, seq_len: int | None = None) -> Tensor:
         import torch
 
         plain = plain_frequencies(self.rope_theta, dim)
@@ -154,7 +154,7 @@ class Yarn(ScaledMethod):
             low, high = math.floor(low), math.ceil(high)
         return max(low, 0), min(high, dim - 1)
 
-    def scale(self) -> float:
+    def compute_attention_factor(self) -> float:
         if self.attention_factor is not None:
             return self.attention_factor
         if self.mscale and self.mscale_all_dim:
@@ -164,10 +164,10 @@ class Yarn(ScaledMethod):
     def _scaled(self, mscale: float) -> float:
         return 0.1 * mscale * math.log(self.factor) + 1.0
 
-    def for_vllm(self, parameters: dict[str, Any]) -> dict[str, Any]:
+    def to_vllm(self, parameters: dict[str, Any]) -> dict[str, Any]:
         if parameters["rope_type"] != self.name:
             return parameters
-        if not self.runs_stock:
+        if not self.is_stock_formula:
             raise RopeConfigError("ramp: vLLM's yarn has none; allowed: resonance_yarn")
         # gpt-oss's code reads them unasked
         own = {key: getattr(self, key) for key in ("beta_fast", "beta_slow", "truncate")}
@@ -184,7 +184,7 @@ class Llama3(ScaledMethod):
     name = "llama3"
     stock = True
 
-    original_max_position_embeddings: TrainedLength
+    original_max_position_embeddings: NativeLength
     low_freq_factor: Positive = Field(examples=[1.0], description="L over it: factor s in full.")
     high_freq_factor: Positive = Field(
         examples=[4.0], description="L over it: no interpolation; at least the low one."
@@ -197,7 +197,7 @@ class Llama3(ScaledMethod):
             raise RopeConfigError(f"high_freq_factor: {high} is below low_freq_factor={low}")
         return self
 
-    def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
+    def compute_inv_freq(self, dim: int, seq_len: int | None = None) -> Tensor:
         low, high = self.low_freq_factor, self.high_freq_factor
         plain = plain_frequencies(self.rope_theta, dim)
         turns = self.original_max_position_embeddings * plain / (2 * math.pi)
@@ -220,7 +220,7 @@ class LongRope(Method):
     stock = True
 
     factor: Extension | None = Field(None, description="Context extension s. [from the config]")
-    original_max_position_embeddings: TrainedLength
+    original_max_position_embeddings: NativeLength
     attention_factor: Positive | None = Field(
         None, description="Scale of cos and sin. [sqrt(1 + ln(s)/ln(L))]"
     )
@@ -228,12 +228,12 @@ class LongRope(Method):
     long_factor: Divisors = Field(description="Divisor of each frequency beyond L.")
 
     @classmethod
-    def example(cls, dim: int) -> dict[str, Any]:
+    def example_settings(cls, dim: int) -> dict[str, Any]:
         ones = [1.0] * (dim // 2)
-        return {**super().example(dim), "short_factor": ones, "long_factor": ones}
+        return {**super().example_settings(dim), "short_factor": ones, "long_factor": ones}
 
     @classmethod
-    def fill(cls, given: dict[str, Any], positions: int) -> None:
+    def fill_from_config(cls, given: dict[str, Any], positions: int) -> None:
         original = given["original_max_position_embeddings"]
         if isinstance(original, int | float) and original > 0:
             given.setdefault("factor", max(positions / original, 1.0))
@@ -243,7 +243,7 @@ class LongRope(Method):
         same = self.short_factor == self.long_factor
         return None if same else self.original_max_position_embeddings
 
-    def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
+    def compute_inv_freq(self, dim: int, seq_len: int | None = None) -> Tensor:
         import torch
 
         divisors = self._divisors(seq_len or 0)
@@ -263,7 +263,7 @@ class LongRope(Method):
         beyond = length > self.original_max_position_embeddings
         return self.long_factor if beyond else self.short_factor
 
-    def scale(self) -> float:
+    def compute_attention_factor(self) -> float:
         if self.attention_factor is not None:
             return self.attention_factor
         if self.factor is None:
@@ -272,9 +272,11 @@ class LongRope(Method):
             1 + math.log(self.factor) / math.log(self.original_max_position_embeddings)
         )
 
-    def for_vllm(self, parameters: dict[str, Any]) -> dict[str, Any]:
+    def to_vllm(self, parameters: dict[str, Any]) -> dict[str, Any]:
         # vLLM would derive both otherwise
-        return parameters | dict.fromkeys(("short_mscale", "long_mscale"), self.scale())
+        return parameters | dict.fromkeys(
+            ("short_mscale", "long_mscale"), self.compute_attention_factor()
+        )
 
 
 class Proportional(Method):
@@ -283,7 +285,7 @@ class Proportional(Method):
     name = "proportional"
     stock = True
 
-    def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
+    def compute_inv_freq(self, dim: int, seq_len: int | None = None) -> Tensor:
         result = plain_frequencies(self.rope_theta, dim)
         result[int(self.partial_rotary_factor * dim // 2) :] = 0
         return result

@@ -16,7 +16,9 @@ from resonance_vllm.core.frequencies import Rotation
 _BLOCK = 4096
 
 
-def angles(position_ids: Tensor, rotation: Rotation, dtype: torch.dtype = torch.float64) -> Tensor:
+def rotation_angles(
+    position_ids: Tensor, rotation: Rotation, dtype: torch.dtype = torch.float64
+) -> Tensor:
     """Angles of non-negative positions `[...]`, `[..., features]` radians; exact in [0, 2*pi).
 
     The rotation is on the same device; `dtype` is that of the computation and the result.
@@ -48,7 +50,7 @@ def cos_sin_table(
     for start in range(0, rows, _BLOCK):
         block = table[start : start + _BLOCK]
         positions = torch.arange(start, start + len(block), device=device)
-        turned = angles(positions, rotation, angle_dtype)
+        turned = rotation_angles(positions, rotation, angle_dtype)
         block[:, :half] = turned.cos() * scale
         block[:, half:] = turned.sin() * scale
     return table

@@ -12,10 +12,10 @@ from pydantic import Field, model_validator
 
 from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.core.method import (
+    NativeLength,
     ScaledMethod,
     Tensor,
     Tokens,
-    TrainedLength,
     plain_frequencies,
 )
 
@@ -41,21 +41,21 @@ class RemappedMethod(ScaledMethod):
     Keys are cached rotated to `kept_at`; a part whose keys stand elsewhere turns them on.
     """
 
-    original_max_position_embeddings: TrainedLength
+    original_max_position_embeddings: NativeLength
 
-    def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
+    def compute_inv_freq(self, dim: int, seq_len: int | None = None) -> Tensor:
         return plain_frequencies(self.rope_theta, dim)
 
-    def refusal(self, why: str) -> RopeConfigError:
+    def unsupported_error(self, why: str) -> RopeConfigError:
         """The error of a place where positions cannot be moved, with a sentence about it."""
         return RopeConfigError(
             f"rope_type: {self.name!r}: {why}; allowed: the backends hf and hf-long"
         )
 
-    def for_vllm(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        raise self.refusal("vLLM's attention meets every key at its own position")
+    def to_vllm(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        raise self.unsupported_error("vLLM's attention meets every key at its own position")
 
-    def kept_at(self, positions: Tensor) -> Tensor:
+    def cached_position(self, positions: Tensor) -> Tensor:
         """Where cached keys stand, of their positions; non-negative integers `[...]`."""
         raise NotImplementedError
 
@@ -107,7 +107,7 @@ class SelfExtend(RemappedMethod):
             )
         return self
 
-    def kept_at(self, positions: Tensor) -> Tensor:
+    def cached_position(self, positions: Tensor) -> Tensor:
         return positions // self.group
 
     def parts(self) -> tuple[Part, ...]:
@@ -116,7 +116,7 @@ class SelfExtend(RemappedMethod):
             Part(first=lambda at: at - window + 1),
             Part(
                 query=lambda at: at // group + window - window // group,
-                key=self.kept_at,
+                key=self.cached_position,
                 end=lambda at: at - window + 1,
             ),
         )
@@ -147,22 +147,22 @@ class DualChunk(RemappedMethod):
             )
         return self
 
-    def kept_at(self, positions: Tensor) -> Tensor:
+    def cached_position(self, positions: Tensor) -> Tensor:
         return positions % self.chunk
 
     def parts(self) -> tuple[Part, ...]:
         chunk, place = self.chunk, self.original_max_position_embeddings - 1
         return (
-            Part(self.kept_at, self.kept_at, first=lambda at: at - at % chunk),
+            Part(self.cached_position, self.cached_position, first=lambda at: at - at % chunk),
             Part(
                 query=lambda at: (at % chunk + chunk).clamp(max=place),
-                key=self.kept_at,
+                key=self.cached_position,
                 first=lambda at: at - at % chunk - chunk,
                 end=lambda at: at - at % chunk,
             ),
             Part(
                 query=lambda at: at * 0 + place,
-                key=self.kept_at,
+                key=self.cached_position,
                 end=lambda at: at - at % chunk - chunk,
             ),
         )

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import resonance_vllm.core
-from resonance_vllm.common.errors import RopeConfigError, SettingError, hint, shown
+from resonance_vllm.common.errors import RopeConfigError, SettingError, choices_hint, short_repr
 from resonance_vllm.common.files import parse_json
-from resonance_vllm.common.settings import read
+from resonance_vllm.common.settings import parse_settings
 from resonance_vllm.core.method import Method
 
 RESONANCE = "resonance"
-PREFIX = f"{RESONANCE}_"
-LENGTH = "original_max_position_embeddings"
+RESONANCE_PREFIX = f"{RESONANCE}_"
+NATIVE_LENGTH_KEY = "original_max_position_embeddings"
 
 
 def _methods() -> Iterator[type[Method]]:
@@ -36,11 +36,11 @@ STOCK_TYPES = frozenset(name for name, method in METHODS.items() if method.stock
 OWN_TYPES = (
     *(name for name in METHODS if name not in STOCK_TYPES),
     RESONANCE,
-    *(PREFIX + name for name in METHODS if name != "default"),
+    *(RESONANCE_PREFIX + name for name in METHODS if name != "default"),
 )
 """Names that we add to both libraries; none of them may ever run as something else without us."""
 ROPE_TYPES = (*sorted(STOCK_TYPES), *OWN_TYPES)
-ALIASES = {"ntk": "ntk_aware", f"{PREFIX}ntk": f"{PREFIX}ntk_aware"}
+ALIASES = {"ntk": "ntk_aware", f"{RESONANCE_PREFIX}ntk": f"{RESONANCE_PREFIX}ntk_aware"}
 """Short names on our command lines and in sweep configs; vLLM's own `ntk` is another formula."""
 
 
@@ -53,14 +53,16 @@ class RopeType:
     resonance: bool
 
     @classmethod
-    def read(cls, name: object) -> Self:
+    def parse(cls, name: object) -> Self:
         """Take a type name apart; one that is none of `ROPE_TYPES` is a RopeConfigError."""
         written = str(name)
-        resonance = written == RESONANCE or written.startswith(PREFIX)
-        base = "default" if written == RESONANCE else written.removeprefix(PREFIX)
+        resonance = written == RESONANCE or written.startswith(RESONANCE_PREFIX)
+        base = "default" if written == RESONANCE else written.removeprefix(RESONANCE_PREFIX)
         if base in METHODS:
             return cls(written, METHODS[base], resonance)
-        raise RopeConfigError(f"rope_type: unknown type {shown(name)}{hint(name, ROPE_TYPES)}")
+        raise RopeConfigError(
+            f"rope_type: unknown type {short_repr(name)}{choices_hint(name, ROPE_TYPES)}"
+        )
 
 
 @dataclass(frozen=True)
@@ -77,12 +79,16 @@ class RopeRequest:
         With `aliases` a user wrote it: short names are allowed.
         """
         if not isinstance(rope, Mapping) or "rope_type" not in rope:
-            raise RopeConfigError(f"rope_type: missing in {shown(rope)}{hint('', ROPE_TYPES)}")
+            raise RopeConfigError(
+                f"rope_type: missing in {short_repr(rope)}{choices_hint('', ROPE_TYPES)}"
+            )
         name = str(rope["rope_type"])
-        kind = RopeType.read(ALIASES.get(name, name) if aliases else name)
+        kind = RopeType.parse(ALIASES.get(name, name) if aliases else name)
         given = {k: v for k, v in rope.items() if v is not None and k != "rope_type"}
         for key in given.keys() - kind.method.model_fields.keys():
-            raise RopeConfigError(f"{key}: unknown setting{hint(key, kind.method.key_names())}")
+            raise RopeConfigError(
+                f"{key}: unknown setting{choices_hint(key, kind.method.key_names())}"
+            )
         return cls(kind, given)
 
     @classmethod
@@ -94,12 +100,12 @@ class RopeRequest:
         """
         text = text.strip()
         if text.startswith("{"):
-            return cls.from_dict(parse_json(text, f"rope {shown(text)}", RopeConfigError))
+            return cls.from_dict(parse_json(text, f"rope {short_repr(text)}", RopeConfigError))
         rope_type, _, rest = text.partition(":")
         rope: dict[str, Any] = {"rope_type": rope_type.strip()}
         for item in filter(None, (part.strip() for part in rest.split(","))):
             key, _, value = item.partition("=")
-            rope[key.strip()] = parsed_value(value.strip())
+            rope[key.strip()] = parse_value(value.strip())
         return cls.from_dict(rope)
 
     def to_dict(self) -> dict[str, Any]:
@@ -107,7 +113,7 @@ class RopeRequest:
         return {"rope_type": self.type.name, **self.given}
 
 
-def parsed_value(text: str) -> Any:
+def parse_value(text: str) -> Any:
     """JSON where a text is that, else the text itself: how values stand on a command line."""
     try:
         return parse_json(text, text)
@@ -130,25 +136,25 @@ class RopeSpec:
             RopeConfigError: a key is unknown or missing, or a value is not allowed.
         """
         request = RopeRequest.from_dict(rope_parameters, aliases=False)
-        return cls.of(request.type, request.given)
+        return cls.from_settings(request.type, request.given)
 
     @classmethod
-    def of(cls, kind: RopeType, given: Mapping[str, Any]) -> Self:
+    def from_settings(cls, kind: RopeType, given: Mapping[str, Any]) -> Self:
         """The settings of a type, all its keys given; RopeConfigError as for `from_dict`."""
-        return cls(read(kind.method, dict(given), error=RopeConfigError), kind.resonance)
+        return cls(parse_settings(kind.method, dict(given), error=RopeConfigError), kind.resonance)
 
     @property
     def rope_type(self) -> str:
         """The name under which both libraries are given these settings."""
         if not self.resonance:
             return self.method.name
-        return RESONANCE if self.method.name == "default" else PREFIX + self.method.name
+        return RESONANCE if self.method.name == "default" else RESONANCE_PREFIX + self.method.name
 
     @property
     def is_stock(self) -> bool:
         """Whether both libraries run these settings without us."""
-        return self.rope_type in STOCK_TYPES and self.method.runs_stock
+        return self.rope_type in STOCK_TYPES and self.method.is_stock_formula
 
     def to_dict(self) -> dict[str, Any]:
         """What `from_dict` reads, for a library, without keys whose value is the default."""
-        return {"rope_type": self.rope_type, **self.method.written()}
+        return {"rope_type": self.rope_type, **self.method.to_settings()}

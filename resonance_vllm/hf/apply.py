@@ -21,16 +21,16 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from resonance_vllm.checkpoint.config import (
-    COMPARED,
     ROPE_PRECISIONS,
-    ModelPositions,
-    by_layer,
-    of_present_layers,
-    text_config,
-    windowed,
+    VERIFY_ROPE_KEY,
+    PositionConfig,
+    is_windowed,
+    language_model_config,
+    rope_by_layer_type,
+    rope_of_present_layers,
     with_rope,
 )
-from resonance_vllm.common.errors import RopeConfigError, one_of
+from resonance_vllm.common.errors import RopeConfigError, check_choice
 from resonance_vllm.common.hub import read_config
 from resonance_vllm.core.remapping import RemappedMethod
 from resonance_vllm.core.spec import OWN_TYPES, RopeSpec
@@ -45,7 +45,7 @@ from resonance_vllm.hf.rotary import (
     rope_function,
     turning,
 )
-from resonance_vllm.verify import RotaryReport, other_numbers
+from resonance_vllm.verify import RotaryReport, differing_constants
 
 logger = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ def apply_rope(
         if not as_built:
             with torch.device("meta"):
                 again = type(inner)(inner.config)
-            for module, key, number, _ in other_numbers(inner, again):
+            for module, key, number, _ in differing_constants(inner, again):
                 setattr(module, key, number)  # made of settings by a constructor (DeepSeek's scale)
         return _applied(inner, settings, precision)
     except RopeConfigError:
@@ -208,7 +208,7 @@ def layer_types(module: nn.Module) -> list[str | None]:
 
 def rotary_modules(model: Any) -> list[tuple[str, Any]]:
     """The rotary modules of a model's text part by name, those of images and audio aside."""
-    text = type(text_config(model.config)[0])
+    text = type(language_model_config(model.config)[0])
     found = [each for each in model.named_modules() if layer_types(each[1])]
     # A model made of several parts without one text model: all of them.
     return [each for each in found if isinstance(each[1].config, text)] or found
@@ -217,12 +217,15 @@ def rotary_modules(model: Any) -> list[tuple[str, Any]]:
 def _to_apply(rope: RopeSpec | Mapping[str, Any] | None, shipped: Any) -> RopeSpec | None:
     """Settings to write into a config; None where it has them already."""
     spec = RopeSpec.from_dict(rope) if isinstance(rope, Mapping) else rope
-    return None if spec == ModelPositions.of_config(shipped).known else spec
+    return None if spec == PositionConfig.from_config(shipped).own_spec_or_none else spec
 
 
 def _kept(model: Any) -> list[tuple[Any, dict[str, Any]]]:
     """Each config of a model that its text part reads, and what settings would change in it."""
-    every = [text_config(model.config)[0], *(each.config for _, each in rotary_modules(model))]
+    every = [
+        language_model_config(model.config)[0],
+        *(each.config for _, each in rotary_modules(model)),
+    ]
     return [
         (config, {key: vars(config)[key] for key in WRITTEN if key in vars(config)})
         for config in {id(config): config for config in every}.values()
@@ -248,14 +251,14 @@ def _applied(model: Any, spec: RopeSpec | None, precision: str) -> list[RotaryRe
     Types of ours are compared always, transformers' own where they were asked for: a `spec`, or
     what vLLM is given.
     """
-    one_of("rope_precision", precision, ROPE_PRECISIONS, RopeConfigError)
+    check_choice("rope_precision", precision, ROPE_PRECISIONS, RopeConfigError)
     hf_maps.remove(model)
-    every = spec is not None or getattr(model.config, COMPARED, False)
-    ropes = of_present_layers(text_config(model.config)[0])
+    every = spec is not None or getattr(model.config, VERIFY_ROPE_KEY, False)
+    ropes = rope_of_present_layers(language_model_config(model.config)[0])
     reached = {
         kind: False
         for kind, rope in ropes.items()
-        if not windowed(kind) and (every or rope.get("rope_type") in OWN_TYPES)
+        if not is_windowed(kind) and (every or rope.get("rope_type") in OWN_TYPES)
     }
     what = type(model).__name__
     reports: list[RotaryReport] = []
@@ -263,11 +266,11 @@ def _applied(model: Any, spec: RopeSpec | None, precision: str) -> list[RotaryRe
     for name, module in rotary_modules(model):
         remove_hooks(module)
         for kind in layer_types(module):
-            if asked := kind in reached and kind in by_layer(module.config):
+            if asked := kind in reached and kind in rope_by_layer_type(module.config):
                 reached[kind] = True
             hook, held = turning(name, module, kind, asked=asked)
             hooks.append((module, hook))
-            reports.append(RotaryReport.of(name, kind, held))
+            reports.append(RotaryReport.from_state(name, kind, held))
     if not all(reached.values()):
         raise RopeConfigError(f"rope_parameters: {what} has no rotary module that reads them")
     if reached and getattr(model.config, "is_encoder_decoder", False):

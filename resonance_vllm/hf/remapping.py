@@ -272,17 +272,19 @@ class Moved(RopeHook):
             name = self.method.name
             raise RopeConfigError(f"attn_implementation: {used!r} given; {name!r} needs {NAME!r}")
         self.now = Pass(given["position_ids"])
-        return (), given | {"position_ids": self.method.kept_at(given["position_ids"])}
+        return (), given | {"position_ids": self.method.cached_position(given["position_ids"])}
 
     def turned(self, states: Tensor, at: Tensor, wanted: Positions, case: Hashable) -> Tensor:
         """States of positions `at`, turned on to where a part wants them by the family's code."""
 
         def make() -> CosSin | None:
             """In the family's layout, without the attention factor."""
-            by = wanted(at) - self.method.kept_at(at)
+            by = wanted(at) - self.method.cached_position(at)
             if not by.any():
                 return None
-            angles = phase.angles(by, self.hook.rotation.to("cpu"))[..., self.hook.places.to("cpu")]
+            angles = phase.rotation_angles(by, self.hook.rotation.to("cpu"))[
+                ..., self.hook.places.to("cpu")
+            ]
             wide = torch.promote_types(states.dtype, torch.float32)
             return angles.cos().to(states.device, wide), angles.sin().to(states.device, wide)
 

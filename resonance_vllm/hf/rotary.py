@@ -16,15 +16,20 @@ from torch import Tensor, nn
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.modeling_utils import local_torch_dtype
 
-from resonance_vllm.checkpoint.config import ModelPositions, Settings, by_layer, unscaled_type
+from resonance_vllm.checkpoint.config import (
+    PositionConfig,
+    Settings,
+    rope_by_layer_type,
+    unscaled_rope_type,
+)
 from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.core import frequencies, phase
 from resonance_vllm.core.frequencies import Rotation
 from resonance_vllm.core.method import Method
-from resonance_vllm.core.spec import LENGTH, RopeSpec
-from resonance_vllm.verify import Turns, differences, refusal
+from resonance_vllm.core.spec import NATIVE_LENGTH_KEY, RopeSpec
+from resonance_vllm.verify import RotaryState, compare_states, mismatch_error
 
-WRITTEN = ("rope_parameters", "max_position_embeddings", LENGTH, "head_dim")
+WRITTEN = ("rope_parameters", "max_position_embeddings", NATIVE_LENGTH_KEY, "head_dim")
 """Attributes of a config that settings change."""
 CODE_ERRORS = (
     AssertionError, AttributeError, LookupError, NameError, RuntimeError, TypeError, ValueError,
@@ -43,10 +48,10 @@ def rotation_of(
     The config is of the language model; `length` is that of the sequence in tokens, for methods
     that follow it. How many features turn says transformers' own function for the family.
     """
-    rope = by_layer(config)[layer_type]
-    spec = replace(ModelPositions.of_config(config), rope_parameters=rope).shipped()
+    rope = rope_by_layer_type(config)[layer_type]
+    spec = replace(PositionConfig.from_config(config), rope_parameters=rope).own_spec()
     name = spec.method.name
-    if unscaled_type(config, layer_type) != "default" and rope.get("partial_rotary_factor"):
+    if unscaled_rope_type(config, layer_type) != "default" and rope.get("partial_rotary_factor"):
         name = "proportional"  # a part of the features stands still
     elif name == "default" or not (spec.is_stock or name == "proportional"):
         name = "linear"  # by 1: plain RoPE is no function of the registry
@@ -56,16 +61,16 @@ def rotation_of(
     if name != spec.method.name:
         stock["factor"] = 1.0
     shown = _with_settings(config, layer_type, stock)
-    if spec.method.follows_length and spec.method.native_length is not None:
+    if spec.method.depends_on_length and spec.method.native_length is not None:
         shown.max_position_embeddings = spec.method.native_length
     with torch.device("cpu"), local_torch_dtype(torch.float32):  # a model is built in its own
         found, scale = ROPE_INIT_FUNCTIONS[name](
             shown, "cpu", seq_len=length, layer_type=layer_type
         )
     if spec.is_stock:  # to the bit
-        return spec, frequencies.rotation(spec, found.double()), scale
-    base = frequencies.base_frequencies(spec.method, found, length)
-    return spec, frequencies.rotation(spec, base), spec.method.scale()
+        return spec, frequencies.rotation_from_base(spec, found.double()), scale
+    base = frequencies.base_inv_freq(spec.method, found, length)
+    return spec, frequencies.rotation_from_base(spec, base), spec.method.compute_attention_factor()
 
 
 def _with_settings(config: Any, kind: str | None, rope: Settings) -> Any:
@@ -109,7 +114,7 @@ def built_anew(cls: Any, config: Any) -> Any:
 
 def turning(
     name: str, module: Any, kind: str | None, *, asked: bool
-) -> tuple["Turning | None", Turns]:
+) -> tuple["Turning | None", RotaryState]:
     """The hook that a module needs to turn as its config says, and what it answers then.
 
     Without a hook it turns by its own frequencies, float32 products of position and frequency. A
@@ -117,21 +122,21 @@ def turning(
     """
     built, start = built_anew(type(module), module.config), "" if kind is None else f"{kind}_"
     stated = float(getattr(built, f"{start}attention_scaling", 1.0))
-    held = Turns(getattr(built, f"{start}inv_freq").detach(), stated)
+    held = RotaryState(getattr(built, f"{start}inv_freq").detach(), stated)
     try:
         spec, rotation, scale = rotation_of(module.config, kind)
-        wanted = Turns(rotation.inv_freq, scale, rotation.exact)
+        wanted = RotaryState(rotation.inv_freq, scale, rotation.exact)
         with code_of(type(built)):
             _, amplitudes = ask(built, kind, torch.ones(1, 1, dtype=torch.int64))
-        held = Turns(held.inv_freq, float(amplitudes.max()))
-        if wrong := differences(held, wanted):
-            raise refusal(spec, f"{name} ({type(module).__name__})", wrong)
+        held = RotaryState(held.inv_freq, float(amplitudes.max()))
+        if wrong := compare_states(held, wanted):
+            raise mismatch_error(spec, f"{name} ({type(module).__name__})", wrong)
         hook = _hook(built, kind, spec, rotation, scale)
     except (KeyError, RopeConfigError):
         if asked:
             raise
         return None, held
-    return hook, Turns(held.inv_freq, scale) if hook is None else wanted
+    return hook, RotaryState(held.inv_freq, scale) if hook is None else wanted
 
 
 def _hook(
@@ -140,10 +145,10 @@ def _hook(
     """What a rotary module, here a new one on the CPU, needs beside its own frequencies."""
     method = spec.method
     switch = method.switch_length
-    if spec.is_stock and switch is None and not method.follows_length:
+    if spec.is_stock and switch is None and not method.depends_on_length:
         return None
     hook = Turning(kind, method, rotation, scale, *places_of(built, kind, len(rotation.inv_freq)))
-    if method.follows_length:
+    if method.depends_on_length:
         hook.switch = method.native_length or built.config.max_position_embeddings
         hook.at_length = functools.partial(rotation_of, built.config, kind)
     elif switch is not None:
@@ -259,20 +264,20 @@ class Turning(RopeHook):
     def _angles(self, positions: Tensor) -> Tensor:
         # Without an exact phase the float32 product that transformers makes, to the bit.
         dtype = self.rotation.inv_freq.dtype if self.exact else torch.float32
-        angles = phase.angles(positions, self.rotation, dtype)
+        angles = phase.rotation_angles(positions, self.rotation, dtype)
         if self.switch is None:
             return angles
         last = positions.amax(-1)
         last = last if positions.ndim == 2 else last.amax(0)
         if self.beyond is not None:
-            far = phase.angles(positions, self.beyond, dtype)
+            far = phase.rotation_angles(positions, self.beyond, dtype)
             return torch.where((last >= self.switch)[:, None, None], far, angles)
         assert self.at_length is not None
         rows = list(angles.unbind(-3))
         for row, length in enumerate((last + 1).tolist()):
             if length > self.switch:
                 rotation = self.at_length(length)[1].to(positions.device)
-                rows[row] = phase.angles(positions[..., row, :], rotation, dtype)
+                rows[row] = phase.rotation_angles(positions[..., row, :], rotation, dtype)
         return torch.stack(rows, -3)
 
 

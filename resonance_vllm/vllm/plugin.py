@@ -24,20 +24,20 @@ import torch
 from torch import nn
 
 from resonance_vllm.checkpoint.config import (
-    COMPARED,
-    ModelPositions,
-    by_layer,
+    VERIFY_ROPE_KEY,
+    PositionConfig,
+    is_windowed,
     length_limit,
-    model_keys,
-    of_present_layers,
-    unscaled_type,
-    windowed,
+    model_specific_keys,
+    rope_by_layer_type,
+    rope_of_present_layers,
+    unscaled_rope_type,
 )
 from resonance_vllm.common.errors import RopeConfigError
-from resonance_vllm.core.frequencies import base_frequencies, formula, rotation
+from resonance_vllm.core.frequencies import base_inv_freq, closed_form_rotation, rotation_from_base
 from resonance_vllm.core.phase import cos_sin_table
-from resonance_vllm.core.spec import LENGTH, OWN_TYPES, RESONANCE, RopeSpec, RopeType
-from resonance_vllm.verify import CLOSE, Turns, differences, refusal
+from resonance_vllm.core.spec import NATIVE_LENGTH_KEY, OWN_TYPES, RESONANCE, RopeSpec, RopeType
+from resonance_vllm.verify import RELATIVE_TOLERANCE, RotaryState, compare_states, mismatch_error
 
 # Named after the package, below vLLM's own logger: that one has a handler in every process.
 logger = logging.getLogger("vllm.resonance_vllm")
@@ -104,13 +104,13 @@ def asked_of(rope: Mapping[str, Any], shipped: Mapping[str, Any], length: int) -
 
     What is the model's own in the shipped dictionary stays, for vLLM replaces the whole.
     """
-    own = {"rope_type", *RopeType.read(rope.get("rope_type")).method.key_names()}
+    own = {"rope_type", *RopeType.parse(rope.get("rope_type")).method.key_names()}
     spec = RopeSpec.from_dict(
         {k: v for k, v in rope.items() if k in own or k not in {*shipped, *_OF_VLLM}}
     )
-    spec.method.for_vllm({"rope_type": spec.rope_type})  # refuses what vLLM cannot run
+    spec.method.to_vllm({"rope_type": spec.rope_type})  # refuses what vLLM cannot run
     spec = dataclasses.replace(spec, method=spec.method.at_length(length))
-    kept = {k: v for k, v in shipped.items() if k in {*model_keys(shipped), _SHARE}}
+    kept = {k: v for k, v in shipped.items() if k in {*model_specific_keys(shipped), _SHARE}}
     return Asked(spec, {**kept, **rope} if is_ours(rope) else rope)
 
 
@@ -120,8 +120,10 @@ def asked_by(model: Any) -> dict[str | None, Asked]:
     Those of a stock type count where `vllm_hf_overrides` wrote them.
     """
     text, served = model.hf_text_config, int(model.max_model_len)
-    ropes = of_present_layers(text)
-    if model.hf_config is not text and any(map(is_ours, by_layer(model.hf_config).values())):
+    ropes = rope_of_present_layers(text)
+    if model.hf_config is not text and any(
+        map(is_ours, rope_by_layer_type(model.hf_config).values())
+    ):
         raise RopeConfigError(
             f"rope_parameters: they stand at the top of a config of model_type "
             f"{model.hf_config.model_type!r}, which nests its language model; allowed: the "
@@ -129,12 +131,12 @@ def asked_by(model: Any) -> dict[str | None, Asked]:
         )
     if any(map(is_ours, ropes.values())):
         ropes = {kind: rope for kind, rope in ropes.items() if is_ours(rope)}
-    elif getattr(model.hf_config, COMPARED, False):
-        ropes = {kind: rope for kind, rope in ropes.items() if not windowed(kind)}
+    elif getattr(model.hf_config, VERIFY_ROPE_KEY, False):
+        ropes = {kind: rope for kind, rope in ropes.items() if not is_windowed(kind)}
     else:
         return {}
     shipped = shipped_config(model)
-    before, positions = by_layer(shipped), ModelPositions.of_config(shipped)
+    before, positions = rope_by_layer_type(shipped), PositionConfig.from_config(shipped)
     asked = {
         kind: asked_of(rope, before.get(kind, before.get(None)) or {}, served)
         for kind, rope in ropes.items()
@@ -181,22 +183,26 @@ def tagged(rope: Mapping[str, Any], spec: RopeSpec, rows: int, plain: str) -> di
     """
     base = TaggedBase(spec.method.rope_theta)
     base.spec, base.rows = spec, max(rows, spec.method.length_limit(rows))
-    yarn = spec.method.name == "yarn" and spec.method.runs_stock
+    yarn = spec.method.name == "yarn" and spec.method.is_stock_formula
     if yarn and plain == "default" and _AXES not in rope:
-        seen = spec.method.for_vllm({**spec.method.written(), "rope_type": "yarn"})
+        seen = spec.method.to_vllm({**spec.method.to_settings(), "rope_type": "yarn"})
     else:
-        seen = {**_NEUTRAL, LENGTH: spec.method.native_length or rows, "rope_type": plain}
+        seen = {
+            **_NEUTRAL,
+            NATIVE_LENGTH_KEY: spec.method.native_length or rows,
+            "rope_type": plain,
+        }
     share = {_SHARE: rope[_SHARE]} if _SHARE in rope else {}
-    return {**seen, **model_keys(rope), **share, "rope_theta": base}
+    return {**seen, **model_specific_keys(rope), **share, "rope_theta": base}
 
 
 @contextlib.contextmanager
 def _shown_as_stock(config: Any, asked: Mapping[str | None, Asked], served: int) -> Iterator[None]:
     """The text model's config with `tagged` dictionaries in place of ours."""
     rope, rows = config.rope_parameters, max(config.max_position_embeddings, served)
-    shown: dict[str | None, Any] = copy.deepcopy(by_layer(config))
+    shown: dict[str | None, Any] = copy.deepcopy(rope_by_layer_type(config))
     for kind, (spec, own) in asked.items():
-        shown[kind] = tagged(own, spec, rows, unscaled_type(config, kind))
+        shown[kind] = tagged(own, spec, rows, unscaled_rope_type(config, kind))
     changes = {
         "rope_parameters": shown.get(None, {**rope, **shown}),
         # Layers that keep a rotation of their own get a table of so many rows.
@@ -224,8 +230,11 @@ def resonance_yarn() -> Any:
 
         def _compute_cos_sin_cache(self) -> torch.Tensor:
             """The table, float32 `[rows, rotary_dim]`: cos of every feature, then sin."""
-            made, scale = formula(self.spec, self.rotary_dim), self.spec.method.scale()
-            self.resonance = Turns(made.inv_freq, scale, made.exact)
+            made, scale = (
+                closed_form_rotation(self.spec, self.rotary_dim),
+                self.spec.method.compute_attention_factor(),
+            )
+            self.resonance = RotaryState(made.inv_freq, scale, made.exact)
             return cos_sin_table(made, scale, self.rows, device=torch.get_default_device())
 
     return ResonanceYaRNScalingRotaryEmbedding
@@ -290,21 +299,27 @@ def _yarn(given: Mapping[str, Any], base: TaggedBase, rows: int) -> Any:
     rope, head = given["rope_parameters"], given["head_size"]
     turned = rope.get("rope_dim") or int(head * rope.get(_SHARE, 1.0))
     return resonance_yarn()(
-        base.spec, rows, head, turned, rope[LENGTH], float(base), given["is_neox_style"],
+        base.spec, rows, head, turned, rope[NATIVE_LENGTH_KEY], float(base), given["is_neox_style"],
         rope["factor"], given["dtype"], **{name: rope[name] for name in _YARN if name in rope},
     )  # fmt: skip
 
 
 def _changed(module: Any, base: TaggedBase, rows: int) -> Any:
     """A module that vLLM built, with another table."""
-    turning = base_frequencies(base.spec.method, held_turns(module).inv_freq)
-    made, scale = rotation(base.spec, turning), base.spec.method.scale()
+    turning = base_inv_freq(base.spec.method, held_turns(module).inv_freq)
+    made, scale = (
+        rotation_from_base(base.spec, turning),
+        base.spec.method.compute_attention_factor(),
+    )
     name, old = table_of(module)
     table = cos_sin_table(made, scale, max(rows, len(old)), dtype=old.dtype, device=old.device)
     setattr(module, name, table)
     if getattr(module, f"{name}_bf16", None) is not None:
         setattr(module, f"{name}_bf16", table.to(torch.bfloat16))
-    module.base, module.resonance = float(module.base), Turns(made.inv_freq, scale, made.exact)
+    module.base, module.resonance = (
+        float(module.base),
+        RotaryState(made.inv_freq, scale, made.exact),
+    )
     return module
 
 
@@ -321,14 +336,14 @@ def table_of(module: Any) -> tuple[str, torch.Tensor]:
     )
 
 
-def held_turns(module: Any) -> Turns:
+def held_turns(module: Any) -> RotaryState:
     """What a module turns by, read from the second row of its table; frequencies are float64."""
     _, table = table_of(module)
     first = 0
     if getattr(module, "use_long_rope", False):  # that of long sequences is behind the other one
         first = min(int(module.original_max_position_embeddings), len(table) // 2)
     cos, sin = table[first : first + 2].double().cpu().chunk(2, dim=-1)
-    return Turns(torch.atan2(sin[1], cos[1]), float(cos[0].max()))
+    return RotaryState(torch.atan2(sin[1], cos[1]), float(cos[0].max()))
 
 
 def rotary_modules(model: nn.Module, config: Any) -> Iterator[tuple[str, str | None, Any]]:
@@ -387,25 +402,27 @@ def _verify(model: nn.Module, config: Any, asked: Mapping[str | None, Asked]) ->
     reached = False
     for name, kind, module in rotary_modules(model, config):
         wanted = asked.get(kind, asked.get(None))
-        given: Turns | None = getattr(module, "resonance", None)
-        if given is None and (wanted is None or windowed(kind)):
+        given: RotaryState | None = getattr(module, "resonance", None)
+        if given is None and (wanted is None or is_windowed(kind)):
             continue  # keeps a rotation of its own
         reached, held = True, held_turns(module)
-        close = max(CLOSE, 2 * torch.finfo(table_of(module)[1].dtype).eps)
+        close = max(RELATIVE_TOLERANCE, 2 * torch.finfo(table_of(module)[1].dtype).eps)
         if wanted is None:
             wrong = [f"layers of type {kind} were to keep theirs"] if kind else []
         elif given is None:
-            wrong = _stock_differs(module, held, wanted, unscaled_type(config, kind), close)
+            wrong = _stock_differs(module, held, wanted, unscaled_rope_type(config, kind), close)
         else:
-            wrong = differences(held, given, close=close)
+            wrong = compare_states(held, given, close=close)
         if wrong:
             where = f"{name} ({type(module).__name__}) in vLLM"
-            raise refusal(next(iter(asked.values())).spec, where, wrong)
+            raise mismatch_error(next(iter(asked.values())).spec, where, wrong)
     if not reached:
         raise RopeConfigError(f"rope_type: {type(model).__name__} has no rotary module in vLLM")
 
 
-def _stock_differs(module: Any, held: Turns, asked: Asked, plain: str, close: float) -> list[str]:
+def _stock_differs(
+    module: Any, held: RotaryState, asked: Asked, plain: str, close: float
+) -> list[str]:
     """How a module that was given nothing of ours differs from what was asked."""
     method = asked.spec.method
     if is_ours(asked.rope):
@@ -414,8 +431,10 @@ def _stock_differs(module: Any, held: Turns, asked: Asked, plain: str, close: fl
         return ["positions of one axis turn it, and those of this model have several"]
     if "proportional" == plain != method.name:
         return ["dimensions of this family are paired over whole heads"]
-    wanted = Turns(method.frequencies(2 * len(held.inv_freq)), method.scale())
-    return differences(held, wanted, close=close)
+    wanted = RotaryState(
+        method.compute_inv_freq(2 * len(held.inv_freq)), method.compute_attention_factor()
+    )
+    return compare_states(held, wanted, close=close)
 
 
 # Other settings in a running engine.

@@ -15,16 +15,16 @@ import torch
 from torch import nn
 
 from resonance_vllm.checkpoint.config import (
-    COMPARED,
-    by_layer,
-    by_layer_type,
-    global_layers,
-    model_keys,
+    VERIFY_ROPE_KEY,
+    global_layer_type,
+    is_per_layer_type,
+    model_specific_keys,
+    rope_by_layer_type,
 )
 from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.core.frequencies import Rotation
 from resonance_vllm.core.phase import cos_sin_table
-from resonance_vllm.verify import RotaryReport, other_numbers
+from resonance_vllm.verify import RotaryReport, differing_constants
 from resonance_vllm.vllm.plugin import (
     Apart,
     apart_now,
@@ -110,12 +110,12 @@ def _rotary_report(model: nn.Module, config: Any) -> list[RotaryReport]:
     found: dict[tuple[int, str | None], RotaryReport] = {}
     modules = list(rotary_modules(model, config))
     several = len({id(module) for _, _, module in modules}) > 1
-    several |= by_layer_type(getattr(config, "rope_parameters", None) or {})
+    several |= is_per_layer_type(getattr(config, "rope_parameters", None) or {})
     for name, kind, module in modules:
         key = id(module), kind if several else None
         if key not in found:
             turns = getattr(module, "resonance", None) or held_turns(module)
-            found[key] = RotaryReport.of(name, key[1], turns)
+            found[key] = RotaryReport.from_state(name, key[1], turns)
     return list(found.values())
 
 
@@ -150,7 +150,7 @@ def swap(model: nn.Module, engine: Any, rope: Mapping[str, Any] | None) -> list[
     except (NotImplementedError, RuntimeError) as error:  # model code that reads its weights
         raise _refused(f"{type(model).__name__} is not built without weights: {error}") from error
     pairs = _pairs(model, fresh, text)
-    if others := other_numbers(model, fresh):
+    if others := differing_constants(model, fresh):
         raise _refused(others[0][-1])
     new = {id(module): _rows(other, served) for module, other in pairs}
     for module, other in pairs:
@@ -174,16 +174,16 @@ def _with_settings(engine: Any, rope: Mapping[str, Any] | None) -> Any:
     changed.model_config = model
     model.hf_config, model.hf_text_config = configs
     shipped = copy.deepcopy(getattr(shipped_config(model), "rope_parameters", None) or {})
-    setattr(model.hf_config, COMPARED, rope is not None)
+    setattr(model.hf_config, VERIFY_ROPE_KEY, rope is not None)
     if rope is None:
         written = shipped
-    elif by_layer_type(shipped) and not by_layer_type(rope):
-        kind = global_layers(shipped)
-        written = {**shipped, kind: {**model_keys(shipped[kind]), **rope}}
+    elif is_per_layer_type(shipped) and not is_per_layer_type(rope):
+        kind = global_layer_type(shipped)
+        written = {**shipped, kind: {**model_specific_keys(shipped[kind]), **rope}}
     else:
-        written = {**model_keys(shipped), **rope}
+        written = {**model_specific_keys(shipped), **rope}
     model.hf_text_config.rope_parameters = written
-    for one in by_layer(model.hf_text_config).values():
+    for one in rope_by_layer_type(model.hf_text_config).values():
         if one.get("rope_type") == "dynamic":
             raise _refused("vLLM makes the base of 'dynamic' from the length that it starts with")
     return changed

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from resonance_vllm.common.errors import SettingError
 from resonance_vllm.common.files import (
-    json_lines,
+    expand_user,
+    iter_json_lines,
     parse_json,
-    read_object,
-    user_path,
+    read_json_object,
     write_json,
     write_text,
 )
@@ -44,23 +44,23 @@ def test_no_number_is_no_json(tmp_path):
         write_json(file, {"loss": float("nan")})
     assert not list(tmp_path.iterdir())
     write_json(file, {"text": "ü"})
-    assert read_object(file) == {"text": "ü"}
+    assert read_json_object(file) == {"text": "ü"}
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff"])
 def test_what_is_no_object_is_none(tmp_path, content):
     (tmp_path / "a.json").write_bytes(content)
-    assert read_object(tmp_path / "a.json") is None
-    assert read_object(tmp_path / "b.json") is None
+    assert read_json_object(tmp_path / "a.json") is None
+    assert read_json_object(tmp_path / "b.json") is None
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])) | st.just("a\u2028b\x85c\x0bd")))
 def test_every_record_of_a_json_lines_file_comes_back(documents):
     lines = [json.dumps({"text": text}, ensure_ascii=False) for text in documents]
     for end in ("\n", "\r\n", "\n\n"):
-        records = list(json_lines(end.join(lines)))
+        records = list(iter_json_lines(end.join(lines)))
         assert [json.loads(line)["text"] for _, line in records] == documents
-    assert [number for number, _ in json_lines("1\n\n \n2\n")] == [1, 4]
+    assert [number for number, _ in iter_json_lines("1\n\n \n2\n")] == [1, 4]
 
 
 def test_a_disk_that_takes_no_more_is_named_with_the_file(tmp_path):
@@ -77,4 +77,4 @@ def test_a_disk_that_takes_no_more_is_named_with_the_file(tmp_path):
 def test_a_text_that_is_no_json_is_named_and_a_user_that_is_none_no_error():
     with pytest.raises(SettingError, match=r"^x\.json: not JSON \(Expecting"):
         parse_json("{a: 1}", "x.json")
-    assert str(user_path("~no-such-user/x")) == "~no-such-user/x"
+    assert str(expand_user("~no-such-user/x")) == "~no-such-user/x"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import Field, field_validator, model_validator
 
 from resonance_vllm.common.errors import SettingError, UserError
-from resonance_vllm.common.settings import Settings, read
+from resonance_vllm.common.settings import Settings, parse_settings
 
 
 class Layer(Settings):
@@ -70,7 +70,7 @@ class Config(Settings):
 )
 def test_a_wrong_setting_is_one_line(content, message):
     with pytest.raises(SettingError) as caught:
-        read(Config, content, "config")
+        parse_settings(Config, content, "config")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value), "one line"
     assert "secret" not in str(caught.value), "a value may hold others"
@@ -78,7 +78,7 @@ def test_a_wrong_setting_is_one_line(content, message):
 
 def test_each_wrong_field_has_its_line():
     with pytest.raises(SettingError) as caught:
-        read(Config, {"rate": 0, "layers": [{"width": 0}, {}]})
+        parse_settings(Config, {"rate": 0, "layers": [{"width": 0}, {}]})
     assert [line.partition(":")[0] for line in str(caught.value).splitlines()] == [
         "rate", "layers.0.width", "layers.1.width"
     ]  # fmt: skip
@@ -86,21 +86,21 @@ def test_each_wrong_field_has_its_line():
 
 def test_without_a_place_a_model_names_its_own_field():
     with pytest.raises(SettingError, match=r"^low: 10 is not allowed"):
-        read(Config, {"low": 10})
+        parse_settings(Config, {"low": 10})
     with pytest.raises(SettingError, match=r"^Input should be .* given"):
-        read(Config, 3)
+        parse_settings(Config, 3)
 
 
 def test_a_changed_copy_is_checked_like_the_first():
-    config = read(Config, {"rate": 2, "layer": {"width": 3}})
-    assert config.changed(rate=3).rate == 3.0
-    assert config.changed(rate=3).layer == config.layer
-    assert config.changed(**{"from": "hub"}).changed(rate=3).source == "hub"
+    config = parse_settings(Config, {"rate": 2, "layer": {"width": 3}})
+    assert config.with_changes(rate=3).rate == 3.0
+    assert config.with_changes(rate=3).layer == config.layer
+    assert config.with_changes(**{"from": "hub"}).with_changes(rate=3).source == "hub"
     assert config.rate == 2.0
     with pytest.raises(UserError, match="rate: Input should be greater than 0"):
-        config.changed(rate=0)
+        config.with_changes(rate=0)
     with pytest.raises(SettingError, match="did you mean 'rate'"):
-        config.changed(rat=1)
+        config.with_changes(rat=1)
 
 
 _json = st.recursive(
@@ -114,7 +114,7 @@ _keys = st.sampled_from([*Config.model_fields, "from", "int", "layer"]) | st.tex
 @given(st.dictionaries(_keys, _json, max_size=4) | _json)
 def test_anything_is_either_read_or_refused(content):
     try:
-        config = read(Config, content, "config")
+        config = parse_settings(Config, content, "config")
     except SettingError as error:
         said = str(error)
         assert said.startswith("config")

@@ -23,7 +23,7 @@ from families_models import (
 from families_record import RIGHT, every, folders, said, settle
 from transformers import PreTrainedConfig
 
-from resonance_vllm.checkpoint.config import ModelPositions, by_layer
+from resonance_vllm.checkpoint.config import PositionConfig, rope_by_layer_type
 from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.hf import apply as hf
 
@@ -36,7 +36,7 @@ SWAPPED = ("yarn", "resonance_yarn", "linear", "default")
 def refusal(folder):
     """Why a family cannot be asked for Resonance at all, by the way that every command goes."""
     try:
-        spec = ModelPositions.of_checkpoint(str(folder)).complete({"rope_type": "resonance"})
+        spec = PositionConfig.from_checkpoint(str(folder)).complete({"rope_type": "resonance"})
         hf.report_of_checkpoint(str(folder), spec)
     except RopeConfigError as error:
         return str(error)
@@ -85,7 +85,7 @@ def resonant(family):
 
 def swappable(config):
     """The settings of `SWAPPED` that a small model of a family takes."""
-    positions = ModelPositions.of_config(config)
+    positions = PositionConfig.from_config(config)
     for name in SWAPPED:
         keys = {"original_max_position_embeddings": 1024} if name != "default" else {}
         factor = {"factor": 4.0} if name != "default" else {}
@@ -123,7 +123,7 @@ def test_a_saved_copied_and_cast_model_turns_alike(family, tmp_path):
         model.save_pretrained(tmp_path)  # other config classes name the types they allow (Phi 3)
         loaded = hf.load(str(tmp_path), auto_class=type(model), dtype=torch.float32)
         text = loaded.config.get_text_config()
-        assert by_layer(text) == by_layer(model.config.get_text_config())
+        assert rope_by_layer_type(text) == rope_by_layer_type(model.config.get_text_config())
         torch.testing.assert_close(output(loaded, IDS), wanted, rtol=0, atol=1e-4)
     before = turned(model)
     torch.testing.assert_close(turned(model.to(torch.bfloat16).float()), before, rtol=0, atol=0)

@@ -10,9 +10,9 @@ import pytest
 from families_record import RIGHT, folders, said, settle
 from vllm_modules import looked_at
 
-from resonance_vllm.checkpoint.config import ModelPositions, vllm_hf_overrides, windowed
+from resonance_vllm.checkpoint.config import PositionConfig, is_windowed, vllm_hf_overrides
 from resonance_vllm.common.errors import RopeConfigError
-from resonance_vllm.verify import RotaryReport, differences
+from resonance_vllm.verify import RotaryReport, compare_states
 
 SERVED, HOUR = 1024, 3600
 pytestmark = [pytest.mark.vllm, pytest.mark.long, pytest.mark.timeout(HOUR)]
@@ -21,7 +21,7 @@ RUNS = [f for f in folders() if said("vllm", f) == said("transformers", f) == RI
 
 def resonance(folder):
     """Resonance on what a family ships, and its config."""
-    model = ModelPositions.of_checkpoint(str(folder))
+    model = PositionConfig.from_checkpoint(str(folder))
     return model.complete({"rope_type": "resonance"}), model
 
 
@@ -51,8 +51,8 @@ def test_both_libraries_turn_alike(family):
     from resonance_vllm.hf.apply import report_of_checkpoint
 
     theirs = report_of_checkpoint(str(family), resonance(family)[0], SERVED)
-    reference = next(one for one in theirs if not windowed(one.layer_type))
+    reference = next(one for one in theirs if not is_windowed(one.layer_type))
     held = [RotaryReport(**one) for one in answers()[family, True]["held"]]
-    for entry in [one for one in held if not windowed(one.layer_type)] or held:
-        assert not differences(entry.turns, reference.turns, close=1e-5)
+    for entry in [one for one in held if not is_windowed(one.layer_type)] or held:
+        assert not compare_states(entry.turns, reference.turns, close=1e-5)
         assert entry.exact_phase

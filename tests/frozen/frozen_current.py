@@ -66,19 +66,19 @@ def checked(family: Path, request: str) -> tuple[list[Row], int | None, bool]:
         ran = run("check", family, "--rope", text, "--library", "transformers", "--json")
         if ran.code == 0:
             side = json.loads(ran.out)["transformers"]
-            return side["modules"], side["limit"], replaced(family, text)
+            return side["modules"], side["limit"], replaced_scaling(family, text)
         if not NEEDS_MORE.search(ran.err):
             break
     return [], None, False
 
 
-def replaced(family: Path, request: str) -> bool:
+def replaced_scaling(family: Path, request: str) -> bool:
     """Whether a request replaces a scaling that the model ships."""
-    from resonance_vllm.checkpoint.config import ModelPositions
+    from resonance_vllm.checkpoint.config import PositionConfig
     from resonance_vllm.core.spec import RopeRequest
 
-    model = ModelPositions.of_checkpoint(str(family))
-    return model.replaced(model.complete(RopeRequest.parse(request))) is not None
+    model = PositionConfig.from_checkpoint(str(family))
+    return model.replaced_scaling(model.complete(RopeRequest.parse(request))) is not None
 
 
 def current_rope_in_vllm() -> Rows:
@@ -99,12 +99,12 @@ def current_rope_in_vllm() -> Rows:
 
 def wanted_in_vllm(family: Path, request: str) -> tuple[Row, int | None, bool] | None:
     """What vLLM is asked to build, the longest sequence, and whether a scaling is replaced."""
-    from resonance_vllm.check import limit_of
-    from resonance_vllm.checkpoint.config import ModelPositions, vllm_hf_overrides
+    from resonance_vllm.check import limit_or_none
+    from resonance_vllm.checkpoint.config import PositionConfig, vllm_hf_overrides
     from resonance_vllm.common.errors import RopeConfigError
     from resonance_vllm.core.spec import RopeRequest
 
-    model = ModelPositions.of_checkpoint(str(family))
+    model = PositionConfig.from_checkpoint(str(family))
     wanted = RopeRequest.parse(request)
     for more in FURTHER:
         try:
@@ -114,9 +114,9 @@ def wanted_in_vllm(family: Path, request: str) -> tuple[Row, int | None, bool] |
             if not NEEDS_MORE.search(str(error)):
                 break
         else:
-            limit = limit_of(model, spec)
+            limit = limit_or_none(model, spec)
             job = {"model": str(family), "hf_overrides": overrides, "max_model_len": limit}
-            return job, limit, model.replaced(spec) is not None
+            return job, limit, model.replaced_scaling(spec) is not None
     return None
 
 

@@ -30,7 +30,7 @@ def characters(text: str) -> tuple[list[int], list[int]]:
 
 def drawn(contents, **settings):
     documents = [Document(str(at), content) for at, content in enumerate(contents)]
-    asked = SETTINGS.changed(**settings)
+    asked = SETTINGS.with_changes(**settings)
     return draw(documents, characters, asked, 3, asked.max_tokens)
 
 
@@ -112,7 +112,7 @@ def test_the_language_reference_repeats_no_passage():
 
 def test_pieces_of_the_reference_are_equal_and_do_not_overlap():
     whole = language_reference()[0]
-    settings = SETTINGS.changed(num_docs=10**6)
+    settings = SETTINGS.with_changes(num_docs=10**6)
     documents, _ = draw_pydocs(characters, settings, 999)
     assert "".join(each.text for each in documents) == whole[: 999 * len(documents)]
     assert len(whole) - 999 * len(documents) < 999

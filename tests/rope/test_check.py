@@ -10,7 +10,7 @@ import pytest
 import resonance_vllm.check
 from leval_harness.cli.main import main
 from resonance_vllm.check import report
-from resonance_vllm.checkpoint.config import ModelPositions
+from resonance_vllm.checkpoint.config import PositionConfig
 from resonance_vllm.common.errors import RopeConfigError
 
 LLAMA = {
@@ -84,9 +84,9 @@ def looked(folder, monkeypatch, rope=None, held=(), **more):
             raise held
         return held
 
-    monkeypatch.setattr(resonance_vllm.check, "installed", lambda library: True)
+    monkeypatch.setattr(resonance_vllm.check, "is_installed", lambda library: True)
     monkeypatch.setattr("resonance_vllm.vllm.swap.vllm_report", vllm_report)
-    model = ModelPositions.of(LLAMA)
+    model = PositionConfig.from_dict(LLAMA)
     return report(str(saved(folder)), model, rope and model.complete(rope), **more)
 
 

@@ -11,7 +11,7 @@ import torch
 from naive_maps import MOVING
 from vllm_modules import looked_at
 
-from resonance_vllm.checkpoint.config import ModelPositions
+from resonance_vllm.checkpoint.config import PositionConfig
 from resonance_vllm.common.errors import RopeConfigError, UserError
 from resonance_vllm.core import frequencies
 from resonance_vllm.core.spec import ROPE_TYPES, RopeRequest, RopeType
@@ -24,11 +24,15 @@ RESCALED = [1.0, 1.1, 1.3, 1.6, 2.0, 2.5, 3.1, 3.8]
 
 def fixed(rope_type):
     """A request for a type with factor 4, None for one whose frequencies follow the length."""
-    method = RopeType.read(rope_type).method
-    asked = method.example(16) | {"factor": 4, "short_factor": RESCALED, "long_factor": RESCALED}
+    method = RopeType.parse(rope_type).method
+    asked = method.example_settings(16) | {
+        "factor": 4,
+        "short_factor": RESCALED,
+        "long_factor": RESCALED,
+    }
     asked.pop("original_max_position_embeddings", None)
     kept = {key: value for key, value in asked.items() if key in method.key_names()}
-    missing = method.follows_length or rope_type in MOVING
+    missing = method.depends_on_length or rope_type in MOVING
     return None if missing else {"rope_type": rope_type, **kept}
 
 
@@ -81,14 +85,14 @@ def exported(source, tmp_path):
 @pytest.mark.hf
 @pytest.mark.long
 def test_stock_transformers_runs_every_fixed_method(source, tmp_path):
-    model = ModelPositions.of_checkpoint(source)
+    model = PositionConfig.from_checkpoint(source)
     answers = stock(list(exported(source, tmp_path)), tmp_path)
     for rope, (inv_freq, scale) in zip(FIXED, answers, strict=True):
         spec = model.complete(rope)
-        expected = frequencies.inv_freq(spec, 16)
+        expected = frequencies.closed_form_inv_freq(spec, 16)
         found = torch.tensor(inv_freq, dtype=torch.float64)
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
-        assert scale == pytest.approx(spec.method.scale())
+        assert scale == pytest.approx(spec.method.compute_attention_factor())
 
 
 def test_a_model_that_does_not_build_is_refused_with_the_reason(source, tmp_path):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, LlamaConfig
 from turned import cos_sin
 
-from resonance_vllm.checkpoint.config import ModelPositions, with_rope
+from resonance_vllm.checkpoint.config import PositionConfig, with_rope
 from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.core import frequencies
 from resonance_vllm.core.remapping import RemappedMethod
@@ -21,13 +21,13 @@ L, LENGTH = "original_max_position_embeddings", 16
 THETA = {"rope_theta": 100.0}
 DEFAULT = {"rope_type": "default", **THETA}
 RESONANCE_YARN = {"rope_type": "resonance_yarn", **THETA, "factor": 4.0, L: LENGTH}
-TURNING = [t for t in ROPE_TYPES if not issubclass(RopeType.read(t).method, RemappedMethod)]
+TURNING = [t for t in ROPE_TYPES if not issubclass(RopeType.parse(t).method, RemappedMethod)]
 
 
 def complete(rope_type):
     """Settings of a type for the tiny model, trained on 16 tokens."""
-    method = RopeType.read(rope_type).method
-    keys = method.example(16) | {"factor": 4.0, L: LENGTH}
+    method = RopeType.parse(rope_type).method
+    keys = method.example_settings(16) | {"factor": 4.0, L: LENGTH}
     if method.name == "longrope":
         keys |= {"long_factor": [1.0 + j for j in range(8)]}
     kept = {key: value for key, value in keys.items() if key in method.model_fields}
@@ -82,8 +82,8 @@ def test_cos_and_sin_are_those_of_the_closed_form(tiny, rope_type):
         found = module(torch.zeros(1), torch.arange(length)[None])
         for a, b in zip(found, wanted, strict=True):
             torch.testing.assert_close(a[0, :, :8].double(), b, atol=2e-5, rtol=0)
-    if spec.resonance and not spec.method.follows_length:
-        first = frequencies.formula(spec, 16, 2**40).periods.tolist()
+    if spec.resonance and not spec.method.depends_on_length:
+        first = frequencies.closed_form_rotation(spec, 16, 2**40).periods.tolist()
         far = torch.tensor([[2**38 + first[0], 2**38, first[0] * 2**22]])
         cos, _ = module(torch.zeros(1), far)
         assert cos[0, 0, 0] == cos[0, 1, 0]
@@ -117,7 +117,7 @@ def test_a_type_works_in_config_json_and_from_pretrained(tiny, tmp_path, caplog)
     model = asked(tiny, "resonance_yarn")
     model.save_pretrained(tmp_path)
     plain = AutoModelForCausalLM.from_pretrained(tmp_path)
-    wanted = frequencies.inv_freq(RopeSpec.from_dict(RESONANCE_YARN), 16)
+    wanted = frequencies.closed_form_inv_freq(RopeSpec.from_dict(RESONANCE_YARN), 16)
     torch.testing.assert_close(plain.model.rotary_emb.inv_freq, wanted.float())
     loaded = hf.load(str(tmp_path), dtype=torch.float32)
     text = TEXTS[60].tolist()
@@ -226,7 +226,7 @@ def test_models_without_a_rope_to_change_are_refused(family, extra, words):
 
 def test_only_layers_without_a_window_are_changed(tiny):
     model = tiny("gemma3_text", DEFAULT)
-    spec = ModelPositions.of_config(model.config).complete({"rope_type": "linear", "factor": 4})
+    spec = PositionConfig.from_config(model.config).complete({"rope_type": "linear", "factor": 4})
     before = {each.layer_type: each for each in hf.apply_rope(model)}
     after = {each.layer_type: each for each in hf.apply_rope(model, spec)}
     assert after["sliding_attention"] == before["sliding_attention"]

@@ -10,7 +10,7 @@ from naive_maps import MOVING
 
 from leval_tasks.common.model import resolve_context
 from resonance_vllm.checkpoint import config as settings
-from resonance_vllm.checkpoint.config import ModelPositions, length_limit
+from resonance_vllm.checkpoint.config import PositionConfig, length_limit
 from resonance_vllm.core.spec import ROPE_TYPES, RopeType
 
 LLAMA = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 8}
@@ -44,8 +44,10 @@ LIMITS = {
 
 def asked(rope_type):
     """A request for a type with factor 4 in place of what is shipped, which has the length."""
-    method = RopeType.read(rope_type).method
-    keys = {key: value for key, value in method.example(16).items() if "position" not in key}
+    method = RopeType.parse(rope_type).method
+    keys = {
+        key: value for key, value in method.example_settings(16).items() if "position" not in key
+    }
     factor = {"factor": 4.0} if "factor" in keys else {}
     return {"rope_type": rope_type} | keys | factor
 
@@ -53,7 +55,7 @@ def asked(rope_type):
 def answers(rope, config, folder):
     """Who is asked -> longest sequence in tokens."""
     (folder / "config.json").write_text(json.dumps(config))
-    model = ModelPositions.of_checkpoint(str(folder))
+    model = PositionConfig.from_checkpoint(str(folder))
     spec = model.complete(rope)
     by_library = {
         library: settings.model_args(spec, model, library=library, model_path=str(folder))
@@ -65,9 +67,9 @@ def answers(rope, config, folder):
         "backend, vllm": by_library["vllm"]["max_model_len"],
     }
     # transformers takes the config's length for the trained one of what follows the length.
-    if not spec.method.follows_length:
+    if not spec.method.depends_on_length:
         written = {**config, "rope_scaling": None, **settings.hf_overrides(spec, model)}
-        result["a checkpoint written so"] = length_limit(ModelPositions.of(written))
+        result["a checkpoint written so"] = length_limit(PositionConfig.from_dict(written))
     return spec, result
 
 
@@ -88,7 +90,7 @@ def test_llama_3_1_with_resonance_reads_what_llama_3_1_reads(rope_type, tmp_path
     config["rope_scaling"] = {**LLAMA31, "rope_type": rope_type}
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert resolve_context({"pretrained": str(tmp_path)}) == 131072
-    assert length_limit(ModelPositions.of_checkpoint(str(tmp_path))) == 131072
+    assert length_limit(PositionConfig.from_checkpoint(str(tmp_path))) == 131072
     _, found = answers({"rope_type": rope_type}, config, tmp_path)
     assert set(found.values()) == {131072}, found
 
@@ -100,12 +102,12 @@ import resonance_vllm.core.methods
 from resonance_vllm.checkpoint import config as overrides
 from resonance_vllm.core.spec import RopeRequest
 from resonance_vllm.checkpoint.config import length_limit
-from resonance_vllm.checkpoint.config import ModelPositions
+from resonance_vllm.checkpoint.config import PositionConfig
 from resonance_vllm.checkpoint.config import hf_overrides, vllm_hf_overrides
-model = ModelPositions.of({"max_position_embeddings": 256, "rope_theta": 1e4, "head_dim": 64})
+model = PositionConfig.from_dict({"max_position_embeddings": 256, "rope_theta": 1e4, "head_dim": 64})
 rope = model.complete(RopeRequest.parse("resonance_yarn:factor=4"))
 assert length_limit(model, rope) == 1024
-assert rope.method.scale() > 1.1
+assert rope.method.compute_attention_factor() > 1.1
 hf_overrides(rope, model), vllm_hf_overrides(rope, model)
 overrides.model_args(rope, model, library="vllm", model_path="x")
 assert "torch" not in sys.modules and "transformers" not in sys.modules, "heavy"

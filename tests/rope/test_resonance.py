@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resonance_vllm.core import frequencies
-from resonance_vllm.core.features import feature_gap, gap_of_angles
+from resonance_vllm.core.features import angular_gap, feature_gap
 from resonance_vllm.core.methods import Yarn
 from resonance_vllm.core.phase import cos_sin_table
 from resonance_vllm.core.spec import RopeSpec
@@ -24,8 +24,8 @@ def resonance_yarn(base=10000.0, factor=8.0, original=4096, *, resonance=True):
 
 
 def table(spec, dim, rows, dtype=torch.float32):
-    rotation = frequencies.formula(spec, dim)
-    return cos_sin_table(rotation, spec.method.scale(), rows, dtype=dtype)
+    rotation = frequencies.closed_form_rotation(spec, dim)
+    return cos_sin_table(rotation, spec.method.compute_attention_factor(), rows, dtype=dtype)
 
 
 def cache_gap(cache, original):
@@ -56,11 +56,13 @@ def pair_gap(cos, sin, original):
 @given(BASES, DIMS, FACTORS)
 def test_wavelengths_are_integers_and_rounding_twice_changes_nothing(base, dim, factor):
     spec = resonance_yarn(base, factor)
-    lengths = frequencies.formula(spec, dim).wavelengths
+    lengths = frequencies.closed_form_rotation(spec, dim).wavelengths
     assert lengths.equal(lengths.round())
-    frequency = frequencies.inv_freq(spec, dim)
-    assert frequencies.rotation(spec, frequency).wavelengths.equal(lengths)
-    plain = frequencies.formula(resonance_yarn(base, factor, resonance=False), dim).wavelengths
+    frequency = frequencies.closed_form_inv_freq(spec, dim)
+    assert frequencies.rotation_from_base(spec, frequency).wavelengths.equal(lengths)
+    plain = frequencies.closed_form_rotation(
+        resonance_yarn(base, factor, resonance=False), dim
+    ).wavelengths
     assert bool(((lengths - plain).abs() <= 0.5 + 1e-9 * plain).all())
 
 
@@ -69,7 +71,9 @@ def test_wavelengths_are_integers_and_rounding_twice_changes_nothing(base, dim, 
 def test_pre_critical_gap_in_the_table_is_exactly_zero(base, dim, factor, dtype, data):
     original = data.draw(st.integers(16, 512))
     spec = resonance_yarn(base, factor, original)
-    critical = frequencies.critical_dimension(frequencies.formula(spec, dim).wavelengths, original)
+    critical = frequencies.critical_dimension(
+        frequencies.closed_form_rotation(spec, dim).wavelengths, original
+    )
     cache = table(spec, dim, 4 * original, dtype)
     assert cache_gap(cache, original)[:critical].tolist() == [0.0] * critical
 
@@ -79,7 +83,7 @@ def test_pre_critical_gap_in_the_table_is_exactly_zero(base, dim, factor, dtype,
 def test_periods_repeat_to_the_bit_up_to_a_million_positions(base, dim, factor, dtype):
     rows = 2**20
     spec = resonance_yarn(base, factor)
-    lengths = frequencies.formula(spec, dim).periods
+    lengths = frequencies.closed_form_rotation(spec, dim).periods
     features = sorted({0, dim // 4, dim // 2 - 1})
     cache = table(spec, dim, rows, dtype)
     positions = torch.arange(rows)
@@ -91,7 +95,7 @@ def test_periods_repeat_to_the_bit_up_to_a_million_positions(base, dim, factor, 
 
 def test_without_the_exact_phase_the_gap_is_not_zero():
     spec = resonance_yarn()
-    inv_freq = frequencies.inv_freq(spec, 128).to(torch.float32)
+    inv_freq = frequencies.closed_form_inv_freq(spec, 128).to(torch.float32)
     angles = torch.arange(131072)[:, None] * inv_freq
     gaps = cache_gap(torch.cat((angles.cos(), angles.sin()), -1)[:, [0, 1, 64, 65]], 4096)
     assert float(gaps.max()) > 1e-4
@@ -100,7 +104,7 @@ def test_without_the_exact_phase_the_gap_is_not_zero():
 @pytest.mark.parametrize("resonance", [False, True])
 def test_gap_is_the_definition_worked_out_by_hand(resonance):
     spec = resonance_yarn(100.0, 2.0, 16, resonance=resonance)
-    theta = frequencies.inv_freq(spec, 8).tolist()
+    theta = frequencies.closed_form_inv_freq(spec, 8).tolist()
     expected = [
         max(min(2 * abs(math.sin((m - n) * t / 2)) for m in range(16)) for n in range(16, 48))
         for t in theta
@@ -113,4 +117,4 @@ def test_gap_is_the_definition_worked_out_by_hand(resonance):
 def test_gap_of_angles_is_circular(trained, tested):
     expected = max(min(2 * abs(math.sin((a - b) / 2)) for a in trained) for b in tested)
     as_tensor = [torch.tensor(values, dtype=torch.float64) for values in (trained, tested)]
-    assert float(gap_of_angles(*as_tensor)) == pytest.approx(expected, abs=1e-9)
+    assert float(angular_gap(*as_tensor)) == pytest.approx(expected, abs=1e-9)

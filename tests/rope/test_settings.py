@@ -6,7 +6,7 @@ import pytest
 from llama31 import LLAMA31
 
 from resonance_vllm.checkpoint import config as settings
-from resonance_vllm.checkpoint.config import ModelPositions, length_limit
+from resonance_vllm.checkpoint.config import PositionConfig, length_limit
 from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.core.spec import RopeRequest
 
@@ -22,7 +22,7 @@ CONFIG = {
 
 def on(rope, config):
     """A request on a model: complete settings and the model, as the functions take them."""
-    model = ModelPositions.of(config)
+    model = PositionConfig.from_dict(config)
     return None if rope is None else model.complete(rope), model
 
 
@@ -139,4 +139,4 @@ def test_model_args_refuse_a_length_above_the_limit():
     ],
 )
 def test_a_shipped_config_may_hold_what_we_do_not_know(odd):
-    assert length_limit(ModelPositions.of({**CONFIG, **odd})) == 8192
+    assert length_limit(PositionConfig.from_dict({**CONFIG, **odd})) == 8192

@@ -9,7 +9,7 @@ from resonance_vllm.core.spec import ROPE_TYPES, RopeRequest, RopeSpec, RopeType
 
 
 def rope(rope_type, **extra):
-    example = RopeType.read(rope_type).method.example(4)
+    example = RopeType.parse(rope_type).method.example_settings(4)
     return {"rope_type": rope_type, "rope_theta": 10000, **example, **extra}
 
 
@@ -39,8 +39,8 @@ def test_a_length_written_as_a_float_becomes_an_integer():
 def test_yarn_over_wavelengths_is_not_left_to_a_library_that_ramps_otherwise():
     method = RopeSpec.from_dict(rope("yarn", ramp="wavelength")).method
     with pytest.raises(RopeConfigError, match="has none; allowed: resonance_yarn"):
-        method.for_vllm({"rope_type": "yarn"})
-    assert method.for_vllm({"rope_type": "resonance_yarn"}) == {"rope_type": "resonance_yarn"}
+        method.to_vllm({"rope_type": "yarn"})
+    assert method.to_vllm({"rope_type": "resonance_yarn"}) == {"rope_type": "resonance_yarn"}
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ import torch
 from transformers import AutoConfig, PreTrainedConfig
 
 from resonance_vllm.checkpoint.config import (
-    by_layer,
-    global_layers,
-    value_of,
-    windowed,
-    without_window,
+    config_value,
+    global_layer_type,
+    global_layer_types,
+    is_windowed,
+    rope_by_layer_type,
 )
-from resonance_vllm.core.spec import LENGTH, METHODS
+from resonance_vllm.core.spec import METHODS, NATIVE_LENGTH_KEY
 from resonance_vllm.hf import apply as hf
 
 MOST_WEIGHTS = 200_000_000
@@ -112,7 +112,7 @@ def _shrink(state: Any, narrow: bool) -> None:
     if (getattr(state, "pad_token_id", None) or 0) >= _MOST["vocab_size"]:
         state.pad_token_id = 0
     for key, most in _MOST.items():
-        value = value_of(state, key)
+        value = config_value(state, key)
         if isinstance(value, list):
             setattr(state, key, [min(each, most) for each in value])
         elif isinstance(value, int) and value > most and (narrow or key not in _OF_HEADS):
@@ -167,8 +167,8 @@ def output(model: Any, ids: torch.Tensor) -> torch.Tensor:
 
 def shipped_of(config: Any) -> dict[str, Any]:
     """The text model's own settings, on the global layers."""
-    rope = by_layer(config.get_text_config())
-    return dict(rope[None] if None in rope else rope[without_window(rope)[0]] if rope else {})
+    rope = rope_by_layer_type(config.get_text_config())
+    return dict(rope[None] if None in rope else rope[global_layer_types(rope)[0]] if rope else {})
 
 
 def asked(config: Any, rope: dict[str, Any], length: int | None = None) -> Any:
@@ -181,15 +181,19 @@ def asked(config: Any, rope: dict[str, Any], length: int | None = None) -> Any:
     text = changed.get_text_config()
     if length is not None:
         text.max_position_embeddings = length
-    if getattr(text, LENGTH, None) is not None:  # it wins over that of the settings
-        setattr(text, LENGTH, length or rope.get(LENGTH) or getattr(text, LENGTH))
+    if getattr(text, NATIVE_LENGTH_KEY, None) is not None:  # it wins over that of the settings
+        setattr(
+            text,
+            NATIVE_LENGTH_KEY,
+            length or rope.get(NATIVE_LENGTH_KEY) or getattr(text, NATIVE_LENGTH_KEY),
+        )
     if vars(text).get("head_dim", 0) is None and rope["rope_type"] != "default":
         text.head_dim = text.hidden_size // text.num_attention_heads
     new = {key: value for key, value in shipped_of(config).items() if key not in SCALING}
     new |= rope
-    there = by_layer(text)
+    there = rope_by_layer_type(text)
     if there and None not in there:
-        text.rope_parameters = {**text.rope_parameters, global_layers(there): new}
+        text.rope_parameters = {**text.rope_parameters, global_layer_type(there): new}
     else:
         text.rope_parameters = new
     return changed
@@ -204,7 +208,7 @@ def global_rotations(model: Any) -> list[tuple[Any, str, str | None]]:
         (module, "" if kind is None else f"{kind}_", kind)
         for _, module in hf.rotary_modules(model)
         for kind in hf.layer_types(module)
-        if not windowed(kind)
+        if not is_windowed(kind)
     ]
 
 
@@ -220,6 +224,6 @@ def answers(module: Any, kind: str | None, positions: Any) -> list[torch.Tensor]
 SCALING = {key for method in METHODS.values() for key in method.key_names()} - {
     "rope_theta",
     "partial_rotary_factor",
-    LENGTH,  # some model code reads it for itself
+    NATIVE_LENGTH_KEY,  # some model code reads it for itself
 } | {"rope_type", "type"}
 """Keys that say how a model's positions are scaled; others are the model's own."""

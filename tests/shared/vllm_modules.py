@@ -40,7 +40,7 @@ def main() -> None:
     """The process."""
     from vllm.model_executor.models import registry
 
-    from resonance_vllm.check import refusal
+    from resonance_vllm.check import refusal_message
     from resonance_vllm.vllm.swap import vllm_report
 
     gc.disable()  # which saves a third of the time that imports take; this process soon ends
@@ -56,7 +56,7 @@ def main() -> None:
                 )
                 answer = {"held": [asdict(each) for each in reports]}
             except Exception as error:  # noqa: BLE001 - any error of vLLM is the reason
-                answer = {"refused": refusal(error)}
+                answer = {"refused": refusal_message(error)}
             file.write(json.dumps(answer) + "\n")
             file.flush()
 

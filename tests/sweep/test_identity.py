@@ -267,7 +267,7 @@ def test_a_version_that_computes_counts(
 def test_arguments_that_name_models_are_replaced_by_what_is_there_and_others_stay(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(identity, "hub_commit", lambda name, revision: ("of " + name, None))
+    monkeypatch.setattr(identity, "resolve_commit", lambda name, revision: ("of " + name, None))
     others = {"note": str(checkpoint), "fraction": "and/or"}
     assert identity.with_digests(others) == others
     files = identity.checkpoint_digests(checkpoint)

@@ -8,7 +8,7 @@ from leval_harness.results.layout import REFERENCE
 from leval_harness.sweep import ConfigError
 from leval_harness.sweep.config import RunRequest, parse_config
 from leval_harness.sweep.plan import ModelFiles, with_references
-from resonance_vllm.checkpoint.config import ModelPositions
+from resonance_vllm.checkpoint.config import PositionConfig
 
 TASK = "effective_context_pydocs"
 NATIVE = {"model_type": "llama", "max_position_embeddings": 2048, "rope_theta": 1e4}
@@ -23,7 +23,7 @@ def planned(**settings: Any) -> list[RunRequest]:
         "tasks": [TASK],
     }
     config = parse_config(content | settings)
-    files = ModelFiles("", ModelPositions.of(NATIVE), {})
+    files = ModelFiles("", PositionConfig.from_dict(NATIVE), {})
     of_models = {id(model): files for model in config.models.values()}
     return list(with_references(config.requests(), of_models))
 

@@ -7,10 +7,10 @@ from llama31 import LLAMA31
 
 from leval_harness.sweep import task_registry as own_tasks
 from leval_harness.sweep.config import ROPE_BACKENDS, load_config
-from resonance_vllm.checkpoint.config import ModelPositions, length_limit
-from resonance_vllm.common.yaml_files import shipped
+from resonance_vllm.checkpoint.config import PositionConfig, length_limit
+from resonance_vllm.common.yaml_files import packaged_configs
 
-SWEEPS = shipped("sweeps")
+SWEEPS = packaged_configs("sweeps")
 SHIPPED = SWEEPS["quickstart"].parent
 
 CONFIGS: dict[str, tuple[float, int, dict[str, object] | None]] = {
@@ -36,7 +36,7 @@ def test_shipped_sweep_is_valid_and_its_lengths_are_within_its_methods(name: str
     assert requests
     rows = set()
     for request in requests:
-        model = ModelPositions.of(model_config(request.model.path))
+        model = PositionConfig.from_dict(model_config(request.model.path))
         rope = None if request.rope is None else model.complete(request.rope)
         if request.context_length and request.model.backend in ROPE_BACKENDS:
             limit = length_limit(model, rope, request.context_length)

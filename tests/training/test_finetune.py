@@ -20,7 +20,7 @@ from leval_harness.training.text import prepare_document
 from leval_harness.training.trainer import made_by
 from leval_tasks.posgen.sequences import build_tokenizer
 from resonance_vllm.common.errors import SettingError, UserError
-from resonance_vllm.common.yaml_files import shipped
+from resonance_vllm.common.yaml_files import packaged_configs
 from resonance_vllm.hf import register
 
 pytestmark = [pytest.mark.hf, pytest.mark.slow]
@@ -131,17 +131,17 @@ def test_errors_are_clear_and_a_finished_run_is_not_repeated(model, data, tmp_pa
     first = finetune(model, [data], tmp_path / "a", settings)
     assert finetune(model, [data], tmp_path / "a", settings) == first
     with pytest.raises(UserError, match="a run with other settings"):
-        finetune(model, [data], tmp_path / "a", settings.changed(steps=7))
+        finetune(model, [data], tmp_path / "a", settings.with_changes(steps=7))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/file").touch()
     with pytest.raises(UserError, match="mine is not empty"):
         finetune(model, [data], tmp_path / "mine", settings)
     with pytest.raises(SettingError, match="sequence_length: 129 is above the 128 positions"):
-        finetune(model, [data], tmp_path / "c", settings.changed(sequence_length=129))
+        finetune(model, [data], tmp_path / "c", settings.with_changes(sequence_length=129))
     with pytest.raises(UserError, match="no text in nothing; give --data FILE"):
         finetune(model, [], tmp_path / "c", settings)
     assert not (tmp_path / "c").exists(), "what cannot be done leaves no folder behind"
-    hot = settings.changed(learning_rate=1e35)
+    hot = settings.with_changes(learning_rate=1e35)
     with pytest.raises(UserError, match="lower the learning rate"):
         finetune(model, [data], tmp_path / "e", hot)
 
@@ -153,7 +153,7 @@ def test_the_command_of_a_result_can_be_repeated(program, monkeypatch):
 
 
 def test_presets_are_the_papers():
-    wanted = {name: preset(FineTuneSettings, name) for name in shipped("train")}
+    wanted = {name: preset(FineTuneSettings, name) for name in packaged_configs("train")}
     for size in ("7b-long", "7b-short", "13b-long", "13b-short"):
         of = wanted[f"llama2-{size}"]
         assert 4 * of.accumulation * of.steps * of.sequence_length == 104_857_600

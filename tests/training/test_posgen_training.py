@@ -18,7 +18,7 @@ from leval_harness.training.posgen_train import train_all, train_run
 from leval_harness.training.settings import Architecture, PosGenRun, Recipe
 from leval_tasks.posgen.sequences import splits
 from resonance_vllm.common.errors import UserError
-from resonance_vllm.core.frequencies import inv_freq
+from resonance_vllm.core.frequencies import closed_form_inv_freq
 from resonance_vllm.core.spec import RopeSpec
 
 pytestmark = [pytest.mark.hf, pytest.mark.slow]
@@ -51,26 +51,26 @@ def _recipe(**changes):
         batch_size=40,
         learning_rate=3e-3,
     )
-    return recipe.changed(**changes)
+    return recipe.with_changes(**changes)
 
 
 def test_t5_layer_is_plain_rope_maths():
     """One layer written out from the definition, angles from `inv_freq` alone."""
     run = PosGenRun("cot", "yarn", 3)
-    recipe = _recipe(architecture=T5.changed(layers=1))
+    recipe = _recipe(architecture=T5.with_changes(layers=1))
     model = build_model(recipe, run).eval().double()
     model.model.rotary_emb.float()
     weights = {k: v.double() for k, v in model.state_dict().items()}
     ids = torch.tensor([[21, 3, 5, 0, 16, 2]])
     spec = RopeSpec.from_dict(settings.rope_parameters("yarn", recipe))
-    angles = torch.arange(6, dtype=torch.float64)[:, None] * inv_freq(spec, 16)
+    angles = torch.arange(6, dtype=torch.float64)[:, None] * closed_form_inv_freq(spec, 16)
 
     def norm(x, w):
         return x / (x.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * w
 
     def turn(x):
         z = torch.complex(x[..., :8], x[..., 8:]) * torch.polar(torch.ones(6, 8).double(), angles)
-        return torch.cat((z.real, z.imag), dim=-1) * spec.method.scale()
+        return torch.cat((z.real, z.imag), dim=-1) * spec.method.compute_attention_factor()
 
     def part(name):
         return weights[f"model.layers.0.{name}.weight"]
@@ -120,7 +120,7 @@ def test_training_is_that_of_a_plain_loop(tmp_path):
 
 
 def test_a_killed_run_begins_again_and_gives_the_same_result(tmp_path, killed):
-    recipe = _recipe(architecture=T5.changed(dropout=0.2), evaluate_every=1, keep="best")
+    recipe = _recipe(architecture=T5.with_changes(dropout=0.2), evaluate_every=1, keep="best")
 
     def all_of(folder):
         return list(train_all(recipe, [RUN], folder))
@@ -169,7 +169,7 @@ def test_the_best_model_is_the_first_of_the_highest_accuracy(tmp_path, monkeypat
     assert len(validated) == recipe.epochs
     assert all(torch.equal(each, tested) == (keep == "best") for each in validated)
     scaled = RopeSpec.from_dict(settings.rope_parameters("resonance_yarn_code", recipe))
-    wanted = tested if keep == "best" else inv_freq(scaled, 16).float()
+    wanted = tested if keep == "best" else closed_form_inv_freq(scaled, 16).float()
     torch.testing.assert_close(validated[0], wanted)
     with (tmp_path / run.folder / "metrics.csv").open() as file:
         accuracies = [float(row["id_accuracy"]) for row in csv.DictReader(file)]
@@ -197,7 +197,7 @@ def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
 
 def test_the_feed_forward_stays_as_it_began_where_it_is_frozen(tmp_path):
     assert settings.preset(Recipe, "code").architecture.freeze_feed_forward
-    recipe = _recipe(architecture=T5.changed(freeze_feed_forward=True), epochs=1)
+    recipe = _recipe(architecture=T5.with_changes(freeze_feed_forward=True), epochs=1)
     train_run(recipe, RUN, tmp_path)
     saved = t5.PosGenT5ForCausalLM.from_pretrained(tmp_path / RUN.folder).state_dict()
     for name, fresh in build_model(recipe, RUN).state_dict().items():
@@ -208,16 +208,16 @@ def test_the_feed_forward_stays_as_it_began_where_it_is_frozen(tmp_path):
 def test_yarn_wavelengths_of_the_code_preset_are_the_published_ones():
     rope = settings.rope_parameters("resonance_yarn_code", settings.preset(Recipe, "code"))
     spec = RopeSpec.from_dict(rope)
-    wavelengths = (2 * np.pi / inv_freq(spec, 64)).round().long().tolist()
+    wavelengths = (2 * np.pi / closed_form_inv_freq(spec, 64)).round().long().tolist()
     # Read off a run of the authors' code; see docs/reference/posgen.md.
     assert wavelengths[8:16] == [63, 84, 112, 198, 396, 1048, 1397, 1863]
     assert wavelengths[-1] == 186294
-    assert spec.method.scale() == pytest.approx(1.13747, abs=1e-5)
+    assert spec.method.compute_attention_factor() == pytest.approx(1.13747, abs=1e-5)
     # The authors' code ramps over the 257 positions of a test, we write it over the 65 trained.
     theirs = {**rope, "original_max_position_embeddings": 257, "beta_fast": 2.0, "beta_slow": 1.0}
     assert rope["original_max_position_embeddings"] == 65
     plain = [{**each, "rope_type": "yarn"} for each in (rope, theirs)]
-    tables = [inv_freq(RopeSpec.from_dict(each), 64) for each in plain]
+    tables = [closed_form_inv_freq(RopeSpec.from_dict(each), 64) for each in plain]
     torch.testing.assert_close(*tables, rtol=1e-12, atol=0)
 
 

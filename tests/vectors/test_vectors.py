@@ -29,7 +29,7 @@ def test_our_methods_have_these_numbers(vector):
     import torch
     from turned import cos_sin
 
-    from resonance_vllm.core.frequencies import inv_freq
+    from resonance_vllm.core.frequencies import closed_form_inv_freq
     from resonance_vllm.core.spec import RopeSpec
 
     rope = {**vector["rope"], "partial_rotary_factor": 1.0}
@@ -43,9 +43,11 @@ def test_our_methods_have_these_numbers(vector):
         rope |= {"rope_type": rope["rope_type"].replace("_wavelength", ""), "ramp": "wavelength"}
     spec = RopeSpec.from_dict(rope)
     dim, length = vector["rotary_dim"], vector["length"]
-    found = inv_freq(spec, dim, length)
+    found = closed_form_inv_freq(spec, dim, length)
     assert found.tolist() == pytest.approx(vector["inv_freq"], rel=1e-12, abs=0)
-    assert spec.method.scale() == pytest.approx(vector["attention_factor"], rel=1e-12)
+    assert spec.method.compute_attention_factor() == pytest.approx(
+        vector["attention_factor"], rel=1e-12
+    )
     positions = torch.tensor(vector["positions"])
     for name, values in zip(
         ("cos", "sin"), cos_sin(spec, dim, positions, seq_len=length), strict=True

@@ -14,7 +14,7 @@ from loaded_hf import load_hf
 from naive_maps import MOVING
 
 from leval_harness.backends import CannotSwapError
-from resonance_vllm.checkpoint.config import ModelPositions, vllm_hf_overrides
+from resonance_vllm.checkpoint.config import PositionConfig, vllm_hf_overrides
 from resonance_vllm.core.spec import ROPE_TYPES, RopeType
 
 pytestmark = [pytest.mark.vllm, pytest.mark.long]
@@ -27,9 +27,11 @@ LENGTHS = (200, 300, 1000)  # original length 256: within, across, far beyond
 
 def keys_of(rope_type: str) -> dict[str, Any] | None:
     """Keys for a type with factor 4, None for one whose frequencies differ by length."""
-    method = RopeType.read(rope_type).method
-    asked = {key: value for key, value in method.example(64).items() if "position" not in key}
-    if method.follows_length or method.name == "longrope" or rope_type in MOVING:
+    method = RopeType.parse(rope_type).method
+    asked = {
+        key: value for key, value in method.example_settings(64).items() if "position" not in key
+    }
+    if method.depends_on_length or method.name == "longrope" or rope_type in MOVING:
         return None
     return asked | {"factor": 4} if "factor" in asked else asked
 
@@ -62,7 +64,7 @@ def apart(model: Any, engine: Any, prompt: list[int]) -> float:
 
 
 def written(path: Path, rope: dict[str, Any], length: int) -> dict[str, Any]:
-    positions = ModelPositions.of_checkpoint(str(path))
+    positions = PositionConfig.from_checkpoint(str(path))
     return vllm_hf_overrides(positions.complete(rope), positions, length)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from vllm_modules import looked_at
 
-from resonance_vllm.checkpoint.config import ModelPositions, length_limit, vllm_hf_overrides
+from resonance_vllm.checkpoint.config import PositionConfig, length_limit, vllm_hf_overrides
 from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.vllm import plugin as plugin
 
@@ -101,7 +101,7 @@ def test_vllm_allows_the_limit_of_the_settings(tmp_path: Path, request_: str) ->
     path = CONFIGS / family if family else tmp_path
     if not family:
         (path / "config.json").write_text(json.dumps(LLAMA))
-    model = ModelPositions.of_checkpoint(str(path))
+    model = PositionConfig.from_checkpoint(str(path))
     spec = model.complete(RopeRequest.parse(text))
     made = EngineArgs(
         model=str(path),

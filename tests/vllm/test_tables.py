@@ -29,8 +29,8 @@ def _engine() -> Iterator[None]:
 
 def asked(name: str, **changes: Any) -> RopeSpec:
     """The settings of a type, at the served length."""
-    method = RopeType.read(name).method
-    keys = {**method.example(HEAD), **COMMON, **changes}
+    method = RopeType.parse(name).method
+    keys = {**method.example_settings(HEAD), **COMMON, **changes}
     known = {key: value for key, value in keys.items() if key in method.model_fields}
     spec = RopeSpec.from_dict({"rope_type": name, **known})
     return RopeSpec(spec.method.at_length(SERVED), spec.resonance)
