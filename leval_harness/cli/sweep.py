@@ -81,8 +81,9 @@ def _refuse_unwritable(folder: Path) -> None:
 
 def _dry_run(runs: "list[RunRecord]", folder: Path, as_json: bool) -> None:
     """Print the groups with their runs, and in what these differ from runs on disk."""
+    from leval_harness.sweep.gpus import visible_gpus
+    from leval_harness.sweep.groups import grouped
     from leval_harness.sweep.identity import closest
-    from leval_harness.sweep.run import grouped, visible_gpus
 
     finished = {path.name: path for path in sorted((folder / RUNS_FOLDER).glob("*"))}
     planned = {run.run_id for run in runs}

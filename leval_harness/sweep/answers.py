@@ -1,8 +1,9 @@
-"""What a run has already been answered, so that a killed one goes on where it was.
+"""The answers that a run already has, so that a killed run continues where it was.
 
-Each attempt at a run has a file of its own, a JSON line for each answer. Requests are asked at
-most `MOST_REQUESTS` at a time, so that no more are repeated also where a backend tells its answers
-at the end. A run of more documents finds the answers of finished ones that differ in nothing else.
+Each attempt at a run has a file of its own, with one JSON line per answer. At most `MOST_REQUESTS`
+requests are passed on at a time, so that no more are repeated even with a backend that returns its
+answers only at the end. A run of more documents reuses the answers of finished runs that differ from
+it in nothing else.
 """
 
 import contextlib
@@ -20,53 +21,71 @@ import numpy as np
 
 from leval_harness.backends.answer_limits import AnswerEnds
 from leval_harness.results.layout import RUN_FILE, RUNS_FOLDER
-from leval_harness.sweep.claims import Folder
+from leval_harness.sweep.heartbeat import Heartbeat
 from leval_harness.sweep.identity import differences
 from leval_harness.sweep.run_record import RunRecord
 from leval_tasks.common.token_logprobs import REQUEST, SumOfLogprobs, scored_requests
+from resonance_vllm.common.errors import RunError
 from resonance_vllm.common.files import iter_json_lines, read_json_object
 
 log = logging.getLogger("leval_harness.sweep.worker")
-TEXTS = ("generate_until", "loglikelihood", "loglikelihood_rolling")
-"""Kinds of requests whose answers lm-eval's models pass to their cache hook; not so `REQUEST`."""
+TEXT_REQUESTS = ("generate_until", "loglikelihood", "loglikelihood_rolling")
+"""Kinds of requests whose answers lm-eval's models pass to their cache hook; `REQUEST` is not one."""
 MOST_REQUESTS = 64
 MOST_TOKENS = 16_384
-"""Tokens of windows of several documents asked at a time; an engine reads many side by side."""
+"""Tokens of windows of several documents passed on at a time; an engine reads many side by side."""
 Numbered = tuple[int, Any]
+"""Place of a request in its list, and the request."""
 
 
 class Answers:
-    """The answers of one run in one attempt; a context inside of which its model keeps them.
+    """The answers of one attempt at a run; a context in which its model keeps them.
 
-    It is the cache hook of the model meanwhile: lm-eval's own cache knows neither model nor
-    rotation, and two answers to one request are one to it.
+    Inside of the context it is the cache hook of the model. lm-eval's own cache cannot be used: its
+    key knows neither model nor rotation, and it takes two answers to equal requests for one.
+
+    Args:
+        lm: the loaded model.
+        ends: the record of which answers the generation limit ended; None without one.
+        run: the run that is evaluated.
+        heartbeat: is informed of every answer.
+        attempt: name of this attempt's file.
     """
 
     def __init__(
-        self, lm: Any, ends: AnswerEnds | None, run: RunRecord, place: Folder, attempt: str
+        self, lm: Any, ends: AnswerEnds | None, run: RunRecord, heartbeat: Heartbeat, attempt: str
     ) -> None:
-        self.lm, self.ends, self.run, self.attempt = lm, ends, run, attempt
-        self.progress, self.cache = place.work / "progress" / run.run_id, place.work / "cache"
-        self.kept: dict[str, list[dict[str, Any]]] = defaultdict(list)
-        for name in (run.run_id, *alike(run, place.path / RUNS_FOLDER)):
-            for path in sorted(self.cache.glob(f"{name}.*")):
-                for _, line in iter_json_lines(path.read_text(encoding="utf-8", errors="replace")):
-                    with contextlib.suppress(ValueError):  # of a process that was killed
-                        row = json.loads(line)
-                        self.kept[row["key"]].append(row)
-        self.untold: Counter[str] = Counter()
-        self.asked = self.answered = 0
+        self.lm = lm
+        self.ends = ends
+        self.run = run
+        self.heartbeat = heartbeat
+        self.attempt = attempt
+        self.progress_file = heartbeat.folder.work / "progress" / run.run_id
+        self.cache = heartbeat.folder.work / "cache"
+        self.stored: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for name in (run.run_id, *runs_with_other_num_docs(run, heartbeat.folder.path)):
+            self._read(name)
+        self.not_stored: Counter[str] = Counter()
+        self.requests = 0
+        self.answered = 0
+
+    def _read(self, run: str) -> None:
+        """Read the answers that attempts at a run have stored."""
+        for path in sorted(self.cache.glob(f"{run}.*")):
+            for _, line in iter_json_lines(path.read_text(encoding="utf-8", errors="replace")):
+                with contextlib.suppress(ValueError):  # half a line, of a process that was killed
+                    row = json.loads(line)
+                    self.stored[row["key"]].append(row)
 
     def __enter__(self) -> Self:
-        """Take the place of the model's methods that answer requests."""
+        """Replace the methods of the model that answer requests."""
         self.handle = (self.cache / self.attempt).open("a", encoding="utf-8")
-        self.handle.write("\n")  # after half a line of an attempt of the same name
         if self.ends is not None:
             self.ends.known.clear()
-        (self.ends or self.lm).cache_hook = self  # what notes ends is in front
-        for kind in (*TEXTS, REQUEST):
+        (self.ends or self.lm).cache_hook = self  # what records the ends passes answers on
+        for kind in (*TEXT_REQUESTS, REQUEST):
             method = getattr(self.lm, kind, partial(scored_requests, self.lm))
-            setattr(self.lm, kind, partial(self._ask, kind, method))
+            setattr(self.lm, kind, partial(self._answer, kind, method))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -74,43 +93,60 @@ class Answers:
         from lm_eval.api.model import CacheHook
 
         (self.ends or self.lm).cache_hook = CacheHook(None)
-        for name in (*TEXTS, REQUEST):
+        for name in (*TEXT_REQUESTS, REQUEST):
             vars(self.lm).pop(name, None)
-        with contextlib.suppress(OSError):  # what a full disk refused once
+        with contextlib.suppress(OSError):  # a disk that was full when the answers were written
             self.handle.close()
 
     def forget(self) -> None:
-        """Remove what was kept, the run is computed; not of documents, which further runs take."""
-        self.progress.unlink(missing_ok=True)
+        """Remove the stored answers of a finished run.
+
+        Answers about documents that are read token by token stay: a run of more documents reuses
+        them.
+        """
+        self.progress_file.unlink(missing_ok=True)
         if "reads" not in self.run.metadata:
             for path in self.cache.glob(f"{self.run.run_id}.*"):
                 path.unlink(missing_ok=True)
 
-    def _ask(
+    def _answer(
         self, kind: str, method: Callable[..., list[Any]], requests: Sequence[Any], **options: Any
     ) -> list[Any]:
-        """Answer requests of lm-eval's evaluator, some at a time; others pass."""
+        """Answer the requests of lm-eval's evaluator, some at a time."""
         if not all(hasattr(request, "args") for request in requests):
-            return method(requests, **options)  # a backend calls its own method
-        self.asked += len(requests)
-        answers = [self._known(kind, request) for request in requests]
-        open_ = [(at, requests[at]) for at, answer in enumerate(answers) if answer is None]
-        log.info("%d of %d answers are there already", len(answers) - len(open_), len(answers))
-        self._count(len(answers) - len(open_))
-        for part in portions(open_):
-            self.untold = Counter(_key(kind, request.args) for _, request in part)
-            found = method([request for _, request in part], **options)
-            for (at, request), answer in zip(part, found, strict=True):
+            return method(requests, **options)  # a backend that calls its own method
+        self.requests += len(requests)
+        answers = [self._stored_answer(kind, request) for request in requests]
+        missing = [(at, requests[at]) for at, answer in enumerate(answers) if answer is None]
+        present = len(answers) - len(missing)
+        log.info("%d of %d answers are there already", present, len(answers))
+        self._count(present)
+        for portion in portions(missing):
+            self.heartbeat.progress(f"answering {_named(portion)}")
+            self.not_stored = Counter(_key(kind, request.args) for _, request in portion)
+            fresh = method([request for _, request in portion], **options)
+            for (at, request), answer in zip(portion, fresh, strict=True):
+                refuse_nan(request, answer)
                 answers[at] = answer
-                self.add_partial(kind, request.args, answer)  # unless the backend has told it
+                self.add_partial(kind, request.args, answer)  # does nothing if the backend did it
+        self.heartbeat.progress("scoring the answers")
         return answers
 
-    def add_partial(self, kind: str, arguments: Sequence[Any], answer: Any) -> None:
-        """Keep an answer, with how it ended; the name is that of lm-eval's hooks."""
-        key = _key(kind, arguments)
-        if not self.untold[key]:
+    def add_partial(self, kind: str, arguments: Sequence[Any] | None, answer: Any) -> None:
+        """Store an answer, with how it ended; the name is that of lm-eval's hooks.
+
+        Args:
+            kind: of the request.
+            arguments: of the request; None from lm-eval's concurrent models for a part of a request,
+                which is not stored.
+            answer: what the model answered.
+        """
+        if arguments is None:
             return
-        self.untold[key] -= 1
+        key = _key(kind, arguments)
+        if not self.not_stored[key] or nan_mask(answer).any():
+            return
+        self.not_stored[key] -= 1
         row: dict[str, Any] = {"key": key, "answer": answer}
         if kind == REQUEST:
             row["logprobs"] = answer.logprobs.tolist()
@@ -120,49 +156,93 @@ class Answers:
         self.handle.write(json.dumps(row, default=lambda value: value.item()) + "\n")
         self.handle.flush()
         self._count(1)
+        self.heartbeat.progress(self.heartbeat.doing)
 
-    def _known(self, kind: str, request: Any) -> Any:
-        """The answer of an earlier attempt; None where there is none."""
-        if not (rows := self.kept[_key(kind, request.args)]):
+    def _stored_answer(self, kind: str, request: Any) -> Any:
+        """Return the answer of an earlier attempt; None if there is none."""
+        rows = self.stored[_key(kind, request.args)]
+        if not rows:
             return None
         row = rows.pop(0)
-        answer, end = row["answer"], row.get("end")
+        answer = row["answer"]
         if kind == REQUEST:
             return SumOfLogprobs(answer, np.array(row["logprobs"], np.float32))
+        end = row.get("end")
         if end is not None and self.ends is not None:
             self.ends.known.setdefault((str(request.args[0]), answer), []).append(end)
         return tuple(answer) if isinstance(answer, list) else answer
 
     def _count(self, number: int) -> None:
-        """Note how many requests are answered."""
+        """Record that so many more requests are answered."""
         self.answered += number
         with contextlib.suppress(OSError):
-            self.progress.write_text(f"{self.answered} {self.asked}")
+            self.progress_file.write_text(f"{self.answered} {self.requests}")
+
+
+def nan_mask(answer: Any) -> "np.ndarray[Any, np.dtype[np.bool_]]":
+    """Return which of the log-probabilities in an answer are NaN; of generated text none is."""
+    values = getattr(answer, "logprobs", answer)
+    if isinstance(values, tuple | list):
+        values = values[0]  # a log-likelihood, and whether the text is the greedy answer
+    if values is None or isinstance(values, str):
+        return np.zeros(1, bool)
+    return np.isnan(np.atleast_1d(np.asarray(values, dtype=np.float64)))
+
+
+def refuse_nan(request: Any, answer: Any) -> None:
+    """Refuse an answer in which a log-probability is NaN: every mean over it would be NaN, too.
+
+    Raises:
+        RunError: names task, document and the first such token.
+    """
+    is_nan = nan_mask(answer)
+    if not is_nan.any():
+        return
+    _, context, scored = getattr(request, "token_parts", (None, (), ()))
+    what = "the log-likelihood is NaN"
+    if len(scored) == is_nan.size:
+        first = len(context) + int(np.argmax(is_nan))
+        what = f"the log-probability of token {first} of a window is NaN (of {is_nan.sum()} in all)"
+    document = _document((request.doc_id, request))
+    raise RunError(
+        f"{request.task_name}, document {document}: {what}; the activations overflow, or weights or "
+        "rotation are damaged: try dtype float32 or bfloat16, and `leval-harness check`"
+    )
+
+
+def _named(portion: Sequence[Numbered]) -> str:
+    """Return how messages call some requests."""
+    _, first = portion[0]
+    count = f"{len(portion)} request{'' if len(portion) == 1 else 's'}"
+    return f"{count} of {first.task_name} from document {_document(portion[0])} on"
 
 
 def _key(kind: str, arguments: Sequence[Any]) -> str:
-    """What an answer is kept under; that of a window names the digest of its tokens."""
+    """Return the key under which an answer is stored; of a window it holds the digest of its tokens."""
     text = json.dumps([kind, *arguments], default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def alike(run: RunRecord, runs: Path) -> Iterator[str]:
-    """Finished runs that read documents as this one does and differ in the number of documents alone."""
-    for folder in sorted(runs.iterdir()) if "reads" in run.metadata else ():
+def runs_with_other_num_docs(run: RunRecord, sweep: Path) -> Iterator[str]:
+    """Yield finished runs that read documents as `run` does, and only differ in how many."""
+    if "reads" not in run.metadata:
+        return
+    for folder in sorted((sweep / RUNS_FOLDER).iterdir()):
         identity = (read_json_object(folder / RUN_FILE) or {}).get("identity", {})
         if set(differences(identity, run.identity)) == {"metadata.num_docs"}:
             yield folder.name
 
 
 def portions(requests: Sequence[Numbered]) -> Iterator[list[Numbered]]:
-    """Requests in portions, those about one document together."""
+    """Yield requests in portions; those about one document stay together as far as possible."""
     portion: list[Numbered] = []
-    for _, run in groupby(requests, _document):
-        neighbours = list(run)
+    for _, requests_of_document in groupby(requests, _document):
+        neighbours = list(requests_of_document)
         for first in range(0, len(neighbours), MOST_REQUESTS):
             part = neighbours[first : first + MOST_REQUESTS]
-            size = sum(map(_tokens, portion + part))
-            if portion and (len(portion + part) > MOST_REQUESTS or size > MOST_TOKENS):
+            tokens = sum(map(_tokens, portion + part))
+            is_full = len(portion + part) > MOST_REQUESTS or tokens > MOST_TOKENS
+            if portion and is_full:
                 yield portion
                 portion = []
             portion = portion + part
@@ -171,12 +251,12 @@ def portions(requests: Sequence[Numbered]) -> Iterator[list[Numbered]]:
 
 
 def _tokens(numbered: Numbered) -> int:
-    """Tokens of a window; 0 for other requests."""
+    """Return the number of tokens of a window; 0 for other requests."""
     _, context, scored = getattr(numbered[1], "token_parts", (None, (), ()))
     return len(context) + len(scored)
 
 
 def _document(numbered: Numbered) -> object:
-    """The document of a request, which a backend may read once for several."""
+    """Return the document of a request, which a backend may prefill once for several requests."""
     number, request = numbered
     return request.doc.get("document_id", number) if isinstance(request.doc, dict) else number

@@ -1,9 +1,9 @@
-"""Which process computes a run: claims, by exclusive creation of files and nothing else.
+"""Claims on runs, by exclusive creation of files and nothing else.
 
 Any number of machines may share a folder, also one without file locks. A claim is a file
-`<run>.<turn>` below `.work/claims`; the highest turn counts. Its owner touches it every second.
-Where that has stopped, or the owner's process on this machine is gone, another one creates the next
-turn, which only one of several can.
+`<run>.<turn>` in `.work/claims`; the highest turn counts. Its owner touches it every second. When
+that stops, or the owner's process on this machine is gone, another worker creates the next turn,
+which only one of several can.
 """
 
 import json
@@ -11,6 +11,7 @@ import os
 import platform
 import shutil
 import time
+import uuid
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,15 +21,24 @@ from leval_harness.results.layout import FAILED, FAILED_RUNS, LOG, RUN_FILE, RUN
 from resonance_vllm.common.files import fsync_folder, read_json_object, write_json
 
 STALE_SECONDS = 180.0
+"""Age of its last touch from which on the owner of a claim counts as dead."""
 _SPACE = Path("/proc/self/ns/pid")
 HERE = {"host": platform.node(), "space": str(_SPACE.readlink()) if _SPACE.is_symlink() else ""}
-"""Where a process id means this process: containers on one host have ids of their own."""
+"""Where a process id means this process: containers on one host have process ids of their own."""
+
+
+def unique_name(prefix: str) -> str:
+    """Return a file name that no other process uses, on whatever machine."""
+    return f"{prefix}.{platform.node()}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
 
 
 class RunState(NamedTuple):
     """What is known of a run: its results are there, it has failed, or somebody computes it.
 
-    `owner` is what that process wrote, and when it was `seen` to live.
+    Attributes:
+        done: its results are in place.
+        failure: why it has no results.
+        owner: what its claim says, and as `seen` when its owner last gave a sign of life.
     """
 
     done: bool
@@ -37,48 +47,75 @@ class RunState(NamedTuple):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to compute."""
+        """Return whether nothing is left to compute."""
         return self.done or self.failure is not None
 
     @property
     def is_open(self) -> bool:
-        """Whether anybody may claim it."""
+        """Return whether anybody may claim it."""
         return not self.is_over and self.owner is None
+
+
+class Claim(NamedTuple):
+    """A claim that this process has made.
+
+    Attributes:
+        run: id of the run.
+        path: the claim's file; a later claim may have a file of the same name.
+        token: tells this claim from a later one.
+    """
+
+    run: str
+    path: Path
+    token: str
+
+    @property
+    def attempt(self) -> str:
+        """Return the name of the folder and of the answers of this attempt at the run."""
+        return f"{self.path.name}.{self.token}"
 
 
 class Folder:
     """The results folder of a sweep, as those see it that compute its runs.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
 
     def __init__(self, path: Path) -> None:
-        for name in ("claims", "progress", "logs", "cache"):
+        for name in ("claims", "progress", "logs", "cache", "retries"):
             (path / WORK / name).mkdir(parents=True, exist_ok=True)
         (path / RUNS_FOLDER).mkdir(exist_ok=True)
         self.path = path.resolve()
         self.work = self.path / WORK
 
+    # What has become of a run.
+
     def is_done(self, run: str) -> bool:
-        """Whether the results of a run are there."""
+        """Return whether the results of a run are there."""
         return (self.path / RUNS_FOLDER / run / RUN_FILE).exists()
 
     def failure(self, run: str) -> str | None:
-        """Why a run has failed, which is not tried again before the next start."""
-        found = read_json_object(self.path / FAILED_RUNS / run / FAILED)
-        return None if found is None else str(found.get("reason", ""))
+        """Return why a run has failed; it is not tried again before the next start."""
+        content = read_json_object(self.path / FAILED_RUNS / run / FAILED)
+        if content is None:
+            return None
+        return str(content.get("reason", ""))
 
     def state(self, run: str) -> RunState:
-        """What is known of a run."""
-        turns = self.turns(run)  # before the results that it made are looked for
+        """Return what is known of a run."""
+        # Claims are read first: a run that is published and released in between is then done.
+        turns = self.turns(run)
         owner = self._owner(turns[-1]) if turns else None
-        done = self.is_done(run)
-        failure = None if done else self.failure(run)
-        return RunState(done, failure, None if done or failure is not None else owner)
+        if self.is_done(run):
+            return RunState(done=True)
+        failure = self.failure(run)
+        if failure is not None:
+            return RunState(done=False, failure=failure)
+        return RunState(done=False, owner=owner)
 
     def write_failure(self, run: str, reason: str, log: bytes = b"") -> None:
-        """Note why a run has no results."""
+        """Record why a run has no results."""
         folder = self.path / FAILED_RUNS / run
         folder.mkdir(parents=True, exist_ok=True)
         (folder / LOG).write_bytes(log)
@@ -88,71 +125,112 @@ class Folder:
     def forget_failure(self, run: str) -> None:
         """Let a run that has failed be tried again."""
         shutil.rmtree(self.path / FAILED_RUNS / run, ignore_errors=True)
+        (self.work / "retries" / run).unlink(missing_ok=True)
+
+    def retry_once(self, run: str, reason: str, log: bytes = b"") -> None:
+        """Leave a run whose worker died to another worker; the second time, record its failure."""
+        try:
+            with (self.work / "retries" / run).open("x", encoding="utf-8") as handle:
+                handle.write(reason)
+        except FileExistsError:
+            self.write_failure(run, f"{reason} (the second time)", log)
+
+    def reason_of_retry(self, run: str) -> str:
+        """Return why the first worker of a run died; empty if none did."""
+        try:
+            return (self.work / "retries" / run).read_text(encoding="utf-8")
+        except OSError:
+            return ""
 
     def publish(self, run: str, attempt: Path) -> None:
-        """Put finished results in place by one rename; where they are already, nothing happens."""
+        """Move finished results into place by one rename; results that are there already stay."""
+        if self.is_done(run):
+            shutil.rmtree(attempt, ignore_errors=True)
+            return
         for path in attempt.iterdir():
             with path.open("rb") as handle:
                 os.fsync(handle.fileno())
         try:
             attempt.rename(self.path / RUNS_FOLDER / run)
         except OSError:
-            if not self.is_done(run):
+            if not self.is_done(run):  # else another worker was faster, a moment ago
                 raise
         fsync_folder(self.path / RUNS_FOLDER)
-        shutil.rmtree(attempt, ignore_errors=True)
+        for unfinished in self.work.glob(f"{run}.*"):  # of workers that were killed or too late
+            shutil.rmtree(unfinished, ignore_errors=True)
         self.forget_failure(run)
 
     def share(self, run: str) -> float:
-        """Share of the requests of a running run that are answered."""
+        """Return the share of the requests of a running run that are answered, from 0 to 1."""
         try:
-            answered, asked = (self.work / "progress" / run).read_text().split()
-            return min(1.0, int(answered) / max(1, int(asked)))
+            answered, requests = (self.work / "progress" / run).read_text().split()
+            return min(1.0, int(answered) / max(1, int(requests)))
         except (OSError, ValueError):
             return 0.0
 
-    def turns(self, run: str) -> list[Path]:
-        """The claims on a run, the one that counts last."""
-        found = (self.work / "claims").glob(f"{run}.*")
-        return sorted(found, key=lambda path: int(path.suffix[1:]))
+    # Who computes it.
 
-    def claim(self, run: str, **about: Any) -> Path | None:
-        """The file of a new claim; None where the run is over or another process has it."""
+    def turns(self, run: str) -> list[Path]:
+        """Return the claims on a run; the last one counts."""
+        claims = (self.work / "claims").glob(f"{run}.*")
+        return sorted(claims, key=lambda path: int(path.suffix[1:]))
+
+    def claim(self, run: str, **about: Any) -> Claim | None:
+        """Claim a run, and return the claim; None if it is over or another process has it.
+
+        Args:
+            run: its id.
+            about: what the claim's file says beside the process and its host.
+        """
         turns = self.turns(run)
-        if turns and self._owner(turns[-1]) is not None:
-            return None
-        number = int(turns[-1].suffix[1:]) + 1 if turns else 1
-        path = self.work / "claims" / f"{run}.{number}"
-        about |= {**HERE, "pid": os.getpid()}
+        number = 1
+        if turns:
+            if self._owner(turns[-1]) is not None:
+                return None
+            number = int(turns[-1].suffix[1:]) + 1
+        claim = Claim(run, self.work / "claims" / f"{run}.{number}", uuid.uuid4().hex[:8])
+        content = {**about, **HERE, "pid": os.getpid(), "token": claim.token}
         try:
-            with path.open("x", encoding="utf-8") as handle:
-                json.dump(about, handle)
+            with claim.path.open("x", encoding="utf-8") as handle:
+                json.dump(content, handle)
         except FileExistsError:
             return None
+        # Looked at only now: the former owner may have finished after our first look.
         if self.is_done(run) or self.failure(run) is not None:
-            self.release(run)  # also where the owner finished between the look and the claim
+            self.release(claim.path)
             return None
-        return path
+        return claim
 
-    def release(self, run: str) -> None:
-        """Remove the claims on a run that is over, or whose owner has ended."""
-        for path in self.turns(run):
-            path.unlink(missing_ok=True)
+    def owns(self, claim: Claim) -> bool:
+        """Return whether a claim still counts: no other worker has taken the run over."""
+        turns = self.turns(claim.run)
+        if not turns or turns[-1] != claim.path:
+            return False
+        return (read_json_object(claim.path) or {}).get("token") == claim.token
+
+    def release(self, claim: Path) -> None:
+        """Remove a claim and the earlier ones on its run; a later one belongs to somebody else."""
+        number = int(claim.suffix[1:])
+        for path in self.turns(claim.stem):
+            if int(path.suffix[1:]) <= number:
+                path.unlink(missing_ok=True)
 
     def _owner(self, claim: Path) -> dict[str, Any] | None:
-        """What the owner of a claim wrote, and when it was `seen` to live; None: it is dead."""
+        """Return what the owner of a claim wrote, and when it was `seen`; None if it is dead."""
         try:
             seen = claim.stat().st_mtime
         except FileNotFoundError:
             return None  # released in this moment
-        about = read_json_object(claim) or {}  # nothing is there yet while it is written
-        gone = HERE.items() <= about.items() and not psutil.pid_exists(about["pid"])
-        old = self.now() - seen > STALE_SECONDS
-        return None if gone or old else {**about, "seen": seen}
+        owner = read_json_object(claim) or {}  # nothing is there yet while it is written
+        is_gone = HERE.items() <= owner.items() and not psutil.pid_exists(owner["pid"])
+        is_old = self.now() - seen > STALE_SECONDS
+        if is_gone or is_old:
+            return None
+        return {**owner, "seen": seen}
 
     def now(self) -> float:
-        """Seconds on the clock that dates the files of the folder, maybe another machine's."""
-        probe = self.work / f"clock.{platform.node()}.{os.getpid()}"
+        """Return the time in seconds by the clock that dates files here, maybe a file server's."""
+        probe = self.work / unique_name("clock")
         probe.touch()
         seconds = probe.stat().st_mtime
         probe.unlink(missing_ok=True)

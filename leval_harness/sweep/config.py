@@ -74,6 +74,7 @@ Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+()=, @-]{0,79}$"
 FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(gt=0)]
 Several = Annotated[tuple[Item, ...], Field(strict=False, min_length=1), BeforeValidator(listed)]
 """A list; a single value counts as a list of one."""
 PlainMapping = dict[Text, JsonValue]
@@ -168,6 +169,12 @@ class SweepConfig(EntrySettings):
         "float32", description="Of the rotation on transformers; `model` is the model's own dtype."
     )
     jobs: Count = Field(1, description="Processes at a time for models that take no GPU.")
+    time_limit: Seconds | None = Field(
+        None, description="Seconds that a run may take, loading included; null for any."
+    )
+    stall_limit: Seconds | None = Field(
+        7200, description="Seconds without an answer after which a run is given up; null for any."
+    )
     confirm_run_unsafe_code: bool = Field(False, description="As lm-eval's option.")
 
     @model_validator(mode="after")

@@ -1,16 +1,16 @@
-"""One evaluation by lm-eval with a loaded model: a run's tasks and files, complete."""
+"""One evaluation by lm-eval with a loaded model, up to the complete files of the run."""
 
+import contextlib
 import gc
 import logging
 import random
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from leval_harness import backends
 from leval_harness.backends.answer_limits import record_answer_ends
 from leval_harness.results.layout import LOSSES_OF
 from leval_harness.sweep.answers import Answers
-from leval_harness.sweep.claims import Folder
+from leval_harness.sweep.heartbeat import Heartbeat
 from leval_harness.sweep.run_record import RunRecord
 from leval_harness.sweep.task_registry import lm_eval_names, own_tasks, task_folders
 from leval_tasks.closed.catalog import marks_in
@@ -33,13 +33,21 @@ Samples = Mapping[str, list[dict[str, Any]]]
 
 
 class LoadedModel:
-    """lm-eval's model of a group, loaded unmodified where its runs differ in the rotation."""
+    """lm-eval's model of a group of runs.
+
+    If the runs differ in the rotation it is loaded unmodified, and each run swaps its own in.
+
+    Args:
+        runs: the runs of the group.
+    """
 
     def __init__(self, runs: Sequence[RunRecord]) -> None:
         run = runs[0]
         log.info("loading %s", run.model.name)
-        self.swaps = any(each.model_args != run.model_args for each in runs)
-        arguments = as_shipped(runs) if self.swaps else dict(run.model_args)
+        self.swaps = any(other.model_args != run.model_args for other in runs)
+        arguments = dict(run.model_args)
+        if self.swaps:
+            arguments = unmodified_args(runs)
         options = {"batch_size": run.batch_size, "device": run.device}
         started = time.monotonic()
         backend = backends.backend_class(run.model.backend)
@@ -47,11 +55,11 @@ class LoadedModel:
         self.ends = record_answer_ends(self.lm)
         log.info("model ready after %.1f s", time.monotonic() - started)
 
-    def turn(self, run: RunRecord) -> None:
-        """Take the rotation and the length of a run, and count again.
+    def set_up(self, run: RunRecord) -> None:
+        """Swap in the rotation and the length of a run, and reset the backend's counts.
 
         Raises:
-            CannotSwapError: the run needs a load of its own.
+            CannotSwapError: the run needs a model instance of its own.
         """
         if self.swaps:
             method = run.method
@@ -67,22 +75,26 @@ class LoadedModel:
         gc.collect()
 
     def telemetry(self) -> dict[str, Any]:
-        """What the backend has counted since the last turn."""
-        counted = dict(self.lm.telemetry()) if hasattr(self.lm, "telemetry") else {}
+        """Return what the backend has counted since `set_up`, and the precision of the rotation."""
+        telemetry: dict[str, Any] = {}
+        if hasattr(self.lm, "telemetry"):
+            telemetry.update(self.lm.telemetry())
         precision = getattr(getattr(self.lm, "model", None), "rope_precision_used", None)
-        return counted if precision is None else {**counted, "rope_precision": precision}
+        if precision is not None:
+            telemetry["rope_precision"] = precision
+        return telemetry
 
 
 def length_of(run: RunRecord) -> int:
-    """Longest sequence of a run in tokens, as its model gets it."""
+    """Return the longest sequence that the model of a run may read, in tokens."""
     args = run.model_args
     return int(args.get("max_length") or args["max_model_len"])
 
 
-def as_shipped(runs: Sequence[RunRecord]) -> dict[str, Any]:
-    """Arguments with which lm-eval loads a checkpoint unmodified, for the longest of some runs."""
+def unmodified_args(runs: Sequence[RunRecord]) -> dict[str, Any]:
+    """Return the arguments that load a checkpoint unmodified, for the longest of some runs."""
     run = max(runs, key=length_of)
-    rope_free = overrides.model_args(
+    unmodified = overrides.model_args(
         None,
         PositionConfig.from_checkpoint(run.model.path, run.model.revision),
         library=backends.library_of(run.model.backend),
@@ -91,28 +103,40 @@ def as_shipped(runs: Sequence[RunRecord]) -> dict[str, Any]:
         rope_precision=run.method.rope_precision,
     )
     own = {key: value for key, value in run.model_args.items() if key in ("dtype", "revision")}
-    return {**run.model.args, **rope_free, **own}
+    return {**run.model.args, **unmodified, **own}
 
 
-def evaluate(model: LoadedModel, run: RunRecord, folder: Path, place: Folder) -> dict[str, Any]:
-    """Run lm-eval, write its files to `folder`, and return what the backend counted meanwhile.
+def evaluate(
+    model: LoadedModel, run: RunRecord, folder: Path, heartbeat: Heartbeat
+) -> dict[str, Any]:
+    """Run lm-eval, and write its files to a folder.
+
+    Args:
+        model: the loaded model of the run's group.
+        run: what to evaluate.
+        folder: of this attempt; its name names the file of stored answers.
+        heartbeat: is informed of every answer.
+
+    Returns:
+        What the backend counted meanwhile.
 
     Raises:
-        UserError: lm-eval could not save its results.
+        RunError: lm-eval could not save its results, or a log-probability is NaN.
+        LostClaimError: another worker has taken the run over.
     """
     import lm_eval
     from lm_eval.loggers import EvaluationTracker
 
-    model.turn(run)
-    # named as a file: else the results would lie in a folder named after the model
+    model.set_up(run)
+    # Given a folder, lm-eval would write into a subfolder named after the model.
     tracker = EvaluationTracker(output_path=str(folder / "results.json"))
-    with Answers(model.lm, model.ends, run, place, folder.name) as answers:
+    with Answers(model.lm, model.ends, run, heartbeat, folder.name) as answers:
         manager, tasks = load_tasks(run)
         results = lm_eval.simple_evaluate(
             model=model.lm,
             model_args=run.model_args,
             tasks=tasks,
-            task_manager=manager,  # without one lm-eval builds its whole index
+            task_manager=manager,  # without one lm-eval builds an index of all its tasks
             gen_kwargs=run.gen_kwargs or None,
             num_fewshot=run.num_fewshot,
             batch_size=run.batch_size,
@@ -132,24 +156,29 @@ def evaluate(model: LoadedModel, run: RunRecord, folder: Path, place: Folder) ->
         others = {name: rows for name, rows in samples.items() if name not in own_tasks()}
         mark_truncated(model.lm, others)
         mark_answer_ends(model.ends.of if model.ends else lambda *_: [], samples)
-    with patch.object(logging.getLogger("lm_eval.loggers.evaluation_tracker"), "warning", _raise):
+    with failing_saves_raised():
         tracker.save_results_aggregated(results=results, samples=samples)
         for name, rows in samples.items():
             tracker.save_results_samples(task_name=name, samples=rows)
-    for task in tasks:  # those that keep the losses of tokens
-        for document, reads in getattr(task, "token_losses", {}).items():
-            for read, losses in reads.items():
-                name = LOSSES_OF.format(task=task.task_name, document=document, read=read)
-                np.save(folder / name, losses)
+    for task in tasks:
+        save_losses(task, folder)
     answers.forget()
     return model.telemetry()
 
 
+def save_losses(task: Any, folder: Path) -> None:
+    """Write the losses of tokens of a task that keeps them, one file per document and read."""
+    for document, reads in getattr(task, "token_losses", {}).items():
+        for read, losses in reads.items():
+            name = LOSSES_OF.format(task=task.task_name, document=document, read=read)
+            np.save(folder / name, losses)
+
+
 def load_tasks(run: RunRecord) -> tuple[Any, list[Any]]:
-    """Task manager, and task and group objects."""
+    """Return lm-eval's task manager, and the task and group objects of a run."""
     from lm_eval.tasks import TaskManager
 
-    # a name of ours means our task, even if another one has that name
+    # include_path: a name of this package means its own task, even if lm-eval has one of that name
     manager = TaskManager(
         include_path=[str(folder) for folder in task_folders()],
         include_defaults=bool(lm_eval_names(run.tasks)),
@@ -166,37 +195,60 @@ def load_tasks(run: RunRecord) -> tuple[Any, list[Any]]:
     return manager, objects
 
 
-def _raise(message: str, *_: object) -> None:
-    """Stands for a logger's method where what a library has caught must not be lost."""
-    raise RunError(f"lm-eval: {message}: {error_message(sys.exception() or OSError())}")
+class _RaiseWarnings(logging.Filter):
+    """Turns a warning into an error."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Raise for a warning; everything else passes."""
+        if record.levelno < logging.WARNING:
+            return True
+        error = sys.exception() or OSError()
+        raise RunError(f"lm-eval: {record.getMessage()}: {error_message(error)}")
+
+
+@contextlib.contextmanager
+def failing_saves_raised() -> Iterator[None]:
+    """Raise where lm-eval could not save results: it catches the error and logs a warning.
+
+    Raises:
+        RunError: with lm-eval's warning and the error behind it.
+    """
+    logger = logging.getLogger("lm_eval.loggers.evaluation_tracker")
+    raising = _RaiseWarnings()
+    logger.addFilter(raising)
+    try:
+        yield
+    finally:
+        logger.removeFilter(raising)
 
 
 def mark_truncated(model: Any, samples: Samples) -> None:
     """Write `truncated` and `prompt_tokens` into samples.
 
-    A prompt is counted with the model's own tokenizer. It is truncated where it and the answer (or
-    the scored text) are longer than the model's `max_length`. Without both nothing is written.
-    """
-    from lm_eval.models.utils import normalize_gen_kwargs
+    A prompt is counted with the model's own tokenizer. It is truncated if it and the answer (or the
+    scored text) are longer than the model's `max_length`. For a model without both nothing is
+    written.
 
-    limit, encode = getattr(model, "max_length", None), getattr(model, "tok_encode", None)
-    if not isinstance(limit, int) or encode is None:
+    Args:
+        model: lm-eval's model.
+        samples: changed in place.
+    """
+    limit = getattr(model, "max_length", None)
+    if not isinstance(limit, int) or not hasattr(model, "tok_encode"):
         return
-    count = cache(lambda text: len(encode(text)))
-    most = getattr(model, "max_gen_toks", 0)
+    count = cache(lambda text: len(model.tok_encode(text)))
+    longest_answer = getattr(model, "max_gen_toks", 0)
     for name, rows in samples.items():
+        truncated = 0
         for row in rows:
-            found = []
-            for prompt, *rest in row.get("arguments") or ():
-                if isinstance(prompt, str) and len(rest) == 1:
-                    scored = isinstance(rest[0], str)
-                    given = {} if scored else normalize_gen_kwargs(dict(rest[0]), most)
-                    after = count(rest[0]) if scored else given["max_gen_toks"]
-                    found.append((count(prompt), after))
-            if found:
-                row["truncated"] = float(max(map(sum, found)) > limit)
-                row["prompt_tokens"] = max(found)[0]
-        if truncated := sum(row.get("truncated", 0.0) > 0 for row in rows):
+            lengths = request_lengths(row, count, longest_answer)
+            if not lengths:
+                continue
+            is_truncated = any(prompt + answer > limit for prompt, answer in lengths)
+            row["truncated"] = float(is_truncated)
+            row["prompt_tokens"] = max(prompt for prompt, _ in lengths)
+            truncated += is_truncated
+        if truncated:
             log.warning(
                 "%s: %d of %d prompts are longer than the %d tokens that the model takes, with the "
                 "answer, and were cut on the left",
@@ -204,34 +256,69 @@ def mark_truncated(model: Any, samples: Samples) -> None:
             )
 
 
+def request_lengths(
+    row: Mapping[str, Any], count: Callable[[str], int], longest_answer: int
+) -> list[tuple[int, int]]:
+    """Return the tokens of prompt and answer of each request of a sample that has a prompt.
+
+    Args:
+        row: the sample.
+        count: returns the tokens of a text.
+        longest_answer: tokens of an answer if its request states none.
+    """
+    from lm_eval.models.utils import normalize_gen_kwargs
+
+    lengths = []
+    for prompt, *rest in row.get("arguments") or ():
+        if not isinstance(prompt, str) or len(rest) != 1:
+            continue
+        (scored_or_options,) = rest
+        if isinstance(scored_or_options, str):
+            answer = count(scored_or_options)
+        else:
+            answer = normalize_gen_kwargs(dict(scored_or_options), longest_answer)["max_gen_toks"]
+        lengths.append((count(prompt), answer))
+    return lengths
+
+
 def mark_answer_ends(ends_of: Callable[[str, str], list[bool]], samples: Samples) -> None:
     """Write `reached_limit` and `thinking_unfinished` into samples of generated answers.
 
-    `reached_limit` is the share of a question's answers that the generation limit ended, where the
-    backend knows it of each. `thinking_unfinished` is 1 where one stopped while it was thinking,
-    by any known mark of thinking; tasks of ours have their own mark in `filtered_resps`.
-    `ends_of` says whether the limit ended an answer to a prompt, each time; [] if nobody noted it.
+    `reached_limit` is the share of a question's answers that the generation limit ended, if the
+    backend knows it for each of them. `thinking_unfinished` is 1 if an answer ended while the model
+    was still thinking, by any known mark of thinking; tasks of this package have their own mark in
+    `filtered_resps`.
+
+    Args:
+        ends_of: returns for a prompt and its answer whether the limit ended it, once for each time
+            that it was given; [] if nobody recorded it.
+        samples: changed in place.
     """
-    for row in (row for rows in samples.values() for row in rows):
-        answers = [
-            (str(request[0]), each)
-            for request, documents in zip(
-                row.get("arguments") or (), row.get("resps") or (), strict=False
-            )
-            if len(request) == 2 and isinstance(request[1], Mapping)  # documents were scored else
-            for each in documents
-            if isinstance(each, str)
-        ]
-        if not answers:
+    for rows in samples.values():
+        for row in rows:
+            answers = generated_answers(row)
+            if not answers:
+                continue
+            ends = [ends_of(prompt, answer) for prompt, answer in answers]
+            if all(ends):
+                row["reached_limit"] = fmean(end for of_answer in ends for end in of_answer)
+            if not marks_in(row.get("filtered_resps")):
+                row["thinking_unfinished"] = float(any(_is_thinking(*pair) for pair in answers))
+
+
+def generated_answers(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return prompt and answer of each generated answer of a sample; none if text was scored."""
+    pairs = []
+    requests = row.get("arguments") or ()
+    for request, answers in zip(requests, row.get("resps") or (), strict=False):
+        if len(request) != 2 or not isinstance(request[1], Mapping):
             continue
-        noted = [ends_of(*each) for each in answers]
-        if all(noted):
-            row["reached_limit"] = fmean(end for each in noted for end in each)
-        if not marks_in(row.get("filtered_resps")):
-            row["thinking_unfinished"] = float(
-                any(
-                    thinking_unfinished(answer, mark, opened=opens_thinking(prompt, mark))
-                    for prompt, answer in answers
-                    for mark in THINKING
-                )
-            )
+        pairs += [(str(request[0]), answer) for answer in answers if isinstance(answer, str)]
+    return pairs
+
+
+def _is_thinking(prompt: str, answer: str) -> bool:
+    """Return whether an answer ended inside of a thought, by any known mark."""
+    return any(
+        thinking_unfinished(answer, mark, opened=opens_thinking(prompt, mark)) for mark in THINKING
+    )

@@ -7,62 +7,97 @@ from typing import Any
 import ray
 
 from leval_harness.sweep import SweepError
-from leval_harness.sweep.run import Slots
-from leval_harness.sweep.worker import Worker, WorkerRequest
+from leval_harness.sweep.executor import Capacity
+from leval_harness.sweep.local_executor import LocalWorker
+from leval_harness.sweep.worker import WorkerRequest
+
+UNPLACEABLE_SECONDS = 60.0
+"""How long no living node may be able to hold a waiting task: a node may be restarting."""
 
 
 def work(request: WorkerRequest) -> None:
-    """Run one worker to its end, with the GPUs that Ray chose."""
-    worker = Worker(request, (), {})
+    """Run one worker to its end, on the node and with the GPUs that Ray chose."""
+    worker = LocalWorker(request, (), {})
     while not worker.has_ended():
         time.sleep(0.5)
-    worker.judge()
+    worker.record_end()
 
 
 class RayWorker:
-    """A `Worker` on some node of the cluster; `gpus` are as many as it takes, which Ray chooses."""
+    """A worker on some node of the cluster; `gpus` are as many as it takes, which Ray chooses."""
 
-    def __init__(
-        self, request: WorkerRequest, gpus: Sequence[str], environment: Mapping[str, str]
-    ) -> None:
+    def __init__(self, task: Any, gpus: Sequence[str]) -> None:
+        self.task = task
         self.gpus = gpus
-        task: Any = ray.remote(max_retries=0)(work)
-        self.task = task.options(num_cpus=1, num_gpus=len(gpus)).remote(request)
-
-    def has_ended(self) -> bool:
-        """Whether the task is over."""
-        return bool(ray.wait([self.task], timeout=0)[0])
-
-    def judge(self) -> None:
-        """After its end: say why it could do nothing.
-
-        Raises:
-            SweepError: see `Worker.judge`.
-        """
-        try:
-            ray.get(self.task)
-        except ray.exceptions.RayTaskError as error:
-            raise SweepError(str(error.cause or error)) from error
-        except ray.exceptions.RayError:
-            pass  # Ray lost the node or the process: the claim is taken over
-
-    def end(self) -> None:
-        """End the task, and the worker with it."""
-        ray.cancel(self.task, force=True)
+        self.unplaceable_since: float | None = None
 
 
-def cluster() -> Slots:
-    """Join the cluster of `RAY_ADDRESS`, or start one here, until this process ends.
+class RayExecutor:
+    """Runs workers on the cluster of `RAY_ADDRESS`, or on one that is started here.
 
     Raises:
         SweepError: there is no such cluster.
     """
-    try:
+
+    def __init__(self, cpu_workers: int) -> None:
+        del cpu_workers  # Ray counts the cores of the cluster
         quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "WARNING"}
-        ray.init(ignore_reinit_error=True, **quiet)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise SweepError(f"Ray: {error}") from error
-    alive = [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]]
-    gpus = [str(number) for number in range(int(sum(alive)))]
-    cores = int(ray.cluster_resources().get("CPU", 0))
-    return Slots(RayWorker, gpus, cores, int(max(alive, default=0)))
+        try:
+            ray.init(ignore_reinit_error=True, **quiet)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise SweepError(f"Ray: {error}") from error
+        per_node = gpus_of_living_nodes()
+        names = [str(number) for number in range(int(sum(per_node)))]
+        cores = int(ray.cluster_resources().get("CPU", 0))
+        self.capacity = Capacity(names, cores, int(max(per_node, default=0)))
+
+    def start(
+        self, request: WorkerRequest, gpus: Sequence[str], environment: Mapping[str, str]
+    ) -> RayWorker:
+        """Start a worker as a Ray task; Ray itself hides the GPUs of others from it."""
+        del environment
+        remote: Any = ray.remote(max_retries=0)(work)  # a sweep has its own retries
+        task = remote.options(num_cpus=1, num_gpus=len(gpus)).remote(request)
+        return RayWorker(task, gpus)
+
+    def poll(self, worker: RayWorker) -> bool:
+        """Return whether a task has ended, see `Executor.poll`.
+
+        Raises:
+            SweepError: the worker could do nothing, or no living node has enough GPUs for it.
+        """
+        ready, _ = ray.wait([worker.task], timeout=0)
+        if not ready:
+            self._refuse_unplaceable(worker)
+            return False
+        try:
+            ray.get(worker.task)
+        except ray.exceptions.RayTaskError as error:
+            raise SweepError(str(error.cause or error)) from error
+        except ray.exceptions.RayError:
+            pass  # Ray lost the node or the process: another worker takes the claim over
+        return True
+
+    def stop(self, worker: RayWorker) -> None:
+        """Cancel a task, and the worker with it."""
+        ray.cancel(worker.task, force=True)
+
+    def _refuse_unplaceable(self, worker: RayWorker) -> None:
+        """End the sweep if no living node could ever run a task: Ray itself would wait for ever."""
+        needed = len(worker.gpus)
+        largest = max(gpus_of_living_nodes(), default=0)
+        if largest >= needed:
+            worker.unplaceable_since = None
+            return
+        now = time.monotonic()
+        worker.unplaceable_since = worker.unplaceable_since or now
+        if now - worker.unplaceable_since > UNPLACEABLE_SECONDS:
+            raise SweepError(
+                f"Ray: a worker needs {needed} GPUs on one node, and the largest living node has "
+                f"{largest:g}; start a node with enough GPUs and run the same command again"
+            )
+
+
+def gpus_of_living_nodes() -> list[float]:
+    """Return the number of GPUs of each node of the cluster that is alive."""
+    return [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]]

@@ -1,97 +1,38 @@
-"""A whole sweep on one results folder: groups of runs, workers on GPUs, until nothing is left.
+"""A whole sweep on one results folder: workers are started until no run is left.
 
-A group is the runs that one loaded model can serve; a worker is one process with one load, which
-claims runs of its group one after the other (`claims`). Any number of machines may do this on one
-folder.
+A worker is one process with one loaded model, which claims runs of its group one after the other
+(`claims`). Any number of machines may do this on one folder.
 """
 
-import contextlib
 import os
-import re
-import subprocess
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import click
+from typing import Any
 
 from leval_harness.results.layout import SCHEMA_VERSION, SWEEP
 from leval_harness.sweep import ConfigError, SweepError
 from leval_harness.sweep.claims import Folder, RunState
 from leval_harness.sweep.config import SweepConfig
+from leval_harness.sweep.executor import Capacity, Executor, create_executor
+from leval_harness.sweep.gpus import VISIBLE_DEVICES
+from leval_harness.sweep.groups import Group, grouped
+from leval_harness.sweep.progress import Progress, say
 from leval_harness.sweep.run_record import RunRecord
-from leval_harness.sweep.worker import Worker, WorkerRequest
+from leval_harness.sweep.worker import WorkerRequest
 from resonance_vllm.common.errors import escape_control_characters
 from resonance_vllm.common.files import write_json
 
-POLL_SECONDS, HEARTBEAT_SECONDS = 0.5, 60.0
-USUAL_LENGTH = 8192
-"""A run counts as its context length, in tokens; as this where it has none."""
-DEVICES, RENUMBERING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"), "ROCR_VISIBLE_DEVICES"
-"""Variables with which a process sees some GPUs alone; one of ROCm numbers those again, from 0."""
-SMI = {
-    "nvidia-smi --query-gpu=index --format=csv,noheader": r"^\d+",
-    "rocm-smi --showid --csv": r"^card(\d+)",
-}
-"""Command that lists GPUs -> where their numbers stand in its output."""
-
-
-class Group(NamedTuple):
-    """The runs that one loaded model can serve, and how many GPUs a worker takes; 0 on a CPU."""
-
-    key: str
-    runs: tuple[RunRecord, ...]
-    gpus: int
-
-
-class Slots(NamedTuple):
-    """Where workers run: what starts one, all GPUs, workers without any, most GPUs of one."""
-
-    start: Callable[..., Any]
-    gpus: Sequence[str]
-    jobs: int
-    most: int
-
-
-def visible_gpus() -> list[str]:
-    """Names of the GPUs that this process may use, as `CUDA_VISIBLE_DEVICES` has them.
-
-    Of the variable, which may hold UUIDs or MIG names, else of `nvidia-smi` or `rocm-smi`: torch
-    may be a build for CPUs.
-    """
-    for variable in (*DEVICES, RENUMBERING):
-        if (given := os.environ.get(variable)) is not None:
-            names = [each.strip() for each in given.split(",")]
-            there = [name for name in names if name not in ("", "-1")]
-            return list(map(str, range(len(there)))) if variable == RENUMBERING else there
-    for command, number in SMI.items():
-        with contextlib.suppress(OSError):
-            output = subprocess.run(command.split(), capture_output=True, text=True, check=False)
-            if names := re.findall(number, output.stdout, re.MULTILINE):
-                return names
-    return []
-
-
-def grouped(runs: Iterable[RunRecord], gpus: Sequence[str]) -> list[Group]:
-    """Runs that one loaded model can serve, together; without GPUs, models of one use the CPU."""
-    found: dict[str, list[RunRecord]] = {}
-    for run in runs:
-        found.setdefault(run.group, []).append(run)
-    return [
-        Group(key, tuple(each), 0 if each[0].gpus == 1 and not gpus else each[0].gpus)
-        for key, each in found.items()
-    ]
+POLL_SECONDS = 0.5
 
 
 def write_sweep(
     folder: Folder, config: SweepConfig, runs: Sequence[RunRecord], command: str
 ) -> None:
-    """Write what the folder is of: the order of the runs, their names, the baseline."""
+    """Write `sweep.json`: the runs in the order of the config, their names, the baseline."""
     rows = [
         {
             "id": run.run_id,
@@ -102,75 +43,41 @@ def write_sweep(
         }
         for run in runs
     ]
-    about = {"schema_version": SCHEMA_VERSION, "name": config.name, "baseline": config.baseline}
-    about |= {"margin": config.margin, "command": command, "runs": rows}
-    write_json(folder.path / SWEEP, about)
-
-
-class Progress:
-    """Writes when a run starts or ends, and once a minute how far the running ones are."""
-
-    def __init__(self, runs: Sequence[RunRecord], folder: Folder) -> None:
-        self.runs, self.folder = {run.run_id: run for run in runs}, folder
-        self.states: Mapping[str, RunState] = {}
-        self.started = self.last_line = time.monotonic()
-        self.at_start = 0.0
-
-    def update(self, states: Mapping[str, RunState]) -> None:
-        """Take what is known of the runs now, and write what has changed."""
-        before, self.states = self.states, states
-        if not before:
-            before, self.at_start = states, self._size(self._share)
-        for name, state in states.items():
-            if state.owner and not before[name].owner:
-                self._say(name, "started")
-            elif state.is_over and not before[name].is_over:
-                self._say(name, "done" if state.done else f"failed: {state.failure}")
-        if time.monotonic() - self.last_line > HEARTBEAT_SECONDS:
-            for name in (name for name, state in states.items() if state.owner):
-                self._say(name, f"{self._share(name):.0%}")
-
-    def _say(self, name: str, what: str) -> None:
-        self.last_line = time.monotonic()
-        failed = sum(state.failure is not None for state in self.states.values())
-        over = sum(state.is_over for state in self.states.values())
-        place = f"[{over}/{len(self.runs)}{f', {failed} failed' if failed else ''}]"
-        click.echo(f"{place} {self.runs[name].title}: {what}, {self._eta()}")
-
-    def _share(self, name: str) -> float:
-        """Share of a run that is computed."""
-        state = self.states[name]
-        return 1.0 if state.done else self.folder.share(name) if state.owner else 0.0
-
-    def _size(self, share: Callable[[str], float]) -> float:
-        """Tokens of the runs that have not failed, each weighed by a share."""
-        there = (name for name, state in self.states.items() if state.failure is None)
-        return sum((self.runs[name].context_length or USUAL_LENGTH) * share(name) for name in there)
-
-    def _eta(self) -> str:
-        """What is left, at the rate of what this start has computed so far."""
-        done, total = self._size(self._share), self._size(lambda name: 1.0)
-        if done <= self.at_start and done < total:
-            return "ETA unknown"
-        rate = (time.monotonic() - self.started) / max(1.0, done - self.at_start)
-        return f"ETA {timedelta(seconds=round((total - done) * rate))}"
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "name": config.name,
+        "baseline": config.baseline,
+        "margin": config.margin,
+        "command": command,
+        "runs": rows,
+    }
+    write_json(folder.path / SWEEP, content)
 
 
 @dataclass
 class Sweep:
-    """The loop that starts workers while runs are open; all are told the `request`."""
+    """The loop that starts workers while runs are open.
+
+    Attributes:
+        folder: the results folder, which may be shared with other machines.
+        groups: all runs, in the order in which groups should start.
+        executor: where workers run.
+        request: what every worker is given; each gets the runs of its group in addition.
+        progress: prints what happens.
+        workers: the running workers of this process, each with its group.
+    """
 
     folder: Folder
     groups: Sequence[Group]
-    slots: Slots
+    executor: Executor
     request: WorkerRequest
     progress: Progress
     workers: dict[Any, Group] = field(default_factory=dict)
 
     def run(self) -> dict[str, RunState]:
-        """Compute what nobody else does; what is known of the runs at the end.
+        """Compute what nobody else computes, and return the state of each run at the end.
 
-        A run that another machine computes is waited for until its claim has been seen to live.
+        Runs that another machine computes are left to it, once their claims have been seen to live.
 
         Raises:
             SweepError: the disk is full, or workers cannot be started.
@@ -179,67 +86,128 @@ class Sweep:
         idle_since = None
         try:
             while True:
-                for worker in [each for each in self.workers if each.has_ended()]:
-                    del self.workers[worker]
-                    worker.judge()
+                self._remove_ended()
                 states = {run: self.folder.state(run) for run in runs}
                 self.progress.update(states)
-                if self._start(states):
+                if self._start_one(states):
                     continue
                 if self.workers:
                     idle_since = None
                 else:
+                    # A machine that died looks alive until its claims are old. So wait until each
+                    # owner has given a sign of life after we became idle.
                     idle_since = idle_since or self.folder.now()
                     if all(owner["seen"] > idle_since for owner in elsewhere(states)):
                         return states
                 time.sleep(POLL_SECONDS)
         except OSError as error:
-            raise SweepError(f"the sweep cannot go on: {error}") from error
+            if isinstance(error, SweepError):
+                raise
+            raise SweepError(f"the sweep cannot continue: {error}") from error
         finally:
             for worker in self.workers:
-                worker.end()
+                self.executor.stop(worker)
 
-    def _start(self, states: Mapping[str, RunState]) -> bool:
-        """Start the worker that is most needed, where there is room for it.
+    def _remove_ended(self) -> None:
+        for worker in list(self.workers):
+            if self.executor.poll(worker):
+                del self.workers[worker]
 
-        A group without a worker goes first; a further worker joins a group while no group waits.
-        """
-        running = Counter(group.key for group in self.workers.values())
-        wanted = [group for group in self.groups if self._lacks(group, states, running[group.key])]
-        waiting = [group for group in wanted if not running[group.key]]
-        taken = {gpu for worker in self.workers for gpu in worker.gpus}
-        free = [gpu for gpu in self.slots.gpus if gpu not in taken]
-        jobs = self.slots.jobs - sum(not group.gpus for group in self.workers.values())
-        for group in waiting or sorted(wanted, key=lambda each: running[each.key]):
-            if group.gpus <= len(free) if group.gpus else jobs > 0:
-                records = [run.written() for run in group.runs]
-                request, gpus = replace(self.request, records=records), free[: group.gpus]
-                worker = self.slots.start(request, gpus, self._environment(group, gpus))
-                self.workers[worker] = group
-                return True
+    def _start_one(self, states: Mapping[str, RunState]) -> bool:
+        """Start the worker that is needed most, and return whether there was room for one."""
+        for group in self._by_need(states):
+            gpus = self._free_slot(group)
+            if gpus is None:
+                continue  # a group of fewer GPUs may still fit
+            records = [run.written() for run in group.runs]
+            request = replace(self.request, records=records)
+            worker = self.executor.start(request, gpus, self._environment(group, gpus))
+            self.workers[worker] = group
+            return True
         return False
 
-    def _lacks(self, group: Group, states: Mapping[str, RunState], workers: int) -> bool:
-        """Whether a group has more runs to compute here than workers."""
-        of_group = [states[run.run_id] for run in group.runs]
-        mine = sum((s.owner or {}).get("sweep") == self.request.sweep for s in of_group)
-        unclaimed = sum(state.is_open for state in of_group)
-        return bool(unclaimed) and unclaimed + mine > workers
+    def _by_need(self, states: Mapping[str, RunState]) -> list[Group]:
+        """Return the groups that can use another worker, the one that needs it most first.
+
+        A second worker loads the model a second time. So it joins a group only when every group
+        has a worker, and then the group that has the fewest.
+        """
+        workers_of = Counter(group.key for group in self.workers.values())
+        needing = [
+            group for group in self.groups if self._can_use(group, states, workers_of[group.key])
+        ]
+        waiting = [group for group in needing if workers_of[group.key] == 0]
+        return waiting or sorted(needing, key=lambda group: workers_of[group.key])
+
+    def _can_use(self, group: Group, states: Mapping[str, RunState], workers: int) -> bool:
+        """Return whether one more worker would find a run of the group to compute."""
+        members = [states[run.run_id] for run in group.runs]
+        unclaimed = sum(state.is_open for state in members)
+        if unclaimed == 0:
+            return False
+        # A worker that still loads its model has no claim yet, but will take an unclaimed run.
+        claimed_here = 0
+        for state in members:
+            if state.owner is not None and state.owner.get("sweep") == self.request.sweep:
+                claimed_here += 1
+        return unclaimed + claimed_here > workers
+
+    def _free_slot(self, group: Group) -> list[str] | None:
+        """Return the GPUs that a worker of a group would get; None if there is no room for it."""
+        capacity = self.executor.capacity
+        if group.gpus == 0:
+            on_cpu = sum(running.gpus == 0 for running in self.workers.values())
+            return [] if on_cpu < capacity.cpu_workers else None
+        taken = {gpu for worker in self.workers for gpu in worker.gpus}
+        # neighbours first: GPUs 0 to 3 are usually connected better than 0, 1, 6 and 7
+        for first in range(0, len(capacity.gpus) - group.gpus + 1, group.gpus):
+            neighbours = list(capacity.gpus[first : first + group.gpus])
+            if not taken.intersection(neighbours):
+                return neighbours
+        free = [gpu for gpu in capacity.gpus if gpu not in taken]
+        return free[: group.gpus] if len(free) >= group.gpus else None
 
     def _environment(self, group: Group, gpus: Sequence[str]) -> dict[str, str]:
-        """Variables of a worker: it sees its GPUs alone, and workers side by side share cores."""
-        found = dict.fromkeys(DEVICES, ",".join(gpus)) if self.slots.gpus else {}
-        side_by_side = len(self.slots.gpus) // group.gpus if group.gpus else self.slots.jobs
+        """Return the variables of a worker: it sees only its GPUs, and has its share of the cores."""
+        capacity = self.executor.capacity
+        variables: dict[str, str] = {}
+        if capacity.gpus:
+            variables = dict.fromkeys(VISIBLE_DEVICES, ",".join(gpus))
+        side_by_side = capacity.cpu_workers
+        if group.gpus:
+            side_by_side = len(capacity.gpus) // group.gpus
         if side_by_side > 1 and "OMP_NUM_THREADS" not in os.environ:
-            known = hasattr(os, "sched_getaffinity")
-            cores = len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
-            found["OMP_NUM_THREADS"] = str(max(1, cores // side_by_side))
-        return found
+            variables["OMP_NUM_THREADS"] = str(max(1, _cores() // side_by_side))
+        return variables
+
+
+def _cores() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def elsewhere(states: Mapping[str, RunState]) -> list[Mapping[str, Any]]:
-    """The owners of runs that are still computed."""
+    """Return the owners of runs that are still being computed."""
     return [state.owner for state in states.values() if state.owner is not None]
+
+
+def refuse_missing_gpus(groups: Sequence[Group], capacity: Capacity) -> None:
+    """Refuse models that need more GPUs than one machine has.
+
+    Raises:
+        ConfigError: names each of them.
+    """
+    needed = {group.runs[0].model.name: group.gpus for group in groups}
+    problems = [
+        f"models: {name} takes {gpus} GPUs and {capacity.gpus_per_machine} are visible on one "
+        "machine; reduce tensor_parallel_size or gpus of the model, or run where there are more"
+        for name, gpus in needed.items()
+        if gpus > capacity.gpus_per_machine
+    ]
+    if problems:
+        raise ConfigError("\n".join(problems))
 
 
 def run_sweep(
@@ -249,35 +217,38 @@ def run_sweep(
     command: str,
     executor: str = "local",
 ) -> dict[str, RunState]:
-    """Compute the runs of a sweep that nobody has computed or computes; how they stand then.
+    """Compute the runs of a sweep that nobody has computed or computes.
 
-    `path` is the folder of the results, `command` what the user typed, `executor` local or ray.
+    Args:
+        config: the sweep.
+        runs: its runs, from `plan`.
+        path: the results folder.
+        command: what the user typed, for the record.
+        executor: a key of `executor.EXECUTORS`.
+
+    Returns:
+        Id of each run -> its state at the end.
 
     Raises:
         ConfigError: a model takes more GPUs than there are.
         SweepError: the disk is full, workers cannot be started, or the cluster is gone.
     """
-    if executor == "ray":
-        from leval_harness.sweep.ray_executor import cluster
-
-        slots = cluster()
-    else:
-        gpus = visible_gpus()
-        slots = Slots(Worker, gpus, config.jobs, len(gpus))
-    groups = grouped(runs, slots.gpus)
-    for group in groups:
-        if group.gpus > slots.most:
-            raise ConfigError(
-                f"models: {group.runs[0].model.name} takes {group.gpus} GPUs and {slots.most} are "
-                "visible on one machine; make tensor_parallel_size or gpus of the model smaller, "
-                "or run where there are more"
-            )
+    where = create_executor(executor, config.jobs)
+    groups = grouped(runs, where.capacity.gpus)
+    refuse_missing_gpus(groups, where.capacity)
     folder = Folder(path)
     write_sweep(folder, config, runs, command)
     for run in runs:
         folder.forget_failure(run.run_id)
     done = sum(folder.is_done(run.run_id) for run in runs)
-    start = f"{len(runs)} runs, {done} done, {len(runs) - done} to do"
-    click.echo(f"{escape_control_characters(str(path))}: {start}")
-    request = WorkerRequest(folder=str(folder.path), sweep=uuid.uuid4().hex[:12], command=command)
-    return Sweep(folder, groups, slots, request, Progress(runs, folder)).run()
+    say(
+        f"{escape_control_characters(str(path))}: {len(runs)} runs, {done} done, {len(runs) - done} to do"
+    )
+    request = WorkerRequest(
+        folder=str(folder.path),
+        sweep=uuid.uuid4().hex[:12],
+        command=command,
+        time_limit=config.time_limit,
+        stall_limit=config.stall_limit,
+    )
+    return Sweep(folder, groups, where, request, Progress(runs, folder)).run()

@@ -9,10 +9,11 @@ from lm_eval.api.model import CacheHook
 
 from leval_harness.sweep.answers import MOST_REQUESTS, Answers, portions
 from leval_harness.sweep.claims import Folder
+from leval_harness.sweep.heartbeat import Heartbeat
 from leval_harness.sweep.run_record import RunRecord
 
 RUN = RunRecord.model_validate(
-    {"schema_version": 2, "run_id": "c", "model": {"name": "m"}, "method": {"name": "r"},
+    {"schema_version": 1, "run_id": "c", "model": {"name": "m"}, "method": {"name": "r"},
      "tasks": ["one", "two"]}
 )  # fmt: skip
 
@@ -34,7 +35,7 @@ class Counting:
 
 
 def attempt(folder: Folder, turn: int, model: Counting, requests: list[Instance]) -> Any:
-    with Answers(model, None, RUN, folder, f"c.{turn}"):
+    with Answers(model, None, RUN, Heartbeat(folder, folder.path), f"c.{turn}"):
         return model.generate_until(requests)
 
 

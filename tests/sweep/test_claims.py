@@ -29,11 +29,12 @@ def compute_all(path: Path, runs: list[str], record: Path) -> None:
     """Claim and compute what can be claimed; each computation is a line of the record."""
     folder = Folder(path)
     for run in runs:
-        if folder.claim(run) is not None:
+        claim = folder.claim(run)
+        if claim is not None:
             with record.open("a") as lines:
                 lines.write(f"{run}\n")
             folder.publish(run, attempt(folder, run))
-            folder.release(run)
+            folder.release(claim.path)
 
 
 def test_many_processes_compute_each_cell_once(tmp_path: Path) -> None:
@@ -55,10 +56,11 @@ def test_no_lock_on_a_file_is_taken(folder: Folder, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(fcntl, "flock", refused)
     monkeypatch.setattr(fcntl, "lockf", refused)
-    assert folder.claim("run") is not None
+    claim = folder.claim("run")
+    assert claim is not None
     assert Folder(folder.path).claim("run") is None
     folder.publish("run", attempt(folder))
-    folder.release("run")
+    folder.release(claim.path)
     assert folder.state("run").done
 
 
@@ -75,8 +77,8 @@ def test_a_finished_cell_stays_as_it_is(folder: Folder) -> None:
 def claimed_by(folder: Folder, **owner: object) -> Path:
     claim = folder.claim("run")
     assert claim is not None
-    claim.write_text(json.dumps({**json.loads(claim.read_text()), **owner}))
-    return claim
+    claim.path.write_text(json.dumps({**json.loads(claim.path.read_text()), **owner}))
+    return claim.path
 
 
 def test_the_claim_of_a_dead_process_of_this_machine_is_taken_over_at_once(folder: Folder) -> None:
@@ -87,7 +89,7 @@ def test_the_claim_of_a_dead_process_of_this_machine_is_taken_over_at_once(folde
     assert folder.state("run").is_open
     again = folder.claim("run")
     assert again is not None
-    assert again.name == "run.2"
+    assert again.path.name == "run.2"
 
 
 @pytest.mark.parametrize("other", [{"host": "elsewhere"}, {"space": "of another container"}])

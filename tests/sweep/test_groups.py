@@ -4,13 +4,17 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from leval_harness.sweep.config import parse_config
+from leval_harness.sweep.executor import Capacity
+from leval_harness.sweep.gpus import visible_gpus
+from leval_harness.sweep.groups import Group, grouped
 from leval_harness.sweep.plan import plan
-from leval_harness.sweep.run import Group, Slots, Sweep, grouped, visible_gpus
+from leval_harness.sweep.run import Sweep
 from leval_harness.sweep.run_record import RunRecord
 
 Planned = Callable[..., list[RunRecord]]
@@ -113,9 +117,18 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, 
     [
         ("0,1,2,3", ["0", "1", "2", "3"]),
         ("3, 1", ["3", "1"]),
-        ("GPU-8932f937,MIG-41d2a7ba", ["GPU-8932f937", "MIG-41d2a7ba"]),
+        ("GPU-8932f937,GPU-41d2a7ba", ["GPU-8932f937", "GPU-41d2a7ba"]),
+        ("MIG-8932f937, MIG-41d2a7ba", ["MIG-8932f937", "MIG-41d2a7ba"]),
+        ("GPU-8932f937,1,GPU-41d2a7ba", ["GPU-8932f937"]),
+        ("0,GPU-8932f937,2", ["0"]),
+        ("0,1,-1,3", ["0", "1"]),
+        ("0,1,,3", ["0", "1"]),
+        ("2,no,3", ["2"]),
+        ("01,2x", ["1", "2"]),
+        ("0,1,0", []),
         ("", []),
         ("-1", []),
+        ("NoDevFiles", []),
     ],
 )
 def test_visible_gpus_are_those_of_the_variable(
@@ -145,7 +158,8 @@ def test_a_worker_sees_its_own_gpus_and_its_share_of_the_cores(
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(32)))
-    sweep: Any = Sweep(None, [], Slots(None, EIGHT, 1, 8), None, None)  # type: ignore[arg-type]
+    executor: Any = SimpleNamespace(capacity=Capacity(EIGHT, 1, 8))
+    sweep: Any = Sweep(None, [], executor, None, None)  # type: ignore[arg-type]
     both = {"CUDA_VISIBLE_DEVICES": "2,3", "HIP_VISIBLE_DEVICES": "2,3"}
     of_two = Group("key", (), 2)
     assert sweep._environment(of_two, ["2", "3"]) == {**both, "OMP_NUM_THREADS": "8"}

@@ -13,9 +13,9 @@ from leval_harness.sweep import ConfigError
 from leval_harness.sweep.claims import Folder, RunState
 from leval_harness.sweep.config import parse_config
 from leval_harness.sweep.identity import differences
+from leval_harness.sweep.local_executor import last_line
 from leval_harness.sweep.plan import plan
-from leval_harness.sweep.run import Progress
-from leval_harness.sweep.worker import last_line
+from leval_harness.sweep.progress import Progress
 from resonance_vllm.common.errors import SettingError
 
 
@@ -111,7 +111,7 @@ def test_lines_say_what_happens_and_how_long_it_takes(
 ) -> None:
     runs = plan(parse_config({"name": "sweep", **yaml.safe_load(config.read_text())}))
     folder, now = Folder(tmp_path / "out"), [0.0]
-    monkeypatch.setattr("leval_harness.sweep.run.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("leval_harness.sweep.progress.time.monotonic", lambda: now[0])
     progress = Progress(runs, folder)
 
     def said(seconds: float, *states: str) -> list[str]:
