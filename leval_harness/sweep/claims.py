@@ -135,6 +135,10 @@ class Folder:
         except FileExistsError:
             self.write_failure(run, f"{reason} (the second time)", log)
 
+    def retried(self) -> set[str]:
+        """Return the runs whose first worker died, while they have no results."""
+        return {path.name for path in (self.work / "retries").iterdir()}
+
     def reason_of_retry(self, run: str) -> str:
         """Return why the first worker of a run died; empty if none did."""
         try:

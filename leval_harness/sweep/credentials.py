@@ -1,49 +1,102 @@
 """Credentials come from the environment or from `hf auth login`; settings with one are refused.
 
-A credential is recognised by the whole name of its key: `hf_token`, `api_key`, not `max_tokens`.
+A config is copied into the results and shown in messages, so that a credential in it would be
+published with them. It is recognised by the name of its key, in a mapping or in the query of an
+address, and by what it looks like in a header.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import unquote_plus
 
 from resonance_vllm.common.errors import SettingError
 
-_NAME = re.compile(
-    r"(?<![^\W_])((api|access|secret|private|signing)[_-]?keys?"
-    r"|(api|access|auth|bearer|refresh|session|security|hf|hub|huggingface|github|wandb|openai)"
+_SETTING_NAME = re.compile(
+    r"(?<![^\W_])((api|access|secret|private|signing|subscription)[_-]?keys?"
+    r"|(api|access|auth|bearer|refresh|session|security|id|hf|hub|huggingface|github|wandb|openai)"
     r"[_-]?tokens?"
     r"|secrets?|credentials?|authori[sz]ation|cookies?|passwd|passphrase|password|(?<!\w)token)$",
     re.IGNORECASE,
 )
-"""`token` counts alone, because most names that end in it are about text: `eos_token`."""
-_USER_OF_URL = re.compile(r"://[^/@\s]+@")
+"""The whole end of a key: `hf_token`, `api_key`, not `max_tokens`.
+
+`token` counts only alone, because most names that end in it are about text: `eos_token`.
+"""
+_QUERY_NAME = re.compile(
+    r"(?<![^\W_])(keys?|apikey|token|auth|pass|pwd|pw|sig|signature|jwt|code|credential)$",
+    re.IGNORECASE,
+)
+"""Names that are credentials in the query of an address, where no setting is about text."""
+_USER_OF_ADDRESS = re.compile(r"://[^/@\s?#]*@")
+_HEADER_VALUE = re.compile(r"\b(bearer|basic)\s+\S{6,}", re.IGNORECASE)
+_PARAMETERS = re.compile(r"[?&;#]([^=&;#?\s]+)=([^&;#\s]+)")
+"""Name and value of each parameter of an address, in its query or its fragment."""
 
 
 def refuse_credentials(value: Any, where: str, error: type[ValueError] = SettingError) -> None:
     """Refuse settings that hold a credential; the message names the place, never the value.
 
+    Args:
+        value: the settings, with mappings and lists to any depth.
+        where: how the user calls their place, such as `config.models.llama`.
+        error: the exception to raise.
+
     Raises:
-        ValueError: as `error`; `where` is how the user calls the place: `config.models.llama`.
+        ValueError: as `error`, for the first credential.
     """
     if isinstance(value, Mapping):
         for key, inside in value.items():
             place = f"{where}.{key}" if where else str(key)
-            found = _NAME.search(str(key)) is not None
-            if found and isinstance(inside, str | int) and inside is not True:
-                is_token = str(key).lower().endswith("token")
-                variable = "HF_TOKEN" if is_token else "OPENAI_API_KEY"
+            if _SETTING_NAME.search(str(key)) and _holds_text(inside):
                 raise error(
-                    f"{place}: a credential does not belong into a config, which is copied into "
-                    f"the results; set the environment variable {variable} instead, or log in "
-                    "with `hf auth login`"
+                    f"{place}: a credential does not belong in a config, which is copied into the "
+                    f"results; {_instead(str(key))}"
                 )
             refuse_credentials(inside, place, error)
     elif isinstance(value, list | tuple):
-        for at, inside in enumerate(value):
-            refuse_credentials(inside, f"{where}.{at}", error)
-    elif isinstance(value, str) and _USER_OF_URL.search(value):
+        for number, inside in enumerate(value):
+            refuse_credentials(inside, f"{where}.{number}", error)
+    elif isinstance(value, str):
+        _refuse_in_text(value, where, error)
+
+
+def _refuse_in_text(text: str, where: str, error: type[ValueError]) -> None:
+    """Refuse a single value that holds a credential: an address or a header."""
+    if _USER_OF_ADDRESS.search(text):
         raise error(
-            f"{where}: an address with a user or a password does not belong into a config; set the "
+            f"{where}: an address with a user or a password does not belong in a config; set the "
             "environment variable OPENAI_API_KEY instead"
         )
+    for name in _query_names(text):
+        if _SETTING_NAME.search(name) or _QUERY_NAME.search(name):
+            raise error(
+                f"{where}: the parameter {name[:40]!r} of an address is a credential and does not "
+                f"belong in a config, which is copied into the results; {_instead(name)}"
+            )
+    if _HEADER_VALUE.search(text):
+        raise error(
+            f"{where}: an authorization header does not belong in a config; set the environment "
+            "variable OPENAI_API_KEY instead"
+        )
+
+
+def _query_names(text: str) -> Iterator[str]:
+    """Yield the decoded names of the parameters of an address that have a value."""
+    if "://" not in text:
+        return
+    for name, _ in _PARAMETERS.findall(text):
+        yield unquote_plus(unquote_plus(name))  # a proxy's address holds another one, encoded twice
+
+
+def _holds_text(value: Any) -> bool:
+    """Return whether a value may be a secret: text or a number, alone or in a list."""
+    if isinstance(value, list | tuple):
+        return any(_holds_text(item) for item in value)
+    return isinstance(value, str | int) and not isinstance(value, bool)
+
+
+def _instead(name: str) -> str:
+    """Return what to do in place of a credential of this name."""
+    variable = "HF_TOKEN" if name.lower().endswith("token") else "OPENAI_API_KEY"
+    return f"set the environment variable {variable} instead, or log in with `hf auth login`"

@@ -43,6 +43,7 @@ class Progress:
         self.started = time.monotonic()
         self.last_line = self.started
         self.tokens_at_start = 0.0
+        self.retried: set[str] = set()
 
     def update(self, states: Mapping[str, RunState]) -> None:
         """Take the present state of each run, and print what has changed."""
@@ -51,6 +52,9 @@ class Progress:
         if not before:
             before = states
             self.tokens_at_start = self._tokens(self._share)
+        for name in self.folder.retried() & states.keys() - self.retried:
+            self.retried.add(name)
+            self._say(name, f"is tried once more: {self.folder.reason_of_retry(name)}")
         for name, state in states.items():
             self._report_change(name, before[name], state)
         if time.monotonic() - self.last_line > HEARTBEAT_SECONDS:
@@ -65,10 +69,6 @@ class Progress:
             self._say(name, "done")
         elif now.failure is not None and before.failure is None:
             self._say(name, f"failed: {now.failure}")
-        elif before.owner and now.is_open:
-            reason = self.folder.reason_of_retry(name)
-            if reason:
-                self._say(name, f"will be tried once more: {reason}")
 
     def _say(self, name: str, what: str) -> None:
         self.last_line = time.monotonic()

@@ -32,7 +32,7 @@ def test_it_is_refused_wherever_it_stands(tmp_path: Path, place: str, variable: 
     words = ["sweep", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "out")]
     ended = CliRunner().invoke(app, [*words, "--set", f"{place}={VALUE}"])
     assert isinstance(ended.exception, ConfigError)  # exit code 2
-    assert f"config.{place}: a credential does not belong into a config" in str(ended.exception)
+    assert f"config.{place}: a credential does not belong in a config" in str(ended.exception)
     assert f"the environment variable {variable} " in str(ended.exception)
     assert VALUE not in str(ended.exception) + ended.output
     assert not (tmp_path / "out").exists()
@@ -49,10 +49,59 @@ def test_no_other_mistake_prints_it() -> None:
         assert VALUE not in str(ended.exception) + ended.output
 
 
-def test_an_address_with_a_password_is_refused() -> None:
+@pytest.mark.parametrize("user", ["me:secret", "secret", ":secret", "me:sec%40ret"])
+def test_credentials_user_of_address(user: str) -> None:
     with pytest.raises(ConfigError, match="an address with a user or a password") as caught:
-        refuse_credentials({"base_url": "http://me:secret@host/v1"}, "config", ConfigError)
+        refuse_credentials({"base_url": f"http://{user}@host/v1"}, "config", ConfigError)
     assert "secret" not in str(caught.value)
+
+
+QUERY_NAMES = [
+    "api_key", "apiKey", "APIKEY", "api-key", "x-api-key", "key", "token", "access_token", "auth",
+    "hf_token", "auth_token", "id_token", "password", "pwd", "secret", "client_secret", "sig",
+    "signature", "X-Amz-Signature", "X-Amz-Security-Token", "subscription-key", "code", "jwt",
+    "ocp-apim-subscription-key", "api%5Fkey", "api%255Fkey", "credential", "authorization",
+]  # fmt: skip
+"""Names under which servers and proxies take a credential in the query of their address."""
+ADDRESSES = [
+    "http://host/v1?{}={}", "http://host/v1?model=m&{}={}", "http://host/v1?model=m;{}={}",
+    "https://host:8000/v1/completions#{}={}", "http://host/p?to=http%3A%2F%2Fother&{}={}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+@pytest.mark.parametrize("name", QUERY_NAMES)
+def test_credentials_query_of_address(name: str, address: str) -> None:
+    settings = {"models": {"m": {"args": {"base_url": address.format(name, VALUE)}}}}
+    with pytest.raises(
+        ConfigError, match=r"config\.models\.m\.args\.base_url: .*address"
+    ) as caught:
+        refuse_credentials(settings, "config", ConfigError)
+    assert VALUE not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["Bearer " + VALUE, "Authorization: bearer " + VALUE])
+def test_credentials_header_as_text(value: str) -> None:
+    with pytest.raises(ConfigError, match="authorization header") as caught:
+        refuse_credentials({"args": {"header": value}}, "config", ConfigError)
+    assert VALUE not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [[VALUE], [[VALUE]], 12345678])
+def test_credentials_value_in_list(value: object) -> None:
+    with pytest.raises(ConfigError, match="api_key: a credential"):
+        refuse_credentials({"api_key": value}, "config", ConfigError)
+
+
+def test_credentials_in_address_print_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "sweep.yaml").write_text(CONFIG)
+    address = f"http://host/v1?api_key={VALUE}"
+    for text in (f"models.m.args.base_url={address}", f"models.m.path={address}"):
+        ended = CliRunner().invoke(
+            app, ["sweep", str(tmp_path / "sweep.yaml"), "--dry-run", "--set", text]
+        )
+        assert isinstance(ended.exception, ConfigError)
+        assert VALUE not in str(ended.exception) + ended.output
 
 
 def test_ordinary_settings_pass() -> None:
@@ -60,6 +109,8 @@ def test_ordinary_settings_pass() -> None:
         {
             "max_tokens": 3, "eos_token": "</s>", "token": None, "use_token": True,
             "base_url": "http://host:8000/v1", "tokens_per_second": 9.0, "header": {"X-Team": "a"},
+            "url": "http://host/v1?model=a&max_tokens=3&api-version=2024-02-01&api_key=#top",
+            "prompt": "The key=value pairs; a basic question? key=1", "mail": "someone@host",
         },
         "config",
     )  # fmt: skip

@@ -66,14 +66,33 @@ def test_a_sweep_killed_at_any_moment_goes_on(
             out = tmp_path / str(point + 1)
 
 
-def test_a_killed_worker_costs_the_cell_that_it_computed(
+def test_killed_worker_run_is_tried_once_more(
     tiny: Path, quiet: dict[str, Any], forks: Forks, tmp_path: Path
 ) -> None:
     begin(forks, tiny / "sweep.yaml", tmp_path)
     (claim,) = wait_for(lambda: claims(tmp_path))
     os.kill(claim["pid"], signal.SIGKILL)
+    assert forks.ended() == 0, forks.said()
+    assert "is tried once more: its process was ended by SIGKILL (out of memory?)" in forks.said()
+    assert results(tmp_path / "sweep") == quiet
+    assert not list(tmp_path.glob("sweep/.work/retries/*"))
+
+
+def test_killed_worker_twice_fails_the_run(
+    tiny: Path, quiet: dict[str, Any], forks: Forks, tmp_path: Path
+) -> None:
+    begin(forks, tiny / "sweep.yaml", tmp_path)
+    (claim,) = wait_for(lambda: claims(tmp_path))
+    os.kill(claim["pid"], signal.SIGKILL)
+
+    def next_worker() -> Any:
+        return [other for other in claims(tmp_path) if other["pid"] != claim["pid"]]
+
+    (second,) = wait_for(next_worker)
+    os.kill(second["pid"], signal.SIGKILL)
     assert forks.ended() == 1, forks.said()
     assert "its process was ended by SIGKILL (out of memory?); last output: " in forks.said()
+    assert "(the second time)" in forks.said()
     assert "[2/2, 1 failed]" in forks.said()
     assert len(list(tmp_path.glob("sweep/runs/*"))) == 1
     (failed,) = tmp_path.glob("sweep/failed/*")
