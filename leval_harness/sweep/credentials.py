@@ -29,7 +29,7 @@ _QUERY_NAME = re.compile(
 )
 """Names that are credentials in the query of an address, where no setting is about text."""
 _USER_OF_ADDRESS = re.compile(r"://[^/@\s?#]*@")
-_HEADER_VALUE = re.compile(r"\b(bearer|basic)\s+\S{6,}", re.IGNORECASE)
+_HEADER_VALUE = re.compile(r"^\s*(authorization\s*:.*\S|bearer\s+\S{6,}\s*$)", re.IGNORECASE)
 _PARAMETERS = re.compile(r"[?&;#]([^=&;#?\s]+)=([^&;#\s]+)")
 """Name and value of each parameter of an address, in its query or its fragment."""
 

@@ -17,7 +17,15 @@ from typing import Any
 
 import yaml
 
-from leval_harness.results.layout import RUN_FILE, SCHEMA_VERSION, SWEEP
+from leval_harness.results.layout import (
+    FAILED,
+    FORMATS,
+    LOG,
+    LOSSES,
+    RUN_FILE,
+    SCHEMA_VERSION,
+    SWEEP,
+)
 from leval_harness.sweep import task_registry as tasks
 from leval_harness.sweep.config import ROPE_BACKENDS, SweepConfig, listed
 from leval_harness.sweep.run_record import RunRecord
@@ -49,6 +57,17 @@ LIBRARY_PACKAGES = {
 """Library that runs the model -> the packages whose versions decide what it computes."""
 FOLDER_ARGS = ("peft", "delta", "tokenizer", "lora_local_path", "model", "hf_config_path")
 """Arguments, also inside of others, that may name a folder of weights or a model of the hub."""
+NO_PART_OF_A_TASK = (
+    ".*", "__pycache__", "*.md",
+    "results_*.json", "samples_*.jsonl",
+    SWEEP, RUN_FILE, FAILED, LOG, f"{LOSSES}*.npy",
+    *(f"table.{form}" for form in FORMATS),
+)  # fmt: skip
+"""Names in a task's folder that decide no number.
+
+They are hidden and compiled files, notes, what lm-eval writes with `--output_path`, and what a sweep
+writes with `--out`.
+"""
 READ_BY_ALL = ("tasks", "limit", "batch_size", "device", "context_length")
 READ_BY_QUESTIONS = ("num_fewshot", "seed", "apply_chat_template", "gen_kwargs")
 """Fields of the record that tasks read as they are; those that read running text none of these."""
@@ -207,12 +226,13 @@ def _content(file: Path) -> Any:
 
 
 def _beside(folder: Path, read: Collection[Path]) -> Iterator[Path]:
-    """Other files of a task's folder: no notes, hidden or compiled files, results, sweeps."""
-    here = sorted(folder.iterdir())
-    if any(path.name in (SWEEP, RUN_FILE) or path.match("results_*.json") for path in here):
-        return
-    for path in here:
-        if path.name.startswith((".", "__pycache__")) or path.suffix == ".md" or path in read:
+    """Yield the files of a task's folder that may decide a number, beside those that were `read`.
+
+    What does not is listed by name (`NO_PART_OF_A_TASK`), file by file: that results were written
+    into a folder says nothing about the other files in it.
+    """
+    for path in sorted(folder.iterdir()):
+        if path in read or any(path.match(pattern) for pattern in NO_PART_OF_A_TASK):
             continue
         if path.is_dir() and not path.is_symlink():
             yield from _beside(path, read)

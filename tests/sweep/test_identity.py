@@ -223,6 +223,33 @@ def test_a_task_file_counts_with_its_folder(
     assert (ids(content) != before) == counts
 
 
+RESULTS = [
+    "results_2026-11-28T03-40.json", "samples_own_2026-11-28T03-40.jsonl", "sweep.json", "run.json",
+    "failed.json", "log.txt", "losses_own_d-1_full.npy", "table.md", "table.csv", "notes.md",
+]  # fmt: skip
+"""What lm-eval and sweeps write, which may be the task's own folder."""
+
+
+@pytest.mark.parametrize("where", ["", "out", "out/runs/abc"])
+@pytest.mark.parametrize("name", RESULTS)
+def test_identity_results_in_task_folder(
+    content: dict[str, Any], task: Path, name: str, where: str
+) -> None:
+    """They decide nothing themselves, and hide nothing: not what lies beside or below them."""
+    folder = task.parent / where
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "utils.py").write_text("def f(doc): return doc\n")
+    content["tasks"] = [str(task)]
+    before = ids(content)
+    (folder / name).write_text("{}")
+    assert ids(content) == before
+    (folder / "utils.py").write_text("def f(doc): return 3\n")
+    changed_function = ids(content)
+    assert changed_function != before
+    (task.parent / "docs.jsonl").write_text('{"q": 1, "a": 4}\n')
+    assert ids(content) not in (before, changed_function)
+
+
 def test_documents_elsewhere_that_a_task_names_count(
     content: dict[str, Any], task: Path, tmp_path: Path
 ) -> None:
