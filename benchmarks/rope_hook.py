@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 import torch
 
+from resonance_vllm import hf
 from resonance_vllm.checkpoint.config import PositionConfig
-from resonance_vllm.hf import apply as hf
 
 TOKENS, PAIRS = 1024, 30
 SIDES = {"hook": "model", "hook, float32 rotation": "float32"}

@@ -46,19 +46,19 @@ def report(
     limit = limit_or_none(model, rope, context_length)
 
     def in_transformers(side: dict[str, Any]) -> list[RotaryReport]:
-        from resonance_vllm.hf.apply import report_of_checkpoint
+        from resonance_vllm.hf.inspection import report_of_checkpoint
 
         overrides = hf_overrides(rope, model, context_length) if rope else {}
         side |= {"limit": limit, "overrides": overrides}
         return report_of_checkpoint(path, rope, context_length)
 
     def in_vllm(side: dict[str, Any]) -> list[RotaryReport]:
-        from resonance_vllm.vllm.swap import vllm_report
+        from resonance_vllm.vllm.inspection import report_of_checkpoint
 
         overrides = vllm_hf_overrides(rope, model, context_length) if rope else {}
         serve = serve_command(path, overrides, context_length or limit)
         side |= {"limit": limit, "overrides": overrides, "serve": serve}
-        return vllm_report(path, overrides, context_length or (limit if rope else None))
+        return report_of_checkpoint(path, overrides, context_length or (limit if rope else None))
 
     sides: dict[str, dict[str, Any]] = {}
     for library, look in zip(LIBRARIES, (in_transformers, in_vllm), strict=True):

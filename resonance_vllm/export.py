@@ -64,7 +64,7 @@ def export_checkpoint(checkpoint: Path, request: RopeRequest, out: Path) -> int:
 
 def _asked_rotation(checkpoint: Path, rope: RopeSpec) -> RotaryReport:
     """The one rotation of a checkpoint with a method; refused where no fixed list can hold it."""
-    from resonance_vllm.hf.apply import report_of_checkpoint
+    from resonance_vllm.hf.inspection import report_of_checkpoint
 
     if isinstance(rope.method, RemappedMethod):
         raise rope.method.unsupported_error("a portable checkpoint holds frequencies alone")
@@ -120,12 +120,13 @@ def _config(
 
 def _compare(checkpoint: Path, rope: RopeSpec, exported: str, asked: RotaryReport) -> None:
     """Refuse unless stock code turns as asked by the config in a folder, and differs in no more."""
-    from resonance_vllm.hf.apply import on_meta, report_of_checkpoint
+    from resonance_vllm.hf.building import build_on_meta
+    from resonance_vllm.hf.inspection import report_of_checkpoint
 
     try:
         held = report_of_checkpoint(exported)
         models = with_rope(read_config(str(checkpoint)), rope.to_dict()), read_config(exported)
-        wrong = [words for *_, words in differing_constants(*map(on_meta, models))]
+        wrong = [words for *_, words in differing_constants(*map(build_on_meta, models))]
     except Exception as error:
         raise RopeConfigError(f"rope_type: an exported config builds no model: {error}") from error
     for each in held:

@@ -16,7 +16,7 @@ from transformers import AttentionInterface
 from transformers.cache_utils import DynamicLayer
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from resonance_vllm.hf.remapping import Partial, join, partial_attention
+from resonance_vllm.hf.partial_attention import Partial, join, partial_attention
 
 NAME = "leval_shared_prefix"
 _REFUSED = ("softcap", "position_bias", "head_mask", "sinks", "s_aux", "sliding_window")

@@ -11,11 +11,11 @@ import torch
 from lm_eval.models.huggingface import HFLM
 
 from leval_harness.backends import CannotSwapError
+from resonance_vllm import hf
 from resonance_vllm.checkpoint.config import rope_by_layer_type
 from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.common.hub import loading_errors
 from resonance_vllm.core.spec import NATIVE_LENGTH_KEY
-from resonance_vllm.hf import apply as hf
 
 _OF_LOADING = {"dtype", "quantization_config"}
 """Arguments of `from_pretrained` that a config has as well."""

@@ -83,7 +83,7 @@ def _register() -> None:
     try:
         import leval_harness.backends
         from leval_harness.training import t5
-        from resonance_vllm.hf import apply as hf
+        from resonance_vllm import hf
     except ImportError as error:
         without = f"running without our RoPE types and backends; {install_hint('hf')}"
         logging.getLogger(__name__).warning("%s: %s", error, without)

@@ -21,9 +21,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 from leval_harness.backends.forward import Head
 from leval_harness.backends.reading import Reader
+from resonance_vllm import hf
 from resonance_vllm.checkpoint import config as settings
 from resonance_vllm.checkpoint.config import PositionConfig
-from resonance_vllm.hf import apply as hf
 
 METHODS = ("default", "self_extend", "dual_chunk")
 STEPS = 8

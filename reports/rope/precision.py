@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from resonance_vllm import hf
 from resonance_vllm.checkpoint import config as settings
 from resonance_vllm.checkpoint.config import PositionConfig
-from resonance_vllm.hf import apply as hf
 
 METHODS = ("yarn", "resonance_yarn")
 PRECISIONS = ((torch.float32, "model"), (torch.bfloat16, "model"), (torch.bfloat16, "float32"))

@@ -1,5 +1,6 @@
-"""RoPE settings in Hugging Face transformers: `apply_rope(model)` and loading with it."""
+"""RoPE settings in Hugging Face transformers: `load` a model with them, `apply_rope` to a loaded one."""
 
-from resonance_vllm.hf.apply import apply_rope, load, register
+from resonance_vllm.hf.apply import apply_rope, load
+from resonance_vllm.hf.registry import register
 
 __all__ = ["apply_rope", "load", "register"]

@@ -1,24 +1,17 @@
-"""RoPE in transformers: our types in its registry, and one function that gives them to a model.
+"""RoPE settings in transformers: `load` a model with them, or `apply_rope` to a loaded one.
 
-`apply_rope` puts a hook behind each rotary module that needs what a function of the registry cannot
-give (the exact phase, frequencies of each row's own length, float32 cos and sin), and compares what
-every module answers with what was asked. `load` is the one loader of the product.
+`apply_rope` adds a hook to each rotary module that needs what a function of transformers' registry
+cannot give (the exact phase, frequencies of each row's own length, float32 cos and sin), and
+compares what every module returns with the request.
 """
 
 import copy
-import functools
-import importlib
-import inspect
 import logging
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-import transformers
-from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from resonance_vllm.checkpoint.config import (
     ROPE_PRECISIONS,
@@ -30,291 +23,272 @@ from resonance_vllm.checkpoint.config import (
     rope_of_present_layers,
     with_rope,
 )
+from resonance_vllm.checkpoint.reached_layers import refuse_unused
 from resonance_vllm.common.errors import RopeConfigError, check_choice
-from resonance_vllm.common.hub import read_config
 from resonance_vllm.core.remapping import RemappedMethod
-from resonance_vllm.core.spec import OWN_TYPES, RopeSpec
-from resonance_vllm.hf import remapping as hf_maps
+from resonance_vllm.core.spec import NATIVE_LENGTH_KEY, OWN_TYPES, RopeRequest, RopeSpec
+from resonance_vllm.hf import remapping
+from resonance_vllm.hf.buffers import verify_frequencies
+from resonance_vllm.hf.hooks import AngleHook, Float32InputHook, remove_hooks
+from resonance_vllm.hf.position_table import refuse_beyond_position_table
+from resonance_vllm.hf.precision import restore_precision, rotate_in_float32
+from resonance_vllm.hf.registry import register
 from resonance_vllm.hf.rotary import (
-    WRITTEN,
-    InFloat32,
-    Turning,
-    built_anew,
-    code_of,
-    remove_hooks,
-    rope_function,
-    turning,
+    device_of,
+    layer_types,
+    prepare_module,
+    rebuild_rotary_modules,
+    rotary_modules,
 )
 from resonance_vllm.verify import RotaryReport, differing_constants
 
 logger = logging.getLogger(__name__)
 
+Rope = RopeSpec | Mapping[str, Any] | str
+"""Settings as the public functions take them."""
+
+_WRITTEN = ("rope_parameters", "max_position_embeddings", NATIVE_LENGTH_KEY, "head_dim")
+"""Attributes of a config that settings change."""
 _LOADED = "_rope_loaded"
-"""Attribute of a model: its configs, and what they held of `WRITTEN` when it was loaded."""
-
-
-@functools.cache
-def register() -> None:
-    """Add our types to transformers; a second call does nothing."""
-    ROPE_INIT_FUNCTIONS.update(dict.fromkeys(OWN_TYPES, rope_function))
-    for name in OWN_TYPES:  # without one transformers warns that it cannot check the type
-        setattr(PreTrainedConfig, f"_validate_{name}_rope_parameters", lambda *_, **__: None)
+"""Attribute of a model: its configs, and what they held of `_WRITTEN` when it was loaded."""
+_HUB_ARGUMENTS = ("revision", "trust_remote_code", "token", "cache_dir", "subfolder")
 
 
 def load(
     path: str,
-    rope: RopeSpec | Mapping[str, Any] | None = None,
+    rope: Rope | None = None,
     *,
     precision: str = "model",
     limit: int | None = None,
     auto_class: Any = AutoModelForCausalLM,
     **arguments: Any,
 ) -> Any:
-    """A checkpoint's model with RoPE settings.
+    """Load a checkpoint's model with RoPE settings, and verify what it rotates by.
 
     Args:
-        path: checkpoint folder or hub name.
-        rope: complete settings; None runs the checkpoint as it is.
-        precision: as for `apply_rope`.
-        limit: longest sequence in tokens, written into the config beside the settings.
-        auto_class: of transformers.
-        arguments: of its `from_pretrained`; a `config` among them is changed.
+        path: Checkpoint folder or hub name.
+        rope: Settings as for `apply_rope`; None loads the unmodified checkpoint.
+        precision: As for `apply_rope`.
+        limit: Longest sequence in tokens, written into the config beside the settings.
+        auto_class: The class of transformers whose `from_pretrained` is called.
+        arguments: Of `from_pretrained`; a `config` among them is changed.
+
+    Returns:
+        The model of transformers.
 
     Raises:
-        RopeConfigError: the model does not turn as asked.
+        RopeConfigError: The settings are wrong, the model does not rotate by them or holds
+            inverse frequencies that nobody computed, or `limit` exceeds its learned positions.
+        OSError: From transformers: there is no such checkpoint.
     """
     register()
-    hub = ("revision", "trust_remote_code", "token", "cache_dir", "subfolder")
-    config = arguments.pop("config", None) or AutoConfig.from_pretrained(
-        path, **{key: arguments[key] for key in hub if key in arguments}
-    )
-    spec = _to_apply(rope, config)
+    config = arguments.pop("config", None)
+    if config is None:
+        hub_arguments = {key: arguments[key] for key in _HUB_ARGUMENTS if key in arguments}
+        config = AutoConfig.from_pretrained(path, **hub_arguments)
+    spec = settings_to_write(rope, config)
     if spec is not None:
         with_rope(config, spec.to_dict(), limit)
     model = auto_class.from_pretrained(path, config=config, **arguments)
-    _applied(model, spec, precision)
+    refuse_beyond_position_table(model, limit)
+    verify_frequencies(model)
+    install_rotations(model, spec, precision)
     return model
 
 
 def apply_rope(
-    model: Any, spec: RopeSpec | Mapping[str, Any] | None = None, precision: str = "model"
+    model: Any, spec: Rope | None = None, precision: str = "model"
 ) -> list[RotaryReport]:
-    """Let a loaded model turn by other settings, and compare what every module answers.
+    """Give a loaded model other RoPE settings, and verify what every module rotates by.
 
-    It may be called again with others. The numbers are those of a model that was loaded with the
-    settings, bit for bit. The config is changed, so that a saved model has them.
+    It may be called any number of times. The numbers are bitwise those of a model that was loaded
+    with the settings. The config is changed, so that a saved model has them. Nothing outside the
+    model is changed, and `apply_rope(model)` undoes everything.
 
     Args:
-        model: of transformers, or of PEFT around one.
-        spec: complete settings; None is what the model was loaded with.
-        precision: `float32` computes cos, sin and the rotation of q and k in float32; `model` in
-            the dtype of the activations. The model's `rope_precision_used` is what it does.
+        model: Of transformers, or of PEFT around one.
+        spec: Settings: a `RopeSpec`, a dictionary, or text as on the command line
+            (`yarn:factor=2`). Required keys that are missing are taken from the model's config.
+            None is what the model was loaded with.
+        precision: `float32` computes cos, sin and the rotation of queries and keys in float32;
+            `model` in the dtype of the activations. The model's attribute `rope_precision_used`
+            says which one was possible.
 
     Returns:
-        What each module turns by, up to the native context length.
+        What each rotary module rotates by: inverse frequencies in radians per token, and the
+        attention factor. Methods that follow the length report the native context length.
 
     Raises:
-        RopeConfigError: a module turns by something else, and is named; or no module reads the
-            settings. The model then turns as it was loaded.
+        RopeConfigError: The settings are wrong; or a module rotates by something else, and is
+            named; or no layer uses the settings. The model then rotates as it was loaded.
     """
+    check_choice("rope_precision", precision, ROPE_PRECISIONS, RopeConfigError)
     register()
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    as_built = _LOADED not in vars(inner) and spec is None
-    loaded: list[tuple[Any, dict[str, Any]]] = vars(inner).setdefault(_LOADED, _kept(inner))
-    for config, values in loaded:
-        for key, value in values.items():
-            setattr(config, key, copy.deepcopy(value))
+    is_first_call = _LOADED not in vars(inner)
+    if is_first_call:
+        verify_frequencies(inner)
+        setattr(inner, _LOADED, _loaded_settings(inner))
+    _restore_settings(inner)
     try:
-        settings = _to_apply(spec, inner.config)
+        settings = settings_to_write(spec, inner.config)
         if settings is not None:
-            for config, _ in loaded:
+            for config, _ in getattr(inner, _LOADED):
                 with_rope(config, settings.to_dict())
-        _build_rotary_modules_again(inner)
-        if not as_built:
-            with torch.device("meta"):
-                again = type(inner)(inner.config)
-            for module, key, number, _ in differing_constants(inner, again):
-                setattr(module, key, number)  # made of settings by a constructor (DeepSeek's scale)
-        return _applied(inner, settings, precision)
+        rebuild_rotary_modules(inner)
+        if spec is not None or not is_first_call:
+            _take_other_numbers(inner)
+        return install_rotations(inner, settings, precision)
     except RopeConfigError:
         if spec is not None:
             apply_rope(inner, None, precision)
         raise
 
 
-def report_of_checkpoint(
-    path: str, rope: RopeSpec | None = None, limit: int | None = None
-) -> list[RotaryReport]:
-    """The rotations that transformers builds for a checkpoint, without reading its weights.
+def settings_to_write(rope: Rope | None, config: Any) -> RopeSpec | None:
+    """Return complete settings to write into a config; None where it has them already.
 
-    A RopeConfigError says that it does not know the model, or how a module does not turn as asked.
+    Args:
+        rope: Settings as for `apply_rope`.
+        config: The config of the model as it was loaded, which completes them.
+
+    Raises:
+        RopeConfigError: A key is unknown or missing, or a value is not allowed.
     """
-    register()
-    config = read_config(path)
-    if isinstance(config, Mapping):
-        version, kind = transformers.__version__, config.get("model_type")
-        raise RopeConfigError(f"transformers {version} does not know model type {kind!r}")
-    spec = _to_apply(rope, config)
-    if spec is not None:
-        with_rope(config, spec.to_dict(), limit)
-    with code_of(type(config)):
-        built = on_meta(config)
-    reports = _applied(built, spec, "model")
-    if not reports:
-        raise RopeConfigError(f"{type(config).__name__} builds no rotary module")
-    return reports
+    if rope is None:
+        return None
+    positions = PositionConfig.from_config(config)
+    spec = rope if isinstance(rope, RopeSpec) else _complete(rope, positions)
+    return None if spec == positions.own_spec_or_none else spec
 
 
-def on_meta(config: Any) -> Any:
-    """The model of a config on the meta device; its text model where others need a package."""
-    text = config.get_text_config(decoder=True)
-    with torch.device("meta"):
-        try:
-            return _model_class(config)(config)
-        except ImportError:
-            if text is config:
-                raise
-            return _model_class(text)(text)
+def _complete(rope: Mapping[str, Any] | str, positions: PositionConfig) -> RopeSpec:
+    """Return settings with the keys that a model's config knows.
+
+    A dictionary with every required key is complete: where it leaves out an optional key, its
+    default is meant and not what the checkpoint has.
+    """
+    if isinstance(rope, str):
+        return positions.complete(RopeRequest.parse(rope))
+    request = RopeRequest.from_dict(rope)
+    fields = request.type.method.model_fields
+    required = {key for key, field in fields.items() if field.is_required()}
+    if required <= request.given.keys():
+        return RopeSpec.from_settings(request.type, request.given)
+    return positions.complete(request)
 
 
-def _model_class(config: Any) -> Any:
-    """The class that a checkpoint names, else the one that transformers has for its config."""
-    for name in getattr(config, "architectures", None) or ():
-        if hasattr(transformers, str(name)):
-            return getattr(transformers, name)
-    for name in ("_FOR_CAUSAL_LM", "_FOR_IMAGE_TEXT_TO_TEXT", "_FOR_MASKED_LM", ""):
-        found = getattr(transformers, f"MODEL{name}_MAPPING").get(type(config), None)
-        # For images on text a list may name the class of the text model, which takes its config.
-        if found is not None and isinstance(config, found.config_class or object):
-            return found
-    module = type(config).__module__.replace("configuration_", "modeling_")
-    for found in vars(importlib.import_module(module)).values():  # of a text part (Step 3.5)
-        if isinstance(found, type) and getattr(found, "config_class", None) is type(config):
-            return found
-    raise RopeConfigError(f"transformers has no model class for {type(config).__name__}")
-
-
-def layer_types(module: nn.Module) -> list[str | None]:
-    """The rotations of a module; None is the name of a single one, [] of no rotary module."""
-    config = getattr(module, "config", None)  # Falcon has a module beside ALiBi, without using it
-    other = getattr(config, "position_embedding_type", None) in ("nope", "absolute")
-    if other or getattr(config, "alibi", False):
-        return []
-    if "inv_freq" in module._buffers:
-        return [None] if hasattr(module, "rope_type") else []
-    end = "_original_inv_freq"
-    return [name.removesuffix(end) for name in module._buffers if name.endswith(end)]
-
-
-def rotary_modules(model: Any) -> list[tuple[str, Any]]:
-    """The rotary modules of a model's text part by name, those of images and audio aside."""
-    text = type(language_model_config(model.config)[0])
-    found = [each for each in model.named_modules() if layer_types(each[1])]
-    # A model made of several parts without one text model: all of them.
-    return [each for each in found if isinstance(each[1].config, text)] or found
-
-
-def _to_apply(rope: RopeSpec | Mapping[str, Any] | None, shipped: Any) -> RopeSpec | None:
-    """Settings to write into a config; None where it has them already."""
-    spec = RopeSpec.from_dict(rope) if isinstance(rope, Mapping) else rope
-    return None if spec == PositionConfig.from_config(shipped).own_spec_or_none else spec
-
-
-def _kept(model: Any) -> list[tuple[Any, dict[str, Any]]]:
-    """Each config of a model that its text part reads, and what settings would change in it."""
-    every = [
-        language_model_config(model.config)[0],
-        *(each.config for _, each in rotary_modules(model)),
-    ]
+def _loaded_settings(model: Any) -> list[tuple[Any, dict[str, Any]]]:
+    """Return each config that a model's text part reads, and what settings would change in it."""
+    configs = [language_model_config(model.config)[0]]
+    configs += [module.config for _, module in rotary_modules(model)]
+    distinct = {id(config): config for config in configs}
     return [
-        (config, {key: vars(config)[key] for key in WRITTEN if key in vars(config)})
-        for config in {id(config): config for config in every}.values()
+        (config, {key: vars(config)[key] for key in _WRITTEN if key in vars(config)})
+        for config in distinct.values()
     ]
 
 
-def _build_rotary_modules_again(model: Any) -> None:
-    """Let rotary modules hold what they hold in a model made again, whatever was read or cast."""
-    for _, module in rotary_modules(model):
-        remove_hooks(module)
-        fresh = built_anew(type(module), module.config)
-        device = next(iter(module._buffers.values())).device
-        for key, value in vars(fresh).items():
-            if not key.startswith("_") and key not in ("config", "training"):
-                setattr(module, key, value.to(device) if isinstance(value, Tensor) else value)
-        for key, buffer in fresh._buffers.items():
-            module.register_buffer(key, buffer.to(device), persistent=False)
+def _restore_settings(model: Any) -> None:
+    """Give a model's configs the settings with which it was loaded."""
+    for config, values in getattr(model, _LOADED):
+        for key, value in values.items():
+            setattr(config, key, copy.deepcopy(value))
 
 
-def _applied(model: Any, spec: RopeSpec | None, precision: str) -> list[RotaryReport]:
-    """Put hooks on a model whose configs hold its settings, and compare.
+def _take_other_numbers(model: Any) -> None:
+    """Set the numbers that constructors compute from settings, such as DeepSeek's softmax scale."""
+    with torch.device("meta"):
+        built = type(model)(model.config)
+    for module, key, number, _ in differing_constants(model, built):
+        setattr(module, key, number)
 
-    Types of ours are compared always, transformers' own where they were asked for: a `spec`, or
-    what vLLM is given.
+
+def install_rotations(model: Any, spec: RopeSpec | None, precision: str) -> list[RotaryReport]:
+    """Add hooks to a model whose configs hold its settings, and verify every rotary module.
+
+    Args:
+        model: A model of transformers.
+        spec: The settings that were requested, which are verified; None where the model has its
+            own, of which only types of this package are verified.
+        precision: As for `apply_rope`.
+
+    Raises:
+        RopeConfigError: As for `apply_rope`.
     """
     check_choice("rope_precision", precision, ROPE_PRECISIONS, RopeConfigError)
-    hf_maps.remove(model)
-    every = spec is not None or getattr(model.config, VERIFY_ROPE_KEY, False)
-    ropes = rope_of_present_layers(language_model_config(model.config)[0])
-    reached = {
-        kind: False
-        for kind, rope in ropes.items()
-        if not is_windowed(kind) and (every or rope.get("rope_type") in OWN_TYPES)
-    }
-    what = type(model).__name__
+    remapping.remove(model)
+    restore_precision(model)
+    is_requested = spec is not None or getattr(model.config, VERIFY_ROPE_KEY, False)
+    verified = _layer_types_to_verify(model, is_requested=is_requested)
+    specs: dict[tuple[int, str | None], RopeSpec] = {}
+    reached: set[str | None] = set()
     reports: list[RotaryReport] = []
-    hooks: list[tuple[Any, Turning | None]] = []
+    hooks: list[tuple[Any, AngleHook | None]] = []
     for name, module in rotary_modules(model):
         remove_hooks(module)
-        for kind in layer_types(module):
-            if asked := kind in reached and kind in rope_by_layer_type(module.config):
-                reached[kind] = True
-            hook, held = turning(name, module, kind, asked=asked)
+        for layer_type in layer_types(module):
+            required = layer_type in verified and layer_type in rope_by_layer_type(module.config)
+            if required:
+                reached.add(layer_type)
+            hook, state = prepare_module(name, module, layer_type, required=required, specs=specs)
             hooks.append((module, hook))
-            reports.append(RotaryReport.from_state(name, kind, held))
-    if not all(reached.values()):
-        raise RopeConfigError(f"rope_parameters: {what} has no rotary module that reads them")
-    if reached and getattr(model.config, "is_encoder_decoder", False):
-        raise RopeConfigError(f"rope_type: not for the encoder of {what}, which reads its text")
+            reports.append(RotaryReport.from_state(name, layer_type, state))
+    _refuse_unread(model, verified, reached)
     for module, hook in hooks:
         if hook is not None:
-            hook.to(next(iter(module._buffers.values())).device)
+            hook.to(device_of(module))
             module.register_forward_hook(hook, with_kwargs=True)
             if isinstance(hook.method, RemappedMethod):
-                hf_maps.install(model, module, hook)
-    in_float32 = precision == "float32" and bool(hooks) and _rotations_give_back(model)
-    for _, module in rotary_modules(model) if in_float32 else ():
-        module.register_forward_pre_hook(InFloat32(), with_kwargs=True)
-    if precision == "float32" and not in_float32:
-        logger.warning("rope_precision: %s rotates in its own precision, not in float32", what)
-    model.rope_precision_used = "float32" if in_float32 else "model"
+                remapping.install(model, module, hook)
+    model.rope_precision_used = _set_precision(model, precision)
     return reports
 
 
-def _rotations_give_back(model: nn.Module) -> bool:
-    """Let a family's rotations answer in the dtype of q and k; whether there are any.
+def _layer_types_to_verify(model: Any, *, is_requested: bool) -> set[str | None]:
+    """Return the layer types whose rotation has to be that of the config.
 
-    The functions are replaced in their modules by ones that do the same where dtypes agree.
+    They are those without a window: methods leave layers that read a part of the text unmodified.
+    Of an unmodified model only types of this package are verified, for transformers' own are run
+    by transformers' own code.
+
+    Raises:
+        RopeConfigError: No layer of the model uses requested settings.
     """
-    found = False
-    for name in {type(module).__module__ for module in model.modules()}:
-        source = sys.modules[name]
-        for key, value in list(vars(source).items()) if ".modeling_" in name else ():
-            names = set(inspect.signature(value).parameters) if inspect.isfunction(value) else set()
-            if names >= {"cos", "sin"} or "freqs_cis" in names:
-                found = True
-                if not hasattr(value, "_gives_back"):
-                    setattr(source, key, _giving_back(value))
-    return found
+    config = language_model_config(model.config)[0]
+    settings = rope_of_present_layers(config)
+    if is_requested:
+        refuse_unused(config)
+        return {layer_type for layer_type in settings if not is_windowed(layer_type)}
+    return {
+        layer_type
+        for layer_type, rope in settings.items()
+        if not is_windowed(layer_type) and rope.get("rope_type") in OWN_TYPES
+    }
 
 
-def _giving_back(original: Any) -> Any:
-    @functools.wraps(original)
-    def rotate(*args: Any, **kwargs: Any) -> Any:
-        dtype = next(each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)).dtype
-        turned = original(*args, **kwargs)
-        if isinstance(turned, Tensor):
-            return turned.to(dtype)
-        return tuple(each.to(dtype) if each.is_floating_point() else each for each in turned)
+def _refuse_unread(model: Any, verified: set[str | None], reached: set[str | None]) -> None:
+    """Refuse settings that no rotary module reads, or that an encoder would read too."""
+    name = type(model).__name__
+    if verified - reached:
+        raise RopeConfigError(f"rope_parameters: {name} has no rotary module that reads them")
+    if verified and getattr(model.config, "is_encoder_decoder", False):
+        raise RopeConfigError(
+            f"rope_type: not supported for {name}, whose encoder reads the text; allowed: models "
+            "with a decoder alone"
+        )
 
-    rotate._gives_back = True  # type: ignore[attr-defined]
-    return rotate
+
+def _set_precision(model: Any, precision: str) -> str:
+    """Let a model rotate in a precision, and return the one that it has then."""
+    if precision == "model":
+        return "model"
+    modules = rotary_modules(model)
+    if not modules or not rotate_in_float32(model):
+        logger.warning(
+            "rope_precision: %s rotates in its own precision, not in float32", type(model).__name__
+        )
+        return "model"
+    for _, module in modules:
+        module.register_forward_pre_hook(Float32InputHook(), with_kwargs=True)
+    return "float32"

@@ -6,13 +6,13 @@ import torch
 from naive_maps import MAPS, settings, text, tiny
 
 from leval_harness.backends.hf_long import HFLong
-from resonance_vllm.hf import remapping as hf_maps
+from resonance_vllm.hf import key_slices
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(hf_maps, "_QUERIES", 8)
-    monkeypatch.setattr(hf_maps, "_UNMASKED", 2)
+    monkeypatch.setattr(key_slices, "_QUERIES", 8)
+    monkeypatch.setattr(key_slices, "_UNMASKED", 2)
 
 
 def logprobs(model, tokens, name, first, window=None):

@@ -10,7 +10,7 @@ from tiny_backends import asked, build
 from leval_harness.backends import CannotSwapError
 from leval_harness.backends.hf import HF
 from leval_harness.backends.hf_long import HFLong
-from resonance_vllm.hf import apply as hf
+from resonance_vllm import hf
 
 pytestmark = pytest.mark.slow
 

@@ -20,7 +20,7 @@ PROGRAMS = {"leval-harness": ["-m", "leval_harness"], "pytest": ["-m", "pytest",
 MOST_LINES = 10
 LLAMA = """
 import json
-from resonance_vllm.hf import apply as hf
+from resonance_vllm import hf
 from transformers import LlamaConfig, LlamaForCausalLM
 hf.register()
 rope = {"rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}

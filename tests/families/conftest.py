@@ -20,6 +20,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def registered() -> None:
     """Our rope types in transformers, as every command of ours has them."""
-    from resonance_vllm.hf import apply as hf
+    from resonance_vllm import hf
 
     hf.register()

@@ -23,9 +23,10 @@ from families_models import (
 from families_record import RIGHT, every, folders, said, settle
 from transformers import PreTrainedConfig
 
-from resonance_vllm.checkpoint.config import PositionConfig, rope_by_layer_type
+from resonance_vllm import hf
+from resonance_vllm.checkpoint.config import PositionConfig, rope_by_layer_type, with_rope
 from resonance_vllm.common.errors import RopeConfigError
-from resonance_vllm.hf import apply as hf
+from resonance_vllm.hf.inspection import report_of_checkpoint
 
 pytestmark = [pytest.mark.hf, pytest.mark.slow]
 
@@ -37,7 +38,7 @@ def refusal(folder):
     """Why a family cannot be asked for Resonance at all, by the way that every command goes."""
     try:
         spec = PositionConfig.from_checkpoint(str(folder)).complete({"rope_type": "resonance"})
-        hf.report_of_checkpoint(str(folder), spec)
+        report_of_checkpoint(str(folder), spec)
     except RopeConfigError as error:
         return str(error)
     return None
@@ -106,7 +107,7 @@ def test_methods_are_exchanged_in_a_model_bit_for_bit(family):
             hf.apply_rope(model, spec)
         except RopeConfigError:
             continue  # as frozen, or as the test of every method says
-        fresh = hf.with_rope(copy.deepcopy(config), spec.to_dict())
+        fresh = with_rope(copy.deepcopy(config), spec.to_dict())
         made = model_of(fresh)
         hf.apply_rope(made)
         assert output(model, IDS).equal(output(made, IDS)), spec

@@ -48,7 +48,7 @@ def test_resonance_on_what_is_shipped_or_a_reason(family):
 
 @pytest.mark.parametrize("family", RUNS, ids=lambda folder: folder.name)
 def test_both_libraries_turn_alike(family):
-    from resonance_vllm.hf.apply import report_of_checkpoint
+    from resonance_vllm.hf.inspection import report_of_checkpoint
 
     theirs = report_of_checkpoint(str(family), resonance(family)[0], SERVED)
     reference = next(one for one in theirs if not is_windowed(one.layer_type))

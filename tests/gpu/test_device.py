@@ -14,7 +14,7 @@ POSITIONS = torch.tensor([[0, 1, 6, 4095, 4096, 65535, 131071]])
 def llama(rope_type: str, **more):
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from resonance_vllm.hf import apply as hf
+    from resonance_vllm import hf
 
     hf.register()
     rope = {"rope_type": rope_type, "rope_theta": 10000.0}

@@ -17,7 +17,7 @@ SIZES = {
 
 @pytest.fixture(scope="session", autouse=True)
 def registered():
-    from resonance_vllm.hf import apply as hf
+    from resonance_vllm import hf
 
     hf.register()
     hf.register()  # a second call must change nothing

@@ -113,7 +113,7 @@ RESONANCE = RopeRequest.parse("resonance")
 
 def turns_of(folder):
     """What transformers' modules turn by, without settings of ours."""
-    from resonance_vllm.hf.apply import report_of_checkpoint
+    from resonance_vllm.hf.inspection import report_of_checkpoint
 
     return [(each.name, each.inv_freq) for each in report_of_checkpoint(str(folder))]
 

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, LlamaConfig
 from turned import cos_sin
 
+from resonance_vllm import hf
 from resonance_vllm.checkpoint.config import PositionConfig, with_rope
 from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.core import frequencies
 from resonance_vllm.core.remapping import RemappedMethod
 from resonance_vllm.core.spec import ROPE_TYPES, RopeSpec, RopeType
-from resonance_vllm.hf import apply as hf
+from resonance_vllm.hf.building import build_on_meta
 
 L, LENGTH = "original_max_position_embeddings", 16
 THETA = {"rope_theta": 100.0}
@@ -215,11 +216,11 @@ def test_a_module_that_ignores_its_settings_is_named(tiny, rope_type):
         ("gpt2", {"n_embd": 32, "n_head": 2, "n_layer": 1}, "has no rotary module that reads them"),
         ("falcon", {"alibi": True, "hidden_size": 32, "num_attention_heads": 2,
                     "num_hidden_layers": 1}, "has no rotary module that reads them"),
-        ("t5gemma", {}, "not for the encoder of"),
+        ("t5gemma", {}, "whose encoder reads the text"),
     ],
 )  # fmt: skip
 def test_models_without_a_rope_to_change_are_refused(family, extra, words):
-    model = hf.on_meta(AutoConfig.for_model(family, **extra))
+    model = build_on_meta(AutoConfig.for_model(family, **extra))
     with pytest.raises(RopeConfigError, match=words):
         hf.apply_rope(model, complete("linear"))
 

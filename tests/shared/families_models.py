@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, PreTrainedConfig
 
+from resonance_vllm import hf
 from resonance_vllm.checkpoint.config import (
     config_value,
     global_layer_type,
@@ -17,7 +18,8 @@ from resonance_vllm.checkpoint.config import (
     rope_by_layer_type,
 )
 from resonance_vllm.core.spec import METHODS, NATIVE_LENGTH_KEY
-from resonance_vllm.hf import apply as hf
+from resonance_vllm.hf.building import build_on_meta, model_class
+from resonance_vllm.hf.rotary import layer_types, rotary_modules
 
 MOST_WEIGHTS = 200_000_000
 """Larger ones are not run; the usual small model has less than a million."""
@@ -82,7 +84,7 @@ def model_of(config: Any) -> Any:
     for each in (config, text):
         torch.manual_seed(0)
         try:
-            made = hf._model_class(each)._from_config(copy.deepcopy(each), dtype=torch.float32)
+            made = model_class(each)._from_config(copy.deepcopy(each), dtype=torch.float32)
         except ImportError:  # parts for images need a package
             if each is text:
                 raise
@@ -102,7 +104,7 @@ def _shrunk(config: Any, *, narrow: bool) -> Any:
     config = copy.deepcopy(config)
     for each in configs(config):
         _shrink(each, narrow)
-    weights = sum(each.numel() for each in hf.on_meta(copy.deepcopy(config)).parameters())
+    weights = sum(each.numel() for each in build_on_meta(copy.deepcopy(config)).parameters())
     if weights > MOST_WEIGHTS:
         raise ValueError(f"{weights:,} weights at a small size; allowed: up to {MOST_WEIGHTS:,}")
     return config
@@ -206,8 +208,8 @@ def global_rotations(model: Any) -> list[tuple[Any, str, str | None]]:
     """
     return [
         (module, "" if kind is None else f"{kind}_", kind)
-        for _, module in hf.rotary_modules(model)
-        for kind in hf.layer_types(module)
+        for _, module in rotary_modules(model)
+        for kind in layer_types(module)
         if not is_windowed(kind)
     ]
 

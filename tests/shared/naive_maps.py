@@ -41,7 +41,7 @@ def tiny(family, rope, **more):
     """A random model of two layers with grouped heads, float32."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from resonance_vllm.hf import apply as hf
+    from resonance_vllm import hf
 
     hf.register()
     sizes = {

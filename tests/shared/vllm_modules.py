@@ -41,7 +41,7 @@ def main() -> None:
     from vllm.model_executor.models import registry
 
     from resonance_vllm.check import refusal_message
-    from resonance_vllm.vllm.swap import vllm_report
+    from resonance_vllm.vllm.inspection import report_of_checkpoint
 
     gc.disable()  # which saves a third of the time that imports take; this process soon ends
     sys.modules["sklearn"] = None  # type: ignore[assignment] # imported where it is, for nothing
@@ -51,7 +51,7 @@ def main() -> None:
     with Path(sys.argv[1]).open("a", encoding="utf-8") as file:
         for job in json.load(sys.stdin):
             try:
-                reports = vllm_report(
+                reports = report_of_checkpoint(
                     job["model"], job.get("hf_overrides"), job.get("max_model_len")
                 )
                 answer = {"held": [asdict(each) for each in reports]}

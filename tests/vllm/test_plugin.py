@@ -15,7 +15,7 @@ from vllm_modules import looked_at
 
 from resonance_vllm.checkpoint.config import PositionConfig, length_limit, vllm_hf_overrides
 from resonance_vllm.common.errors import RopeConfigError
-from resonance_vllm.vllm import plugin as plugin
+from resonance_vllm.vllm import worker
 
 pytestmark = pytest.mark.vllm
 
@@ -177,6 +177,6 @@ def test_what_cannot_be_right_is_refused_with_the_way_on(built: dict[str, Any], 
 
 
 def test_an_exchange_without_the_plugin_says_what_to_do(monkeypatch):
-    monkeypatch.setattr(plugin, "register", functools.cache(lambda: None))  # not called
+    monkeypatch.setattr(worker, "register", functools.cache(lambda: None))  # not called
     with pytest.raises(RopeConfigError, match="name it in VLLM_PLUGINS or install"):
-        plugin.RopeWorker().set_rope(None)
+        worker.RopeWorker().set_rope(None)

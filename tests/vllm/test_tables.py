@@ -9,7 +9,10 @@ from naive_maps import MOVING
 from turned import cos_sin
 
 from resonance_vllm.core.spec import OWN_TYPES, RopeSpec, RopeType
-from resonance_vllm.vllm.plugin import register, resonance_yarn, table_of, tagged
+from resonance_vllm.vllm import register
+from resonance_vllm.vllm.embeddings import resonance_yarn_class
+from resonance_vllm.vllm.stock_view import stock_settings
+from resonance_vllm.vllm.tables import table_of
 
 pytestmark = pytest.mark.vllm
 
@@ -47,7 +50,7 @@ def made(name: str, dtype: torch.dtype = torch.float32, **changes: Any) -> Any:
     """The same of what a model file sees in place of ours, the model's own keys in it."""
     own = {key: value for key, value in changes.items() if key.startswith("mrope")}
     spec = asked(name, **{key: changes[key] for key in changes.keys() - own.keys()})
-    return got(tagged(own, spec, SERVED, "default"), dtype)
+    return got(stock_settings(own, spec, SERVED, "default"), dtype)
 
 
 @pytest.mark.parametrize("name", [name for name in OWN_TYPES if name not in MOVING])
@@ -63,7 +66,7 @@ def test_resonance_yarn_is_a_class_of_vllms_yarn() -> None:
     from vllm.model_executor.layers import rotary_embedding
 
     ours, stock = made("resonance_yarn"), got({"rope_type": "yarn", **COMMON})
-    assert type(ours) is resonance_yarn()
+    assert type(ours) is resonance_yarn_class()
     assert type(stock) is rotary_embedding.YaRNScalingRotaryEmbedding in type(ours).__mro__
     assert stock.cos_sin_cache.shape == ours.cos_sin_cache.shape
     assert not torch.allclose(stock.cos_sin_cache, ours.cos_sin_cache, atol=1e-2)
@@ -75,7 +78,7 @@ def test_layers_share_a_table_and_plain_ones_keep_theirs() -> None:
     assert made("ntk_aware") is ours
     assert made("ntk_aware", factor=2.0) is not ours
     assert made("ntk_aware", torch.bfloat16) is not ours
-    seen = tagged({}, asked("ntk_aware"), SERVED, "default")
+    seen = stock_settings({}, asked("ntk_aware"), SERVED, "default")
     plain = got({**seen, "rope_theta": THETA})
     assert plain is not ours
     assert not torch.equal(plain.cos_sin_cache, ours.cos_sin_cache[:ORIGINAL])
@@ -99,5 +102,5 @@ def test_positions_of_several_axes_turn_the_features_of_their_axis(name: str) ->
 
 @pytest.mark.parametrize("changes", [{"factor": 8.0}, {"attention_factor": 2.0}])
 def test_a_model_file_that_puts_another_key_in_place_changes_nothing(changes: Any) -> None:
-    seen = {**tagged({}, asked("resonance_yarn"), SERVED, "default"), **changes}
+    seen = {**stock_settings({}, asked("resonance_yarn"), SERVED, "default"), **changes}
     assert got(seen).cos_sin_cache.equal(made("resonance_yarn").cos_sin_cache)

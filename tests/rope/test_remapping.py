@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from naive_maps import BASE, MAPS, MOVING, settings, text, tiny
 
+from resonance_vllm import hf
 from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.core.remapping import RemappedMethod
 from resonance_vllm.core.spec import METHODS, RopeRequest, RopeSpec
 from resonance_vllm.export import export_checkpoint
-from resonance_vllm.hf import apply as hf
-from resonance_vllm.hf import remapping as hf_maps
+from resonance_vllm.hf import key_slices, remapping
 
 PLAIN_ROPE = {"rope_type": "default", "rope_theta": BASE}
 PLAIN = naive_llama.inverse_frequencies(BASE, 8)
@@ -25,8 +25,8 @@ CHUNKS = ((0, 17), (17, 40), (40, 41), (41, 42), (42, 61))
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     """Blocks and slices that a text of 61 tokens has several of."""
-    monkeypatch.setattr(hf_maps, "_QUERIES", 8)
-    monkeypatch.setattr(hf_maps, "_UNMASKED", 2)
+    monkeypatch.setattr(key_slices, "_QUERIES", 8)
+    monkeypatch.setattr(key_slices, "_UNMASKED", 2)
 
 
 def in_chunks(model, tokens, chunks=CHUNKS):
@@ -202,7 +202,7 @@ def of_family(family, rope):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("family", hf_maps.SUPPORTED)
+@pytest.mark.parametrize("family", remapping.SUPPORTED)
 def test_every_supported_family_is_turned_by_its_own_rotation(family):
     """With a window over the whole text it is plain RoPE, and all of it is our turning."""
     tokens = text()

@@ -1,0 +1,49 @@
+"""Which layers of a model requested RoPE settings reach."""
+
+from itertools import groupby
+from typing import Any
+
+from resonance_vllm.checkpoint.config import is_windowed, rope_of_present_layers
+from resonance_vllm.common.errors import RopeConfigError
+
+
+def refuse_unused(config: Any) -> None:
+    """Refuse requested settings that no layer of a language model would use.
+
+    Methods change layers without a window alone, so a model that has only others would run, and
+    give every method the numbers of the unmodified model.
+
+    Args:
+        config: The config of the language model, the settings in it.
+
+    Raises:
+        RopeConfigError: No layer uses them; the layers are named.
+    """
+    settings = rope_of_present_layers(config)
+    if settings and all(is_windowed(layer_type) for layer_type in settings):
+        raise RopeConfigError(
+            f"rope_type: no layer of this {config.model_type!r} model would use the settings: "
+            f"{_layers(config.layer_types)}, and methods change layers without a window alone; "
+            "run it unmodified"
+        )
+    rotated = getattr(config, "no_rope_layers", None)  # 1 is a layer with RoPE, despite the name
+    if rotated and not any(rotated):
+        last = len(rotated) - 1
+        raise RopeConfigError(
+            f"rope_type: no layer of this {config.model_type!r} model would use the settings: "
+            f"layers 0 to {last} have no RoPE (no_rope_layers); run it unmodified"
+        )
+
+
+def _layers(layer_types: list[str]) -> str:
+    """Return runs of layers with their type, `layers 0 to 4 are sliding_attention`."""
+    runs = []
+    first = 0
+    for layer_type, members in groupby(layer_types):
+        count = len(list(members))
+        if count == 1:
+            runs.append(f"layer {first} is {layer_type}")
+        else:
+            runs.append(f"layers {first} to {first + count - 1} are {layer_type}")
+        first += count
+    return ", ".join(runs)

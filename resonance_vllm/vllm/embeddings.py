@@ -1,0 +1,111 @@
+"""Rotary embeddings that `get_rope` returns for a `TaggedBase`: vLLM's, with tables of this package."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from resonance_vllm.core.frequencies import base_inv_freq, closed_form_rotation, rotation_from_base
+from resonance_vllm.core.phase import cos_sin_table
+from resonance_vllm.core.spec import NATIVE_LENGTH_KEY, RopeSpec
+from resonance_vllm.verify import RotaryState
+from resonance_vllm.vllm.build_context import current_build
+from resonance_vllm.vllm.requests import SHARE
+from resonance_vllm.vllm.stock_view import TaggedBase
+from resonance_vllm.vllm.tables import STATE, held_state, table_of
+
+_YARN_KEYS = (
+    "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor", "truncate",
+)  # fmt: skip
+
+
+def rotary_embedding(get_rope: Any, arguments: dict[str, Any]) -> Any:
+    """Return the rotary embedding for a call of `get_rope` whose base is tagged.
+
+    Args:
+        get_rope: vLLM's own function.
+        arguments: Of the call, by name and complete.
+    """
+    from vllm.model_executor.layers.rotary_embedding import _ROPE_DICT
+
+    rope = arguments["rope_parameters"]
+    base: TaggedBase = rope["rope_theta"]
+    build = current_build.get()
+    if build is None:
+        rows = max(base.rows, arguments["max_position"])
+    else:
+        rows = min(base.rows, build.rows)
+    # vLLM caches modules by their arguments, and unmodified layers may have the same.
+    marked_rope = {**rope, STATE: f"{base.spec} {rows}"}
+    arguments = {**arguments, "rope_parameters": marked_rope}
+    key = ("resonance_vllm", str(arguments))
+    if key not in _ROPE_DICT:
+        if base.spec.method.name == rope["rope_type"] == "yarn":
+            _ROPE_DICT[key] = _resonance_yarn_embedding(arguments, base, rows)
+        else:
+            _ROPE_DICT[key] = _with_table(get_rope(**arguments), base, rows)
+    return _ROPE_DICT[key]
+
+
+@functools.cache
+def resonance_yarn_class() -> Any:
+    """Return the class of Resonance YaRN, a subclass of vLLM's YaRN."""
+    from vllm.model_executor.layers.rotary_embedding import YaRNScalingRotaryEmbedding
+
+    class ResonanceYaRNScalingRotaryEmbedding(YaRNScalingRotaryEmbedding):
+        """YaRN with wavelengths rounded to integers, and exact phase (arXiv 2403.00071)."""
+
+        def __init__(self, spec: RopeSpec, rows: int, *args: Any, **kwargs: Any) -> None:
+            self.spec = spec
+            self.rows = rows
+            super().__init__(*args, **kwargs)
+
+        def _compute_cos_sin_cache(self) -> torch.Tensor:
+            """Return the table, float32 `[rows, rotary_dim]`: cos of every feature, then sin."""
+            rounded = closed_form_rotation(self.spec, self.rotary_dim)
+            scale = self.spec.method.compute_attention_factor()
+            self.resonance = RotaryState(rounded.inv_freq, scale, rounded.exact)
+            return cos_sin_table(rounded, scale, self.rows, device=torch.get_default_device())
+
+    return ResonanceYaRNScalingRotaryEmbedding
+
+
+def _resonance_yarn_embedding(arguments: Mapping[str, Any], base: TaggedBase, rows: int) -> Any:
+    """Return an embedding of Resonance YaRN for arguments of `get_rope`."""
+    rope = arguments["rope_parameters"]
+    head_size = arguments["head_size"]
+    rotary_dim = rope.get("rope_dim") or int(head_size * rope.get(SHARE, 1.0))
+    return resonance_yarn_class()(
+        base.spec,
+        rows,
+        head_size,
+        rotary_dim,
+        rope[NATIVE_LENGTH_KEY],
+        float(base),
+        arguments["is_neox_style"],
+        rope["factor"],
+        arguments["dtype"],
+        **{key: rope[key] for key in _YARN_KEYS if key in rope},
+    )
+
+
+def _with_table(module: Any, base: TaggedBase, rows: int) -> Any:
+    """Return a module that vLLM built, with the table of requested settings."""
+    inv_freq = base_inv_freq(base.spec.method, held_state(module).inv_freq)
+    requested = rotation_from_base(base.spec, inv_freq)
+    scale = base.spec.method.compute_attention_factor()
+    name, old_table = table_of(module)
+    table = cos_sin_table(
+        requested,
+        scale,
+        max(rows, len(old_table)),
+        dtype=old_table.dtype,
+        device=old_table.device,
+    )
+    setattr(module, name, table)
+    if getattr(module, f"{name}_bf16", None) is not None:
+        setattr(module, f"{name}_bf16", table.to(torch.bfloat16))
+    module.base = float(module.base)  # the tag has done its work
+    setattr(module, STATE, RotaryState(requested.inv_freq, scale, requested.exact))
+    return module
