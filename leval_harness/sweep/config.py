@@ -10,7 +10,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_va
 
 from leval_harness.backends import LIBRARIES, OWN_BACKENDS
 from leval_harness.sweep import ConfigError
+from leval_harness.sweep.context_lengths import BEYOND_NATIVE, MULTIPLE
 from leval_harness.sweep.credentials import refuse_credentials
+from leval_harness.sweep.task_registry import families_of
 from leval_tasks.common.metadata import refuse_near_misses
 from resonance_vllm.common.errors import UserError, check_choice, choices_hint, short_repr
 from resonance_vllm.common.files import expand_user
@@ -73,6 +75,8 @@ Text = Annotated[str, Field(min_length=1)]
 Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+()=, @-]{0,79}$")]
 FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
 Count = Annotated[int, Field(ge=1)]
+ContextLength = Count | Annotated[str, Field(pattern=MULTIPLE)] | None
+"""Tokens, a multiple of the model's native context length such as `1.5x`, or null for its limit."""
 Natural = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(gt=0)]
 Several = Annotated[tuple[Item, ...], Field(strict=False, min_length=1), BeforeValidator(listed)]
@@ -115,9 +119,18 @@ class ModelConfig(Settings):
     batch_size: BatchSize = Field(1, description="As lm-eval's `--batch_size`.")
     device: Text | None = Field(None, description="As lm-eval's `--device`.")
     methods: Several[Text] | None = Field(None, description="Only these of the sweep's methods.")
-    context_lengths: Several[Count | None] | None = Field(
+    context_lengths: Several[ContextLength] | None = Field(
         None, description="In place of the sweep's."
     )
+
+    @model_validator(mode="after")
+    def _gpus_are_stated(self) -> "ModelConfig":
+        if self.args.get("parallelize") and self.gpus is None:
+            raise UserError(
+                "gpus: missing; args.parallelize spreads the layers over several GPUs, of which a "
+                "worker gets as many as gpus says"
+            )
+        return self
 
 
 class EntrySettings(Settings):
@@ -135,8 +148,8 @@ class TaskEntry(EntrySettings):
     """Tasks that one run evaluates."""
 
     tasks: Several[Text] = Field(description="Tasks or groups of lm-eval, or YAML files.")
-    context_lengths: Several[Count | None] | None = Field(
-        None, description="In tokens, in place of those of model and sweep."
+    context_lengths: Several[ContextLength] | None = Field(
+        None, description="In place of those of model and sweep."
     )
 
 
@@ -155,8 +168,10 @@ class SweepConfig(EntrySettings):
         Field(strict=False, min_length=1),
         BeforeValidator(task_entries),
     ] = Field(description="What each run evaluates.")
-    context_lengths: Several[Count | None] = Field(
-        (None,), description="Of every model and task that has none of its own, in tokens."
+    context_lengths: Several[ContextLength] | None = Field(
+        None,
+        description="Tokens, or multiples of each model's native context length (`1.5x`), for every "
+        "model and task that has none of its own. Effective context: `1.5x` if nothing is given.",
     )
     seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = Field(
         0, description="Of lm-eval, for few-shot examples and sampling."
@@ -192,23 +207,39 @@ class SweepConfig(EntrySettings):
                     )
         return self
 
+    def _lengths(self, model: ModelConfig, task: TaskEntry) -> Sequence[int | str | None]:
+        """Return the context lengths of a model in a task: its own go before the model's."""
+        lengths = task.context_lengths or model.context_lengths or self.context_lengths
+        if lengths is not None:
+            return lengths
+        if "effective_context" in families_of(task.tasks):
+            return BEYOND_NATIVE
+        return (None,)
+
     def requests(self) -> "Iterator[RunRequest]":
-        """Every run; comparable ones (same model, tasks and length) next to each other."""
+        """Yield every run; comparable ones (same model, tasks and length) next to each other."""
         for model in self.models.values():
             for task in self.tasks:
-                lengths = task.context_lengths or model.context_lengths or self.context_lengths
-                for length in lengths:
+                for length in self._lengths(model, task):
                     for method in model.methods or self.methods:
                         yield RunRequest(model, method, self.methods[method], length, task)
 
 
 class RunRequest(NamedTuple):
-    """One run as the config describes it, before model and data are examined."""
+    """One run as the config describes it, before model and data are examined.
+
+    Attributes:
+        model: of the run.
+        method: name of its RoPE settings.
+        rope: these settings; None for the unmodified model.
+        context_length: tokens, a multiple of the native context length, or None for the limit.
+        task: the tasks and their settings.
+    """
 
     model: ModelConfig
     method: str
     rope: RopeRequest | None
-    context_length: int | None
+    context_length: Any
     task: TaskEntry
 
 

@@ -10,12 +10,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from leval_harness.models.prepare import local_path
 from leval_harness.results.layout import REFERENCE, SCHEMA_VERSION
 from leval_harness.sweep import ConfigError
-from leval_harness.sweep.config import ROPE_BACKENDS, ModelConfig, RunRequest, SweepConfig
+from leval_harness.sweep.config import (
+    ROPE_BACKENDS,
+    ModelConfig,
+    RunRequest,
+    SweepConfig,
+    TaskEntry,
+)
+from leval_harness.sweep.context_lengths import WINDOW, in_tokens, native_length
 from leval_harness.sweep.identity import checkpoint_digests, run_identity
 from leval_harness.sweep.run_record import RunRecord, run_id
 from leval_harness.sweep.task_registry import (
@@ -23,25 +28,29 @@ from leval_harness.sweep.task_registry import (
     check_names,
     check_settings,
     families_of,
-    told_length,
+    length_setting,
 )
 from leval_tasks.common.metadata import asked_without_template
 from resonance_vllm.checkpoint import config as overrides
 from resonance_vllm.checkpoint.config import PositionConfig, length_limit
-from resonance_vllm.common.errors import RopeConfigError
+from resonance_vllm.common.errors import RopeConfigError, UserError
 from resonance_vllm.common.files import expand_user, read_json_object
 from resonance_vllm.common.hub import check_folder_exists, resolve_commit
 from resonance_vllm.core.spec import RopeSpec
 
 logger = logging.getLogger(__name__)
-EFFECTIVE_CONTEXT, READS, WINDOW = "effective_context", "reads", "window"
+EFFECTIVE_CONTEXT = "effective_context"
+READS = "reads"
 PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 
 
 class ModelFiles(NamedTuple):
-    """A model that was found: folder or name, what its config says, its part of the identity.
+    """A configured model that was found.
 
-    Its `positions` are None for a served model.
+    Attributes:
+        path: its folder, or its name on the hub or on a server.
+        positions: what its config says about positions; None for a served model.
+        identity: its part of a run's identity.
     """
 
     path: str
@@ -49,44 +58,118 @@ class ModelFiles(NamedTuple):
     identity: Mapping[str, Any]
 
 
+class ModelArguments(NamedTuple):
+    """What a run's model is built from.
+
+    Attributes:
+        rope: complete RoPE settings; None for the unmodified model.
+        precision: of the rotation.
+        args: lm-eval's `model_args`.
+    """
+
+    rope: RopeSpec | None
+    precision: str
+    args: dict[str, Any]
+
+
+class Mistakes:
+    """Collects errors in a config, so that all of them are shown at once."""
+
+    def __init__(self) -> None:
+        self.errors: dict[str, UserError] = {}
+
+    @contextlib.contextmanager
+    def collected(self) -> Iterator[None]:
+        """Keep an error that is raised inside of the context; the same message counts once."""
+        try:
+            yield
+        except UserError as error:
+            self.errors.setdefault(str(error), error)
+
+    def raise_all(self) -> None:
+        """Raise what was collected.
+
+        Raises:
+            UserError: the only error as it is; several as one ConfigError, a line for each.
+        """
+        if len(self.errors) == 1:
+            raise next(iter(self.errors.values()))
+        if self.errors:
+            raise ConfigError("\n".join(self.errors))
+
+
 def plan(config: SweepConfig) -> list[RunRecord]:
-    """Every run of a sweep in the order in which they run.
+    """Return every run of a sweep, in the order of the config.
 
     Raises:
-        ConfigError: an unknown task, a model that cannot be found, settings that do not go
-            together, or two runs that would compute the same.
+        UserError: unknown tasks, models that cannot be found, settings that do not go together, or
+            two runs that would compute the same; all that is wrong at once.
     """
+    mistakes = Mistakes()
+    usable_tasks = []
     for entry in config.tasks:
-        check_names(entry.tasks)
-        check_settings(entry.tasks, entry.metadata)
-    files = {id(model): find_model(model) for model in config.models.values()}
+        with mistakes.collected():
+            check_names(entry.tasks)
+            check_settings(entry.tasks, entry.metadata)
+            usable_tasks.append(id(entry))
+    files: dict[int, ModelFiles] = {}
+    for model in config.models.values():
+        with mistakes.collected():
+            files[id(model)] = find_model(model)
+    requests = [
+        request
+        for request in config.requests()
+        if id(request.task) in usable_tasks and id(request.model) in files
+    ]
     runs: dict[str, RunRecord] = {}
-    for request in with_references(config.requests(), files):
-        run = resolve(request, config, files[id(request.model)])
-        if run.run_id in runs:
-            raise ConfigError(
-                f"two runs compute the same: '{runs[run.run_id].title}' and '{run.title}'; "
-                "leave one out"
-            )
-        runs[run.run_id] = run
+    for request in _prepared(requests, files, mistakes):
+        with mistakes.collected():
+            run = resolve(request, config, files[id(request.model)])
+            if run.run_id in runs:
+                raise ConfigError(
+                    f"two runs compute the same: '{runs[run.run_id].title}' and '{run.title}'; "
+                    "remove one of them"
+                )
+            runs[run.run_id] = run
+    mistakes.raise_all()
     for path in dict.fromkeys(filter(None, map(_unused_template, runs.values()))):
         logger.warning(asked_without_template(path))
     return list(runs.values())
 
 
+def _prepared(
+    requests: Iterable[RunRequest], files: Mapping[int, ModelFiles], mistakes: Mistakes
+) -> list[RunRequest]:
+    """Return the requests with lengths in tokens and with their reference runs."""
+    in_order: list[RunRequest] = []
+    for request in requests:
+        with mistakes.collected():
+            positions = files[id(request.model)].positions
+            native = native_length(positions, request.task.metadata)
+            length = in_tokens(request.context_length, native, request.model.path)
+            prepared = with_reference(request._replace(context_length=length), positions)
+            in_order += [new for new in prepared if new not in in_order]
+    return in_order
+
+
 def _unused_template(run: RunRecord) -> str | None:
-    """The checkpoint of a run whose closed-ended questions leave its chat template out."""
-    closed = "closed" in families_of(run.tasks)
-    if not closed or run.apply_chat_template or run.metadata.get("frame"):
+    """Return the checkpoint of a run whose closed-ended questions do not use its chat template."""
+    is_closed = "closed" in families_of(run.tasks)
+    if not is_closed or run.apply_chat_template or run.metadata.get("frame"):
         return None
     folder = Path(str(run.model_args.get("tokenizer") or run.model.path))
-    stated = read_json_object(folder / "tokenizer_config.json") or {}
-    there = "chat_template" in stated or (folder / "chat_template.jinja").is_file()
-    return str(folder) if there else None
+    tokenizer = read_json_object(folder / "tokenizer_config.json") or {}
+    if "chat_template" in tokenizer or (folder / "chat_template.jinja").is_file():
+        return str(folder)
+    return None
 
 
 def find_model(model: ModelConfig) -> ModelFiles:
-    """The files of a configured model; a small model of ours is made if it is not there."""
+    """Return the files of a configured model; a small model of this package is made if missing.
+
+    Raises:
+        UserError: there is no such folder or model on the hub, or its config cannot be read.
+    """
     folder = expand_user(model.path)
     if model.backend not in ROPE_BACKENDS and not folder.is_dir():
         served = {"served": model.path, "base_url": model.args.get("base_url")}
@@ -98,66 +181,71 @@ def find_model(model: ModelConfig) -> ModelFiles:
         files = checkpoint_digests(path / str(model.args.get("subfolder", "")))
         return ModelFiles(str(path), PositionConfig.from_checkpoint(str(path)), {"files": files})
     commit, snapshot = resolve_commit(model.path, model.revision)
-    where, found = str(snapshot or model.path), {"hub": model.path, "commit": commit}
-    return ModelFiles(where, PositionConfig.from_checkpoint(where), found)
+    path_or_name = str(snapshot or model.path)
+    identity = {"hub": model.path, "commit": commit}
+    return ModelFiles(path_or_name, PositionConfig.from_checkpoint(path_or_name), identity)
 
 
-def with_references(
-    requests: Iterable[RunRequest], files: Mapping[int, ModelFiles]
-) -> Iterator[RunRequest]:
-    """The requests, with a run of its own for the reference of effective-context tasks.
+def with_reference(request: RunRequest, positions: PositionConfig | None) -> list[RunRequest]:
+    """Return a request, with that of its reference run in front if it has effective-context tasks.
 
-    The unmodified model reads the documents in windows of its native context length, once for all methods; in
-    full where they do not exceed it. The methods read the documents in full.
+    The reference run reads the documents with the unmodified model in windows of its native context
+    length, once for all methods; in full if they do not exceed it. The methods then read the
+    documents in full only.
+
+    Raises:
+        ConfigError: no native context length is known.
     """
-    planned: list[RunRequest] = []
-    for request in requests:
-        task, given = request.task, request.task.metadata
-        ours = [name for name in task.tasks if families_of([name]) == {EFFECTIVE_CONTEXT}]
-        if not ours or READS in given:
-            yield request
-            continue
-        if request.context_length is None:
-            raise ConfigError(
-                f"context_lengths: missing; {ours[0]} needs it: every method reads the same documents"
-            )
-        reference = _reference(request, ours, given, files[id(request.model)].positions)
-        if reference not in planned:
-            planned.append(reference)
-            yield reference
-        full = {**given, READS: "full"}
-        yield request._replace(task=task.model_copy(update={"metadata": full}))
-
-
-def _reference(
-    request: RunRequest, tasks: list[str], given: Mapping[str, Any], model: PositionConfig | None
-) -> RunRequest:
-    """The run that reads the documents of a request with the unmodified model."""
-    stated = model is not None and model.max_position_embeddings is not None
-    trained = given.get(WINDOW) or (length_limit(model) if model and stated else None)
-    if not isinstance(trained, int):
+    metadata = request.task.metadata
+    tasks = [name for name in request.task.tasks if families_of([name]) == {EFFECTIVE_CONTEXT}]
+    if not tasks or READS in metadata:
+        return [request]
+    if request.context_length is None:
         raise ConfigError(
-            f"metadata.{WINDOW}: missing; {tasks[0]} compares with windows of the native context length, "
-            f"which the config of {request.model.path} does not state"
+            f"context_lengths: missing; {tasks[0]} needs it: every method reads the same documents"
         )
-    lengths: Any = given.get("context_length") or request.context_length
-    read = "full" if np.max(lengths) <= trained else "reference"
-    metadata = {"context_length": [request.context_length], **given, READS: read}
-    return request._replace(
+    native = native_length(positions, metadata)
+    if native is None:
+        raise ConfigError(
+            f"metadata.{WINDOW}: missing; {tasks[0]} compares with windows of the native context "
+            f"length, which the config of {request.model.path} does not state"
+        )
+    lengths: Any = metadata.get("context_length") or request.context_length
+    longest = max(lengths) if isinstance(lengths, list | tuple) else lengths
+    read = "full" if longest <= native else "reference"
+    of_reference = {"context_length": [request.context_length], **metadata, READS: read}
+    is_stated = positions is not None and positions.max_position_embeddings is not None
+    reference = request._replace(
         method=REFERENCE,
         rope=None,
-        context_length=None if stated else trained,
-        task=request.task.model_copy(update={"tasks": tuple(tasks), "metadata": metadata}),
+        context_length=None if is_stated else native,
+        task=_changed(request.task, tasks=tuple(tasks), metadata=of_reference),
     )
+    full = _changed(request.task, metadata={**metadata, READS: "full"})
+    return [reference, request._replace(task=full)]
+
+
+def _changed(task: TaskEntry, **changes: Any) -> TaskEntry:
+    return task.model_copy(update=changes)
 
 
 def resolve(request: RunRequest, config: SweepConfig, files: ModelFiles) -> RunRecord:
-    """A run with its id and group, from a request and the files of its model."""
-    model, task = request.model, request.task
-    told = told_length(task.tasks, task.metadata, request.context_length)
-    longer = bool(told) and families_of(task.tasks) == {""}  # ours take all that the model reads
-    spec, precision, model_args = _model_args(request, config.rope_precision, files, longer)
+    """Return a run with its id and group, from a request and the files of its model.
+
+    Raises:
+        UserError: the settings do not go together, or the length is above the limit.
+    """
+    model = request.model
+    task = request.task
+    length = length_setting(task.tasks, task.metadata, request.context_length)
+    # Tasks of lm-eval that make documents of a length add instructions and answer to it. Ours do
+    # not, and an entry with both reads no more than the length.
+    beside = BESIDE_LENGTH if length and families_of(task.tasks) == {""} else 0
+    rope, precision, model_args = model_arguments(request, files, config.rope_precision, beside)
     longest = model_args.get("max_length") or model_args.get("max_model_len")
+    replaced = None
+    if rope is not None and files.positions is not None:
+        replaced = files.positions.replaced_scaling(rope)
     record = RunRecord.model_validate(
         {
             "schema_version": SCHEMA_VERSION,
@@ -171,97 +259,137 @@ def resolve(request: RunRequest, config: SweepConfig, files: ModelFiles) -> RunR
             },
             "method": {
                 "name": request.method,
-                "rope_parameters": spec and spec.to_dict(),
+                "rope_parameters": rope and rope.to_dict(),
                 "rope_precision": precision,
             },
             "tasks": task.tasks,
             **{name: getattr(task, name) for name in ("gen_kwargs", "limit", "num_fewshot")},
-            "metadata": {**task.metadata, **told},
+            "metadata": {**task.metadata, **length},
             **{n: getattr(model, n) for n in ("apply_chat_template", "batch_size", "device")},
             **{name: getattr(config, name) for name in ("seed", "confirm_run_unsafe_code")},
             "context_length": request.context_length or longest,
             "model_args": model_args,
-            "replaced": files.positions.replaced_scaling(spec)
-            if spec and files.positions
-            else None,
+            "replaced": replaced,
             "gpus": gpus_of(model),
         }
     )
     identity = run_identity(record, files.identity)
-    found: dict[str, Any] = {
+    known_now: dict[str, Any] = {
         "data": identity["data"],
         "run_id": run_id(identity),
         "versions": {"python": platform.python_version(), **identity["packages"]},
         "identity": identity,
-        "group": group_of(record, spec, files.positions),
+        "group": group_of(record, rope, files.positions),
     }
-    return record.model_copy(update=found)
+    return record.model_copy(update=known_now)
 
 
 def group_of(record: RunRecord, rope: RopeSpec | None, positions: PositionConfig | None) -> str:
-    """What the loaded model of a run is: with any rotation where that can be swapped.
-
-    It can where it is one table that the length does not change. What turns out not to be, when it
-    runs, gets a load of its own there.
-    """
-    loaded: dict[str, Any] = {"model": record.model.model_dump(exclude={"name"})}
-    loaded |= {name: getattr(record, name) for name in ("batch_size", "device")}
-    fixed = record.model.backend in ROPE_BACKENDS and positions is not None
-    if fixed and positions:
-        methods = [rope.method] if rope else []
-        with contextlib.suppress(RopeConfigError):  # a type of the model's own
-            methods.append(positions.own_spec().method)
-        fixed = not any(each.depends_on_length or each.name == "longrope" for each in methods)
-        longest = record.model_args.get("max_model_len")  # of vLLM
-        fixed &= longest is None or longest <= length_limit(positions, None, longest)
-    precision = record.method.rope_precision
-    loaded |= {"precision": precision} if fixed else {"args": record.model_args}
+    """Return a key for the loaded model of a run; runs with the same key can share it."""
+    loaded: dict[str, Any] = {
+        "model": record.model.model_dump(exclude={"name"}),
+        "batch_size": record.batch_size,
+        "device": record.device,
+    }
+    if positions is not None and can_be_swapped(record, rope, positions):
+        loaded["precision"] = record.method.rope_precision
+    else:
+        loaded["args"] = record.model_args
     return hashlib.sha256(json.dumps(loaded, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def gpus_of(model: ModelConfig) -> int:
-    """GPUs that a model takes: none where it runs on the CPU or on a server."""
-    if model.gpus is not None or model.device == "cpu" or model.backend not in ROPE_BACKENDS:
-        return model.gpus or 0
-    if ROPE_BACKENDS[model.backend] != "vllm":
-        return 1
-    return math.prod(int(str(model.args.get(name, 1))) for name in PARALLEL)
+def can_be_swapped(record: RunRecord, rope: RopeSpec | None, positions: PositionConfig) -> bool:
+    """Return whether a loaded model can take the rotation of a run in place of another one.
 
-
-def _model_args(
-    request: RunRequest, precision: str, files: ModelFiles, longer: bool
-) -> tuple[RopeSpec | None, str, dict[str, Any]]:
-    """Completed RoPE settings, effective precision, and lm-eval's `model_args` of a run.
-
-    Where tasks make documents to the length (`longer`), the model reads `BESIDE_LENGTH` tokens more.
+    It can if the rotation is one table that does not depend on the length. If loading shows that it
+    cannot be swapped after all, the run gets a model instance of its own then.
     """
-    model, positions = request.model, files.positions
+    if record.model.backend not in ROPE_BACKENDS:
+        return False
+    methods = [rope.method] if rope else []
+    with contextlib.suppress(RopeConfigError):  # a type that only the model's own code knows
+        methods.append(positions.own_spec().method)
+    if any(method.depends_on_length or method.name == "longrope" for method in methods):
+        return False
+    # vLLM allocates the table of a running engine once, for the native context length.
+    longest = record.model_args.get("max_model_len")
+    return longest is None or longest <= length_limit(positions, None, longest)
+
+
+def gpus_of(model: ModelConfig) -> int:
+    """Return how many GPUs a model takes; 0 if it runs on the CPU or on a server."""
+    if model.gpus is not None:
+        return model.gpus
+    if model.device == "cpu" or model.backend not in ROPE_BACKENDS:
+        return 0
+    if ROPE_BACKENDS[model.backend] == "vllm":
+        return math.prod(int(str(model.args.get(name, 1))) for name in PARALLEL)
+    return 1
+
+
+def model_arguments(
+    request: RunRequest, files: ModelFiles, precision: str, beside: int
+) -> ModelArguments:
+    """Return what the model of a run is built from.
+
+    Args:
+        request: the run.
+        files: of its model.
+        precision: of the rotation, on backends that can choose.
+        beside: tokens that the model reads in addition to the context length, if it can.
+
+    Raises:
+        ConfigError: the RoPE settings do not fit the model, or the length is above the limit.
+    """
+    model = request.model
     library = ROPE_BACKENDS.get(model.backend)
-    args: dict[str, Any] = dict(model.args)
-    readable = request.context_length
-    beside = BESIDE_LENGTH if longer and readable else 0
-    if library is None or positions is None:
-        args["model" if "completions" in model.backend else "pretrained"] = files.path
-        return None, precision, args | ({"max_length": readable + beside} if readable else {})
-    at = f" @ {readable}" if readable else ""
-    where = f"model '{model.label}', method '{request.method}'{at}"
+    if library is None or files.positions is None:
+        return ModelArguments(None, precision, _arguments_of_served(request, files.path, beside))
     try:
-        rope = None if request.rope is None else positions.complete(request.rope)
-        if readable and beside and not (rope is not None and rope.method.depends_on_length):
-            # no more than the settings allow, and no longer where they depend on the length
-            allowed = length_limit(positions, rope, readable + beside) >= readable + beside
-            readable += beside if allowed else 0
-        args |= overrides.model_args(
+        rope = None if request.rope is None else files.positions.complete(request.rope)
+        own = overrides.model_args(
             rope,
-            positions,
+            files.positions,
             library=library,
             model_path=files.path,
-            context_length=readable,
+            context_length=readable_length(request.context_length, rope, files.positions, beside),
             rope_precision=precision,
         )
     except ValueError as error:
-        raise ConfigError(f"{where}: {error}") from error
-    args["dtype"] = model.dtype
-    if files.path == model.path and (commit := files.identity.get("commit")):
-        args["revision"] = commit  # a branch may have moved when the run runs
-    return rope, "model" if library == "vllm" else precision, args
+        length = f" @ {request.context_length}" if request.context_length else ""
+        raise ConfigError(
+            f"model '{model.label}', method '{request.method}'{length}: {error}"
+        ) from error
+    args = {**model.args, **own, "dtype": model.dtype}
+    commit = files.identity.get("commit")
+    if commit and files.path == model.path:
+        args["revision"] = commit  # a branch may have moved by the time the run is computed
+    # vLLM rotates in the model's dtype, whatever is asked for
+    used_precision = "model" if library == "vllm" else precision
+    return ModelArguments(rope, used_precision, args)
+
+
+def _arguments_of_served(request: RunRequest, path: str, beside: int) -> dict[str, Any]:
+    """Return the arguments of a model that takes no RoPE settings from here."""
+    model = request.model
+    name = "model" if "completions" in model.backend else "pretrained"
+    args = {**model.args, name: path}
+    if request.context_length:
+        args["max_length"] = request.context_length + beside
+    return args
+
+
+def readable_length(
+    length: int | None, rope: RopeSpec | None, positions: PositionConfig, beside: int
+) -> int | None:
+    """Return how many tokens a model is to read for a context length, `beside` added if it can.
+
+    It cannot where the settings allow no more, and must not where the rotation depends on the
+    length: the numbers would be those of another length.
+    """
+    if length is None or (rope is not None and rope.method.depends_on_length):
+        return length
+    longer = length + beside
+    if length_limit(positions, rope, longer) >= longer:
+        return longer
+    return length

@@ -152,7 +152,7 @@ def lm_eval_index() -> Mapping[str, Any]:
     return dict(TaskManager()._index)
 
 
-def told_length(
+def length_setting(
     names: Sequence[str], metadata: Mapping[str, Any], length: int | None
 ) -> dict[str, Any]:
     """Settings that tell tasks of lm-eval the context length of their run.

@@ -53,9 +53,9 @@ def test_a_cell_asks_for_its_length_alone(checkpoint: Path, folder: str) -> None
 
 
 def test_a_tag_is_told_what_its_tasks_are() -> None:
-    assert lengths.told_length(["longcxt"], {}, 8192) == {KEY: [8192]}
-    assert lengths.told_length(["wikitext"], {}, 8192) == {}
-    assert lengths.told_length(["ruler"], {KEY: [4096]}, None) == {}, "by hand, without a length"
+    assert lengths.length_setting(["longcxt"], {}, 8192) == {KEY: [8192]}
+    assert lengths.length_setting(["wikitext"], {}, 8192) == {}
+    assert lengths.length_setting(["ruler"], {KEY: [4096]}, None) == {}, "by hand, without a length"
 
 
 def test_the_length_is_not_told_by_hand(checkpoint: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from leval_harness.results.layout import REFERENCE
 from leval_harness.sweep import ConfigError
 from leval_harness.sweep.config import RunRequest, parse_config
-from leval_harness.sweep.plan import ModelFiles, with_references
+from leval_harness.sweep.plan import Mistakes, ModelFiles, _prepared
 from resonance_vllm.checkpoint.config import PositionConfig
 
 TASK = "effective_context_pydocs"
@@ -25,7 +25,10 @@ def planned(**settings: Any) -> list[RunRequest]:
     config = parse_config(content | settings)
     files = ModelFiles("", PositionConfig.from_dict(NATIVE), {})
     of_models = {id(model): files for model in config.models.values()}
-    return list(with_references(config.requests(), of_models))
+    mistakes = Mistakes()
+    requests = _prepared(config.requests(), of_models, mistakes)
+    mistakes.raise_all()
+    return requests
 
 
 def test_windows_are_read_once_for_each_model_by_the_checkpoint_as_it_is():
@@ -70,4 +73,50 @@ def test_within_the_trained_length_the_yardstick_is_the_full_read():
     longer = planned(context_lengths=[2048], metadata={"window": 1024})
     assert longer[0].task.metadata["reads"] == "reference"
     with pytest.raises(ConfigError, match=rf"context_lengths: missing; {TASK}"):
-        planned(context_lengths=None)
+        planned(context_lengths=[None])
+
+
+@pytest.mark.parametrize(
+    ("lengths", "tokens"),
+    [
+        (None, [3072]),
+        (["1x", "1.5x"], [2048, 3072]),
+        (["1.05x"], [2150]),
+        ([1000, "2x"], [1000, 4096]),
+        ("0.5x", [1024]),
+    ],
+    ids=str,
+)
+def test_lengths_relative_to_the_native_length(lengths: Any, tokens: list[int]) -> None:
+    methods = {"yarn": {"rope_type": "yarn", "factor": 2.0}}
+    of_yarn = [r for r in planned(context_lengths=lengths, methods=methods) if r.method == "yarn"]
+    assert [request.context_length for request in of_yarn] == tokens * 2
+
+
+def test_lengths_relative_to_a_stated_window() -> None:
+    requests = planned(context_lengths=["1.5x"], metadata={"window": 1000})
+    assert {r.context_length for r in requests if r.method != REFERENCE} == {1500}
+
+
+def test_lengths_default_is_the_limit_for_other_tasks() -> None:
+    assert {r.context_length for r in planned(context_lengths=None, tasks=["ppl_pydocs"])} == {None}
+
+
+def test_lengths_relative_need_a_native_length() -> None:
+    content = {
+        "models": {"m": {"path": "served", "backend": "local-completions"}},
+        "methods": {"served": None},
+        "tasks": [TASK],
+    }
+    config = parse_config(content)
+    (model,) = config.models.values()
+    mistakes = Mistakes()
+    _prepared(config.requests(), {id(model): ModelFiles("served", None, {})}, mistakes)
+    with pytest.raises(ConfigError, match=r"1\.5x is a multiple of .* metadata\.window"):
+        mistakes.raise_all()
+
+
+@pytest.mark.parametrize("length", ["x", "0x", "0.0x", "0.0.5x", "1.5", "-1x", "1,5x", 1.5, "1.x"])
+def test_lengths_that_are_none(length: object) -> None:
+    with pytest.raises(ConfigError, match=r"config\.context_lengths\.0"):
+        planned(context_lengths=[length])
