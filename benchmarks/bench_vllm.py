@@ -16,7 +16,8 @@ os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERR
 
 from vllm import LLM, SamplingParams
 
-from resonance_vllm.checkpoint.config import PositionConfig, vllm_hf_overrides
+from resonance_vllm.checkpoint.overrides import vllm_hf_overrides
+from resonance_vllm.checkpoint.positions import PositionConfig
 
 PROMPT = [{"prompt_token_ids": [7 * n % 97 + 3 for n in range(1024)]}]
 STEPS = {

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 
 from resonance_vllm import hf
-from resonance_vllm.checkpoint.config import PositionConfig
+from resonance_vllm.checkpoint.positions import PositionConfig
 
 TOKENS, PAIRS = 1024, 30
 SIDES = {"hook": "model", "hook, float32 rotation": "float32"}

@@ -378,7 +378,7 @@ def check(
         SettingError: the checkpoint or the method cannot be read.
     """
     from resonance_vllm.check import report
-    from resonance_vllm.checkpoint.config import PositionConfig
+    from resonance_vllm.checkpoint.positions import PositionConfig
     from resonance_vllm.core.spec import RopeRequest
 
     path = os.fspath(model)

@@ -8,12 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from resonance_vllm.checkpoint.config import (
-    PositionConfig,
-    hf_overrides,
-    length_limit,
-    vllm_hf_overrides,
-)
+from resonance_vllm.checkpoint.limits import length_limit
+from resonance_vllm.checkpoint.overrides import hf_overrides, vllm_hf_overrides
+from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.verify import RotaryReport

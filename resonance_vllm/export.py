@@ -10,15 +10,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from resonance_vllm.checkpoint.config import (
-    PositionConfig,
-    length_limit,
-    model_specific_keys,
-    with_rope,
-)
+from resonance_vllm.checkpoint.limits import length_limit
+from resonance_vllm.checkpoint.overrides import with_rope
+from resonance_vllm.checkpoint.positions import PositionConfig
+from resonance_vllm.checkpoint.reading import read_config
+from resonance_vllm.checkpoint.rope_dict import model_specific_keys
 from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.common.files import parse_json, write_text
-from resonance_vllm.common.hub import read_config
 from resonance_vllm.core.method import plain_frequencies
 from resonance_vllm.core.remapping import RemappedMethod
 from resonance_vllm.core.spec import NATIVE_LENGTH_KEY, RopeRequest, RopeSpec

@@ -162,7 +162,7 @@ def without_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where vLLM is not installed: a process of it for each question takes half a minute."""
     import resonance_vllm.check
 
-    seen = resonance_vllm.check.installed
+    seen = resonance_vllm.check.is_installed
     monkeypatch.setattr(
         resonance_vllm.check, "is_installed", lambda library: library != "vllm" and seen(library)
     )

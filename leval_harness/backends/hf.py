@@ -12,7 +12,7 @@ from lm_eval.models.huggingface import HFLM
 
 from leval_harness.backends import CannotSwapError
 from resonance_vllm import hf
-from resonance_vllm.checkpoint.config import rope_by_layer_type
+from resonance_vllm.checkpoint.rope_dict import rope_by_layer_type
 from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.common.hub import loading_errors
 from resonance_vllm.core.spec import NATIVE_LENGTH_KEY

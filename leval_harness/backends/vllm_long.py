@@ -13,7 +13,8 @@ from lm_eval.models.vllm_causallms import VLLM
 
 from leval_harness.backends import CannotSwapError
 from leval_harness.backends.vllm_start import starting, with_cpu_cache
-from resonance_vllm.checkpoint.config import PositionConfig, vllm_hf_overrides
+from resonance_vllm.checkpoint.overrides import vllm_hf_overrides
+from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.core.spec import RopeSpec
 
 WORKER = "resonance_vllm.vllm.RopeWorker"

@@ -44,7 +44,7 @@ def check(
     Example: leval-harness check ./smollm2 --rope resonance_yarn:factor=2 --context-length 16384
     """
     from resonance_vllm.check import report
-    from resonance_vllm.checkpoint.config import PositionConfig
+    from resonance_vllm.checkpoint.positions import PositionConfig
     from resonance_vllm.core.spec import RopeRequest
 
     request = RopeRequest.parse(rope_text) if rope_text else None

@@ -10,7 +10,7 @@ import click
 
 from leval_harness.backends import take_over
 from leval_harness.cli.lm_eval_run import complete, requests_cache
-from resonance_vllm.checkpoint.config import ROPE_PRECISIONS
+from resonance_vllm.checkpoint.arguments import ROPE_PRECISIONS
 from resonance_vllm.common.errors import SettingError, UserError, install_hint
 
 

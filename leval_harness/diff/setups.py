@@ -19,7 +19,8 @@ from typing import Any, Self
 
 from leval_harness.backends import LIBRARIES
 from leval_harness.models.prepare import local_path
-from resonance_vllm.checkpoint.config import PositionConfig, model_args
+from resonance_vllm.checkpoint.arguments import model_args
+from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.common.errors import SettingError, check_choice, short_repr
 from resonance_vllm.core.spec import RopeRequest, parse_value
 

@@ -6,7 +6,8 @@ from fractions import Fraction
 from typing import Any
 
 from leval_harness.sweep import ConfigError
-from resonance_vllm.checkpoint.config import PositionConfig, length_limit
+from resonance_vllm.checkpoint.limits import length_limit
+from resonance_vllm.checkpoint.positions import PositionConfig
 
 MULTIPLE = r"^(\d*[1-9]\d*(\.\d+)?|0+\.\d*[1-9]\d*)x$"
 """A multiple as it is written: `1x`, `1.5x`."""

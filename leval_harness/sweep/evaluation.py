@@ -23,8 +23,8 @@ from leval_harness.sweep.run_record import RunRecord
 from leval_harness.sweep.task_registry import lm_eval_names, own_tasks, task_folders
 from leval_tasks.closed.catalog import marks_in
 from leval_tasks.closed.thinking import THINKING, opens_thinking, thinking_unfinished
-from resonance_vllm.checkpoint import config as overrides
-from resonance_vllm.checkpoint.config import PositionConfig
+from resonance_vllm.checkpoint.arguments import model_args
+from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.common.errors import RunError, error_message
 
 log = logging.getLogger("leval_harness.sweep.worker")
@@ -94,7 +94,7 @@ def length_of(run: RunRecord) -> int:
 def unmodified_args(runs: Sequence[RunRecord]) -> dict[str, Any]:
     """Return the arguments that load a checkpoint unmodified, for the longest of some runs."""
     run = max(runs, key=length_of)
-    unmodified = overrides.model_args(
+    unmodified = model_args(
         None,
         PositionConfig.from_checkpoint(run.model.path, run.model.revision),
         library=backends.library_of(run.model.backend),

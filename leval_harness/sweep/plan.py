@@ -31,8 +31,9 @@ from leval_harness.sweep.task_registry import (
     length_setting,
 )
 from leval_tasks.common.metadata import asked_without_template
-from resonance_vllm.checkpoint import config as overrides
-from resonance_vllm.checkpoint.config import PositionConfig, length_limit
+from resonance_vllm.checkpoint.arguments import model_args
+from resonance_vllm.checkpoint.limits import length_limit
+from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.common.errors import RopeConfigError, UserError
 from resonance_vllm.common.files import expand_user, read_json_object
 from resonance_vllm.common.hub import check_folder_exists, resolve_commit
@@ -347,7 +348,7 @@ def model_arguments(
         return ModelArguments(None, precision, _arguments_of_served(request, files.path, beside))
     try:
         rope = None if request.rope is None else files.positions.complete(request.rope)
-        own = overrides.model_args(
+        own = model_args(
             rope,
             files.positions,
             library=library,

@@ -19,7 +19,8 @@ from leval_harness.training import trainer as shared
 from leval_harness.training.settings import FineTuneSettings
 from leval_harness.training.text import Ids, prepare_document
 from leval_tasks.perplexity.documents import Document
-from resonance_vllm.checkpoint.config import PositionConfig, length_limit
+from resonance_vllm.checkpoint.limits import length_limit
+from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.common.errors import SettingError
 from resonance_vllm.common.files import read_json_object, write_json
 from resonance_vllm.common.hub import loading_errors

@@ -28,7 +28,8 @@ from leval_tasks.posgen.sequences import (
     splits,
     vocabulary_size,
 )
-from resonance_vllm.checkpoint.config import PositionConfig, hf_overrides
+from resonance_vllm.checkpoint.overrides import hf_overrides
+from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.common.errors import UserError
 from resonance_vllm.common.files import read_json_object, write_json
 from resonance_vllm.common.settings import parse_settings

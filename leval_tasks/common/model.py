@@ -14,7 +14,8 @@ from typing import Any
 
 from leval_tasks.common.errors import ContextLengthError
 from leval_tasks.common.metadata import BackendSettings, ContextSettings, read_metadata
-from resonance_vllm.checkpoint.config import PositionConfig, length_limit
+from resonance_vllm.checkpoint.limits import length_limit
+from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.common.errors import RopeConfigError, SettingError
 
 SERVER_DEFAULT = 2048  # lm-eval's own max_length for completion servers

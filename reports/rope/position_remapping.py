@@ -22,8 +22,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from leval_harness.backends.forward import Head
 from leval_harness.backends.reading import Reader
 from resonance_vllm import hf
-from resonance_vllm.checkpoint import config as settings
-from resonance_vllm.checkpoint.config import PositionConfig
+from resonance_vllm.checkpoint.overrides import hf_overrides
+from resonance_vllm.checkpoint.positions import PositionConfig
 
 METHODS = ("default", "self_extend", "dual_chunk")
 STEPS = 8
@@ -37,7 +37,7 @@ def longest_document(path: Path) -> str:
 def load(checkpoint: str, method: str, factor: float, dtype: str, layers: int | None) -> Any:
     positions = PositionConfig.from_checkpoint(checkpoint)
     given = {"rope_type": method, **({} if method == "default" else {"factor": factor})}
-    overrides = settings.hf_overrides(positions.complete(given), positions)
+    overrides = hf_overrides(positions.complete(given), positions)
     if layers is not None:
         overrides["num_hidden_layers"] = layers
     kind = getattr(torch, dtype)

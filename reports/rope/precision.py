@@ -13,8 +13,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from resonance_vllm import hf
-from resonance_vllm.checkpoint import config as settings
-from resonance_vllm.checkpoint.config import PositionConfig
+from resonance_vllm.checkpoint.overrides import hf_overrides
+from resonance_vllm.checkpoint.positions import PositionConfig
 
 METHODS = ("yarn", "resonance_yarn")
 PRECISIONS = ((torch.float32, "model"), (torch.bfloat16, "model"), (torch.bfloat16, "float32"))
@@ -51,7 +51,7 @@ def main() -> None:
     ids = tokenizer(text, return_tensors="pt").input_ids[:, : args.length]
     for method in METHODS:
         rope = positions.complete({"rope_type": method, "factor": args.factor})
-        overrides = settings.hf_overrides(rope, positions)
+        overrides = hf_overrides(rope, positions)
         reference = None
         for dtype, precision in PRECISIONS:
             model = AutoModelForCausalLM.from_pretrained(

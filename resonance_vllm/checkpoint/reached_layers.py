@@ -3,7 +3,7 @@
 from itertools import groupby
 from typing import Any
 
-from resonance_vllm.checkpoint.config import is_windowed, rope_of_present_layers
+from resonance_vllm.checkpoint.rope_dict import is_windowed, rope_of_present_layers
 from resonance_vllm.common.errors import RopeConfigError
 
 

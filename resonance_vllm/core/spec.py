@@ -70,7 +70,7 @@ class RopeRequest:
     """What a user requests, without keys of None, checked as far as possible without a model."""
 
     type: RopeType
-    given: Mapping[str, Any]
+    settings: Mapping[str, Any]
 
     @classmethod
     def from_dict(cls, rope: Mapping[str, Any], *, aliases: bool = True) -> Self:
@@ -110,7 +110,7 @@ class RopeRequest:
 
     def to_dict(self) -> dict[str, Any]:
         """As it was written, short names resolved."""
-        return {"rope_type": self.type.name, **self.given}
+        return {"rope_type": self.type.name, **self.settings}
 
 
 def parse_value(text: str) -> Any:
@@ -136,7 +136,7 @@ class RopeSpec:
             RopeConfigError: a key is unknown or missing, or a value is not allowed.
         """
         request = RopeRequest.from_dict(rope_parameters, aliases=False)
-        return cls.from_settings(request.type, request.given)
+        return cls.from_settings(request.type, request.settings)
 
     @classmethod
     def from_settings(cls, kind: RopeType, given: Mapping[str, Any]) -> Self:

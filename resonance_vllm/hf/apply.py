@@ -13,17 +13,15 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from resonance_vllm.checkpoint.config import (
-    ROPE_PRECISIONS,
-    VERIFY_ROPE_KEY,
-    PositionConfig,
+from resonance_vllm.checkpoint.arguments import ROPE_PRECISIONS
+from resonance_vllm.checkpoint.overrides import VERIFY_ROPE_KEY, with_rope
+from resonance_vllm.checkpoint.positions import PositionConfig, language_model_config
+from resonance_vllm.checkpoint.reached_layers import refuse_unused
+from resonance_vllm.checkpoint.rope_dict import (
     is_windowed,
-    language_model_config,
     rope_by_layer_type,
     rope_of_present_layers,
-    with_rope,
 )
-from resonance_vllm.checkpoint.reached_layers import refuse_unused
 from resonance_vllm.common.errors import RopeConfigError, check_choice
 from resonance_vllm.core.remapping import RemappedMethod
 from resonance_vllm.core.spec import NATIVE_LENGTH_KEY, OWN_TYPES, RopeRequest, RopeSpec
@@ -173,8 +171,8 @@ def _complete(rope: Mapping[str, Any] | str, positions: PositionConfig) -> RopeS
     request = RopeRequest.from_dict(rope)
     fields = request.type.method.model_fields
     required = {key for key, field in fields.items() if field.is_required()}
-    if required <= request.given.keys():
-        return RopeSpec.from_settings(request.type, request.given)
+    if required <= request.settings.keys():
+        return RopeSpec.from_settings(request.type, request.settings)
     return positions.complete(request)
 
 

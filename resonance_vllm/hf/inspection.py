@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import transformers
 
-from resonance_vllm.checkpoint.config import with_rope
+from resonance_vllm.checkpoint.overrides import with_rope
+from resonance_vllm.checkpoint.reading import read_config
 from resonance_vllm.common.errors import RopeConfigError
-from resonance_vllm.common.hub import read_config
 from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.hf.apply import install_rotations, settings_to_write
 from resonance_vllm.hf.building import build_on_meta, code_errors_of

@@ -11,12 +11,8 @@ from transformers import PreTrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.modeling_utils import local_torch_dtype
 
-from resonance_vllm.checkpoint.config import (
-    PositionConfig,
-    Settings,
-    rope_by_layer_type,
-    unscaled_rope_type,
-)
+from resonance_vllm.checkpoint.positions import PositionConfig
+from resonance_vllm.checkpoint.rope_dict import RopeDict, rope_by_layer_type, unscaled_rope_type
 from resonance_vllm.core import frequencies
 from resonance_vllm.core.frequencies import Rotation
 from resonance_vllm.core.method import Method
@@ -139,7 +135,7 @@ def _registry_type(config: Any, layer_type: str | None, spec: RopeSpec) -> str:
 
 
 def _registry_config(
-    config: Any, layer_type: str | None, spec: RopeSpec, registry_type: str, rope: Settings
+    config: Any, layer_type: str | None, spec: RopeSpec, registry_type: str, rope: RopeDict
 ) -> Any:
     """Return a copy of a config that asks transformers for a type of its registry."""
     settings = {key: value for key, value in rope.items() if key != "type"}

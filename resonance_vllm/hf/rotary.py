@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from resonance_vllm.checkpoint.config import language_model_config
+from resonance_vllm.checkpoint.positions import language_model_config
 from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.hf.building import CODE_ERRORS, build_rotary_module, code_errors_of

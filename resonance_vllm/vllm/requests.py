@@ -4,16 +4,16 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from resonance_vllm.checkpoint.config import (
-    VERIFY_ROPE_KEY,
-    PositionConfig,
+from resonance_vllm.checkpoint.limits import length_limit
+from resonance_vllm.checkpoint.overrides import VERIFY_ROPE_KEY
+from resonance_vllm.checkpoint.positions import PositionConfig
+from resonance_vllm.checkpoint.reached_layers import refuse_unused
+from resonance_vllm.checkpoint.rope_dict import (
     is_windowed,
-    length_limit,
     model_specific_keys,
     rope_by_layer_type,
     rope_of_present_layers,
 )
-from resonance_vllm.checkpoint.reached_layers import refuse_unused
 from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.core.spec import OWN_TYPES, RESONANCE, RopeSpec, RopeType
 from resonance_vllm.vllm.build_context import current_build

@@ -11,7 +11,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from resonance_vllm.checkpoint.config import (
+from resonance_vllm.checkpoint.rope_dict import (
     model_specific_keys,
     rope_by_layer_type,
     unscaled_rope_type,

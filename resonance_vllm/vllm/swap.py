@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from resonance_vllm.checkpoint.config import (
-    VERIFY_ROPE_KEY,
+from resonance_vllm.checkpoint.overrides import VERIFY_ROPE_KEY
+from resonance_vllm.checkpoint.rope_dict import (
     global_layer_type,
     is_per_layer_type,
     model_specific_keys,

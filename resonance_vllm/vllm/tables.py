@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from resonance_vllm.checkpoint.config import is_per_layer_type, is_windowed, unscaled_rope_type
+from resonance_vllm.checkpoint.rope_dict import is_per_layer_type, is_windowed, unscaled_rope_type
 from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.verify import (
     RELATIVE_TOLERANCE,

@@ -24,7 +24,9 @@ from families_record import RIGHT, every, folders, said, settle
 from transformers import PreTrainedConfig
 
 from resonance_vllm import hf
-from resonance_vllm.checkpoint.config import PositionConfig, rope_by_layer_type, with_rope
+from resonance_vllm.checkpoint.overrides import with_rope
+from resonance_vllm.checkpoint.positions import PositionConfig
+from resonance_vllm.checkpoint.rope_dict import rope_by_layer_type
 from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.hf.inspection import report_of_checkpoint
 

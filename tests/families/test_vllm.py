@@ -10,7 +10,9 @@ import pytest
 from families_record import RIGHT, folders, said, settle
 from vllm_modules import looked_at
 
-from resonance_vllm.checkpoint.config import PositionConfig, is_windowed, vllm_hf_overrides
+from resonance_vllm.checkpoint.overrides import vllm_hf_overrides
+from resonance_vllm.checkpoint.positions import PositionConfig
+from resonance_vllm.checkpoint.rope_dict import is_windowed
 from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.verify import RotaryReport, compare_states
 

@@ -74,7 +74,7 @@ def checked(family: Path, request: str) -> tuple[list[Row], int | None, bool]:
 
 def replaced_scaling(family: Path, request: str) -> bool:
     """Whether a request replaces a scaling that the model ships."""
-    from resonance_vllm.checkpoint.config import PositionConfig
+    from resonance_vllm.checkpoint.positions import PositionConfig
     from resonance_vllm.core.spec import RopeRequest
 
     model = PositionConfig.from_checkpoint(str(family))
@@ -100,7 +100,8 @@ def current_rope_in_vllm() -> Rows:
 def wanted_in_vllm(family: Path, request: str) -> tuple[Row, int | None, bool] | None:
     """What vLLM is asked to build, the longest sequence, and whether a scaling is replaced."""
     from resonance_vllm.check import limit_or_none
-    from resonance_vllm.checkpoint.config import PositionConfig, vllm_hf_overrides
+    from resonance_vllm.checkpoint.overrides import vllm_hf_overrides
+    from resonance_vllm.checkpoint.positions import PositionConfig
     from resonance_vllm.common.errors import RopeConfigError
     from resonance_vllm.core.spec import RopeRequest
 

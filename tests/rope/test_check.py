@@ -10,7 +10,7 @@ import pytest
 import resonance_vllm.check
 from leval_harness.cli.main import main
 from resonance_vllm.check import report
-from resonance_vllm.checkpoint.config import PositionConfig
+from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.common.errors import RopeConfigError
 
 LLAMA = {

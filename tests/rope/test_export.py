@@ -11,7 +11,7 @@ import torch
 from naive_maps import MOVING
 from vllm_modules import looked_at
 
-from resonance_vllm.checkpoint.config import PositionConfig
+from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.common.errors import RopeConfigError, UserError
 from resonance_vllm.core import frequencies
 from resonance_vllm.core.spec import ROPE_TYPES, RopeRequest, RopeType

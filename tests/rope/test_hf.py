@@ -11,7 +11,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, LlamaConf
 from turned import cos_sin
 
 from resonance_vllm import hf
-from resonance_vllm.checkpoint.config import PositionConfig, with_rope
+from resonance_vllm.checkpoint.overrides import with_rope
+from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.core import frequencies
 from resonance_vllm.core.remapping import RemappedMethod

@@ -9,8 +9,10 @@ from llama31 import LLAMA31
 from naive_maps import MOVING
 
 from leval_tasks.common.model import resolve_context
-from resonance_vllm.checkpoint import config as settings
-from resonance_vllm.checkpoint.config import PositionConfig, length_limit
+from resonance_vllm.checkpoint.arguments import model_args
+from resonance_vllm.checkpoint.limits import length_limit
+from resonance_vllm.checkpoint.overrides import hf_overrides
+from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.core.spec import ROPE_TYPES, RopeType
 
 LLAMA = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 8}
@@ -58,7 +60,7 @@ def answers(rope, config, folder):
     model = PositionConfig.from_checkpoint(str(folder))
     spec = model.complete(rope)
     by_library = {
-        library: settings.model_args(spec, model, library=library, model_path=str(folder))
+        library: model_args(spec, model, library=library, model_path=str(folder))
         for library in ("transformers", "vllm")
     }
     result = {
@@ -68,7 +70,7 @@ def answers(rope, config, folder):
     }
     # transformers takes the config's length for the trained one of what follows the length.
     if not spec.method.depends_on_length:
-        written = {**config, "rope_scaling": None, **settings.hf_overrides(spec, model)}
+        written = {**config, "rope_scaling": None, **hf_overrides(spec, model)}
         result["a checkpoint written so"] = length_limit(PositionConfig.from_dict(written))
     return spec, result
 
@@ -99,17 +101,17 @@ def test_lengths_and_settings_are_asked_without_torch():
     script = """
 import sys
 import resonance_vllm.core.methods
-from resonance_vllm.checkpoint import config as overrides
 from resonance_vllm.core.spec import RopeRequest
-from resonance_vllm.checkpoint.config import length_limit
-from resonance_vllm.checkpoint.config import PositionConfig
-from resonance_vllm.checkpoint.config import hf_overrides, vllm_hf_overrides
+from resonance_vllm.checkpoint.limits import length_limit
+from resonance_vllm.checkpoint.positions import PositionConfig
+from resonance_vllm.checkpoint.overrides import hf_overrides, vllm_hf_overrides
 model = PositionConfig.from_dict({"max_position_embeddings": 256, "rope_theta": 1e4, "head_dim": 64})
 rope = model.complete(RopeRequest.parse("resonance_yarn:factor=4"))
 assert length_limit(model, rope) == 1024
 assert rope.method.compute_attention_factor() > 1.1
 hf_overrides(rope, model), vllm_hf_overrides(rope, model)
-overrides.model_args(rope, model, library="vllm", model_path="x")
+from resonance_vllm.checkpoint.arguments import model_args
+model_args(rope, model, library="vllm", model_path="x")
 assert "torch" not in sys.modules and "transformers" not in sys.modules, "heavy"
 """
     done = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, check=False)

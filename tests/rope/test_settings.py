@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 from llama31 import LLAMA31
 
-from resonance_vllm.checkpoint import config as settings
-from resonance_vllm.checkpoint.config import PositionConfig, length_limit
+from resonance_vllm.checkpoint.arguments import model_args
+from resonance_vllm.checkpoint.limits import length_limit
+from resonance_vllm.checkpoint.overrides import hf_overrides, vllm_hf_overrides
+from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.core.spec import RopeRequest
 
@@ -65,7 +67,7 @@ def test_resonance_alone_on_what_follows_the_length_is_refused():
 @pytest.mark.parametrize(("factor", "expected"), [(1.0, 2.0), (2.0, 3.0)])
 def test_dynamic_is_frozen_at_the_served_length_for_vllm(factor, expected):
     rope = {"rope_type": "resonance_dynamic", "factor": factor}
-    args = model_args(rope, library="vllm", context_length=16384)
+    args = args_of(rope, library="vllm", context_length=16384)
     written = args["hf_overrides"]["rope_parameters"]
     assert written["rope_type"] == "resonance_ntk_aware"
     assert written["factor"] == expected
@@ -77,7 +79,7 @@ def test_dynamic_is_frozen_at_the_served_length_for_vllm(factor, expected):
 )
 def test_a_type_of_vllms_own_that_is_not_shipped_is_to_be_compared(rope, compared):
     """Ours always are, and what is shipped is the model as it is."""
-    written = settings.vllm_hf_overrides(*on(RopeRequest.parse(rope).to_dict(), CONFIG))
+    written = vllm_hf_overrides(*on(RopeRequest.parse(rope).to_dict(), CONFIG))
     assert written.get("rope_compared", False) == compared
 
 
@@ -89,35 +91,35 @@ def test_longrope_is_written_with_the_keys_of_each_library():
         "long_factor": [2.0] * 8,
         "attention_factor": 1.25,
     }
-    vllm = settings.vllm_hf_overrides(*on(rope, CONFIG))
+    vllm = vllm_hf_overrides(*on(rope, CONFIG))
     assert vllm["rope_parameters"]["long_mscale"] == 1.25
     assert vllm["original_max_position_embeddings"] == 8192
     assert vllm["rope_parameters"]["short_mscale"] == 1.25
-    assert settings.hf_overrides(*on(rope, CONFIG))["rope_parameters"]["attention_factor"] == 1.25
+    assert hf_overrides(*on(rope, CONFIG))["rope_parameters"]["attention_factor"] == 1.25
 
 
 def test_in_a_nested_config_for_vllm_the_models_own_keys_stay_and_shipped_ones_go():
     shipped = {**LLAMA31, "rope_theta": 1e5, "mrope_section": [8, 12, 12]}
     config = {"text_config": {**CONFIG, "rope_parameters": shipped}}
     linear = on({"rope_type": "linear", "factor": 2.0}, config)
-    written = settings.vllm_hf_overrides(*linear)["text_config"]["rope_parameters"]
+    written = vllm_hf_overrides(*linear)["text_config"]["rope_parameters"]
     assert written["mrope_section"] == [8, 12, 12]
     assert written["low_freq_factor"] is None
     assert written["rope_type"] == "linear"
 
 
-def model_args(rope, **options):
-    return settings.model_args(*on(rope, CONFIG), model_path="folder", **options)
+def args_of(rope, **options):
+    return model_args(*on(rope, CONFIG), model_path="folder", **options)
 
 
 def test_model_args_of_each_library():
     rope = {"rope_type": "resonance_yarn", "factor": 2}
-    args = model_args(rope, library="transformers", context_length=12000)
+    args = args_of(rope, library="transformers", context_length=12000)
     assert args["pretrained"] == "folder"
     assert args["max_length"] == 12000
     assert args["rope_parameters"]["rope_type"] == "resonance_yarn"
     assert args["rope_precision"] == "float32"
-    args = model_args(rope, library="vllm", context_length=12000)
+    args = args_of(rope, library="vllm", context_length=12000)
     assert args["max_model_len"] == 12000
     assert args["hf_overrides"]["max_position_embeddings"] == 16384
     assert "rope_precision" not in args
@@ -126,7 +128,7 @@ def test_model_args_of_each_library():
 def test_model_args_refuse_a_length_above_the_limit():
     rope = {"rope_type": "yarn", "factor": 2}
     with pytest.raises(RopeConfigError, match="20000 is above the limit of 16384"):
-        model_args(rope, library="vllm", context_length=20000)
+        args_of(rope, library="vllm", context_length=20000)
 
 
 @pytest.mark.parametrize(

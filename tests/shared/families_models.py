@@ -10,8 +10,8 @@ import torch
 from transformers import AutoConfig, PreTrainedConfig
 
 from resonance_vllm import hf
-from resonance_vllm.checkpoint.config import (
-    config_value,
+from resonance_vllm.checkpoint.positions import config_value
+from resonance_vllm.checkpoint.rope_dict import (
     global_layer_type,
     global_layer_types,
     is_windowed,

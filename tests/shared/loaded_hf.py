@@ -8,7 +8,7 @@ def load_hf(path: Path, rope: dict[str, Any], length: int) -> Any:
     import torch
 
     from resonance_vllm import hf
-    from resonance_vllm.checkpoint.config import PositionConfig
+    from resonance_vllm.checkpoint.positions import PositionConfig
 
     spec = PositionConfig.from_checkpoint(str(path)).complete(rope)
     return hf.load(str(path), spec, precision="float32", limit=length, dtype=torch.float32).eval()

@@ -8,7 +8,7 @@ from leval_harness.results.layout import REFERENCE
 from leval_harness.sweep import ConfigError
 from leval_harness.sweep.config import RunRequest, parse_config
 from leval_harness.sweep.plan import Mistakes, ModelFiles, _prepared
-from resonance_vllm.checkpoint.config import PositionConfig
+from resonance_vllm.checkpoint.positions import PositionConfig
 
 TASK = "effective_context_pydocs"
 NATIVE = {"model_type": "llama", "max_position_embeddings": 2048, "rope_theta": 1e4}

@@ -7,7 +7,8 @@ from llama31 import LLAMA31
 
 from leval_harness.sweep import task_registry as own_tasks
 from leval_harness.sweep.config import ROPE_BACKENDS, load_config
-from resonance_vllm.checkpoint.config import PositionConfig, length_limit
+from resonance_vllm.checkpoint.limits import length_limit
+from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.common.yaml_files import packaged_configs
 
 SWEEPS = packaged_configs("sweeps")

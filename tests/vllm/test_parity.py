@@ -14,7 +14,8 @@ from loaded_hf import load_hf
 from naive_maps import MOVING
 
 from leval_harness.backends import CannotSwapError
-from resonance_vllm.checkpoint.config import PositionConfig, vllm_hf_overrides
+from resonance_vllm.checkpoint.overrides import vllm_hf_overrides
+from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.core.spec import ROPE_TYPES, RopeType
 
 pytestmark = [pytest.mark.vllm, pytest.mark.long]

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 from vllm_modules import looked_at
 
-from resonance_vllm.checkpoint.config import PositionConfig, length_limit, vllm_hf_overrides
+from resonance_vllm.checkpoint.limits import length_limit
+from resonance_vllm.checkpoint.overrides import vllm_hf_overrides
+from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.vllm import worker
 
