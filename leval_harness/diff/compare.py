@@ -11,7 +11,8 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from leval_harness.diff.result import DiffResult, compared
 from leval_harness.diff.setups import SAVED, Setup
 from leval_harness.diff.side import DEFAULT_LENGTH, Side, in_process, read_side
-from leval_tasks.perplexity.documents import PYDOCS, Document, language_reference
+from leval_tasks.perplexity.corpora import PYDOCS, language_reference
+from leval_tasks.perplexity.documents import Document
 from leval_tasks.perplexity.text_files import documents_of
 from leval_tasks.statistics.difference import MARGIN
 from resonance_vllm.common.errors import SettingError, invalid_value_message

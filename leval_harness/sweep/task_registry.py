@@ -15,6 +15,7 @@ import yaml
 from leval_harness.sweep import ConfigError
 from leval_tasks.closed.catalog import TASKS, VERSION
 from leval_tasks.common import metadata as task_settings
+from leval_tasks.perplexity.corpora import JSONL
 from resonance_vllm.common.errors import SettingError, did_you_mean
 from resonance_vllm.common.settings import field_names
 
@@ -62,7 +63,11 @@ def own_tasks() -> dict[str, OwnTask]:
             family=path.relative_to(ROOT).parts[0],
             version=metadata.get("version") or (str(VERSION) if closed else "none"),
             members=tuple(content["task"]) if "group" in content else (name,),
-            file=closed.file if closed else f"{corpus}.jsonl" if corpus else None,
+            file=closed.file
+            if closed
+            else f"{corpus}.jsonl"
+            if corpus and corpus != JSONL
+            else None,
         )
     return known
 

@@ -1,7 +1,7 @@
-"""Where the closed tasks' documents come from: a local folder, hub files, or the bundled sample.
+"""Where the closed-ended tasks' documents come from: a local folder, files of the hub, or the bundled sample.
 
-One source serves a whole run: it is chosen from the settings alone (`data_dir`, else
-`LEVAL_DATA_DIR`, else the hub) and never file by file.
+One source serves a whole run. It is chosen from the settings alone (`data_dir`, else `LEVAL_DATA_DIR`, else the
+hub) and never file by file.
 """
 
 import hashlib
@@ -35,29 +35,38 @@ SAMPLE = Path(str(files("leval_tasks"))) / "sample"
 """Folder of the bundled sample, which comes with the package."""
 SECONDS = 5
 """Time that the hub has to answer."""
+MOST_LEVELS = 3
+"""Depth to which folders below `data_dir` are searched for a missing file."""
 
 Row = TypeVar("Row", bound=BaseModel)
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a run's documents come from: kind (`data_dir`, `hub`, `sample`) and what names it."""
+    """Where a run's documents come from.
+
+    Attributes:
+        kind: `data_dir`, `hub` or `sample`.
+        path: the folder, repository or package.
+    """
 
     kind: str
     path: str
 
     @property
     def folder(self) -> Path | None:
-        """Folder of its files; None for the hub."""
-        return {"hub": None, "sample": SAMPLE}.get(self.kind, Path(self.path))
+        """Return the folder of its files; None for the hub."""
+        if self.kind == "hub":
+            return None
+        return SAMPLE if self.kind == "sample" else Path(self.path)
 
     def has(self, task: ClosedTask) -> bool:
-        """Whether it holds the task's file; the hub holds all."""
+        """Return whether it holds a task's file. The hub holds all of them."""
         return self.folder is None or (self.folder / task.file).is_file()
 
 
 class DocumentRecord(BaseModel):
-    """One document with its questions, a line of L-Eval's files; further fields are allowed."""
+    """One document with its questions, a line of L-Eval's files. Further fields are allowed."""
 
     model_config = ConfigDict(strict=True)
 
@@ -66,18 +75,26 @@ class DocumentRecord(BaseModel):
     outputs: tuple[str, ...] = Field(strict=False)
 
     @model_validator(mode="after")
-    def _in_pairs(self) -> "DocumentRecord":
-        given, wanted = len(self.outputs), len(self.instructions)
-        if given != wanted:
+    def _check_pairs(self) -> "DocumentRecord":
+        if len(self.instructions) != len(self.outputs):
             raise ValueError(
-                f"{wanted} instructions and {given} outputs; one output each is needed"
+                f"{len(self.instructions)} instructions and {len(self.outputs)} outputs; each "
+                "instruction needs one output"
             )
         return self
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file that was read: its records and what identifies its content."""
+    """A file that was read.
+
+    Attributes:
+        name: of the file.
+        source: where it came from.
+        sha256: of its content.
+        verified: whether the content is the published one.
+        records: its documents with their questions.
+    """
 
     name: str
     source: Source
@@ -86,7 +103,7 @@ class DataFile:
     records: tuple[DocumentRecord, ...]
 
     def described(self) -> dict[str, Any]:
-        """What goes into the results about the data of one task."""
+        """Return what results record about the data of one task."""
         return {
             "source": self.source.kind,
             "path": self.source.path,
@@ -97,75 +114,120 @@ class DataFile:
 
 
 def resolve_source(data_dir: str | None) -> Source:
-    """The one source of a run; a folder that does not exist is a `DataError`."""
-    given = data_dir or os.environ.get(ENVIRONMENT_VARIABLE)
-    if not given:
+    """Return the one source of a run.
+
+    Args:
+        data_dir: the setting: a folder, `sample`, or None for `LEVAL_DATA_DIR`, else the hub.
+
+    Raises:
+        DataError: the folder does not exist.
+    """
+    chosen = data_dir or os.environ.get(ENVIRONMENT_VARIABLE)
+    if not chosen:
         return Source("hub", HUB_REPOSITORY)
-    if given == "sample":
+    if chosen == "sample":
         return Source("sample", "leval_tasks.sample")
-    folder = expand_user(given)
+    folder = expand_user(chosen)
     if not folder.is_dir():
         origin = "data_dir" if data_dir else ENVIRONMENT_VARIABLE
-        raise DataError(f"{origin} {given!r} does not exist or is no folder. {HOW_TO_GET}")
+        raise DataError(f"{origin} {chosen!r} does not exist or is not a folder. {HOW_TO_GET}")
     return Source("data_dir", str(folder))
 
 
+def folder_below(folder: Path | None, file: str) -> str:
+    """Return the part of a message that names the folder below `folder` which holds `file`.
+
+    Downloads and clones of a repository have its folders: `hf download --local-dir DATA` puts L-Eval's files
+    into `DATA/LEval/Exam`, a clone into `DATA/LEval-data/Closed-ended-tasks`.
+
+    Args:
+        folder: where the file was looked for; None for the hub.
+        file: name of the file.
+
+    Returns:
+        an ending of a sentence; empty where no folder at most `MOST_LEVELS` below holds the file.
+    """
+    if folder is None:
+        return ""
+    for levels in range(1, MOST_LEVELS + 1):
+        holding = sorted(folder.glob("*/" * levels + file))
+        if holding:
+            return f", but the folder {holding[0].parent} has it: set data_dir to that folder"
+    return ""
+
+
 def missing_file(source: Source, task: ClosedTask) -> DataError:
-    """The error for a file that a source lacks; it names the tasks that can still run."""
-    can_run = ", ".join(each.name for each in ENTRIES if source.has(each)) or "none"
+    """Return the error for a file that a source lacks.
+
+    It names a folder below that has the file, and the tasks that can run on this source.
+    """
+    can_run = [other.name for other in ENTRIES if source.has(other)]
     return DataError(
-        f"{source.path} ({source.kind}) has no {task.file}, which {task.name} reads. "
-        f"Tasks that can run on this data: {can_run}. {HOW_TO_GET}"
+        f"{source.path} ({source.kind}) has no {task.file}, which {task.name} reads"
+        f"{folder_below(source.folder, task.file)}. "
+        f"Tasks that can run on this data: {', '.join(can_run) or 'none'}. {HOW_TO_GET}"
     )
 
 
 def load(source: Source, task: ClosedTask) -> DataFile:
-    """Read and identify a task's file; another content than the published one is a warning.
+    """Read and identify a task's file, with a warning where it is not the published one.
+
+    Args:
+        source: where the file is.
+        task: the task that reads it.
 
     Raises:
         DataError: the source lacks the file, or a line is not JSON or lacks a field.
     """
     if not source.has(task):
         raise missing_file(source, task)
-    content = (source.folder / task.file if source.folder else hub_file(task)).read_bytes()
-    label, digest = f"{source.path}/{task.file}", hashlib.sha256(content).hexdigest()
+    path = source.folder / task.file if source.folder else hub_file(task)
+    content = path.read_bytes()
+    label = f"{source.path}/{task.file}"
     records = tuple(row for _, row in numbered_rows(content, label, DocumentRecord))
     if not records:
-        raise DataError(f"{label} is empty: it holds no record.")
-    file = DataFile(task.file, source, digest, digest == task.sha256, records)
-    if task.sha256 and not (file.verified or source.kind == "sample"):
+        raise DataError(f"{label} is empty: it has no record.")
+    digest = hashlib.sha256(content).hexdigest()
+    verified = digest == task.sha256
+    if task.sha256 and not verified and source.kind != "sample":
         logger.warning(
-            "%s is not the published file (SHA-256 %s…): scores are of documents of your own",
+            "%s is not the published file (SHA-256 %s…): scores are for documents of your own",
             *(label, digest[:16]),
         )
-    return file
+    return DataFile(task.file, source, digest, verified, records)
 
 
 def hub_file(task: ClosedTask) -> Path:
-    """A task's file from the hub, or as the hub client cached it where the hub is out of reach.
+    """Return the path of a task's file from the hub, or from its client's cache where it is out of reach.
 
     Raises:
-        DataError: the hub does not have it, or is unreachable and it was not fetched before.
+        DataError: the hub does not have the file, or is unreachable and the file is not in the cache.
     """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, RemoteEntryNotFoundError
 
-    filename, unreachable = f"{HUB_FOLDER}/{task.file}", why_hub_is_unreachable()
-    about = f"{filename} of the hub's data set {HUB_REPOSITORY}"
+    filename = f"{HUB_FOLDER}/{task.file}"
+    description = f"{filename} of the hub's data set {HUB_REPOSITORY}"
+    unreachable = why_hub_is_unreachable()
     try:
         path = hf_hub_download(
             HUB_REPOSITORY, filename, repo_type="dataset", local_files_only=bool(unreachable)
         )
     except RemoteEntryNotFoundError:
-        raise DataError(f"There is no {about}. {HOW_TO_GET}") from None
+        raise DataError(f"There is no {description}. {HOW_TO_GET}") from None
     except (HfHubHTTPError, OSError, ValueError) as error:
         reason = unreachable or error_message(error)
-        raise HubUnreachableError(f"{about} cannot be fetched ({reason}). {HOW_TO_GET}") from None
+        raise HubUnreachableError(
+            f"{description} cannot be fetched ({reason}). {HOW_TO_GET}"
+        ) from None
     return Path(path)
 
 
 def why_hub_is_unreachable() -> str:
-    """Why one short request to the hub fails; its client says so after 20 to 90 seconds."""
+    """Return why one short request to the hub fails; empty where it succeeds.
+
+    The hub's own client takes 20 to 90 seconds to say so.
+    """
     from huggingface_hub import constants, get_session
 
     try:
@@ -178,22 +240,28 @@ def why_hub_is_unreachable() -> str:
 def numbered_rows(
     content: bytes, label: str, model: type[Row], error: type[UserError] = DataError
 ) -> Iterator[tuple[int, Row]]:
-    """Line number and typed row of every line of a JSON-lines file.
+    """Yield the line number and the typed row of every line of a JSON-lines file.
+
+    Args:
+        content: the file in UTF-8.
+        label: name of the file in messages.
+        model: pydantic model of a row.
+        error: class of the errors.
 
     Raises:
-        DataError: as `error`; names file (`label`) and line of what is wrong.
+        DataError: as `error`; names the file and the line of what is wrong.
     """
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as wrong:
-        number = content[: wrong.start].count(b"\n") + 1
-        raise error(f"{label}, line {number}: not UTF-8 text.") from wrong
-    for number, line in iter_json_lines(text):
-        where = f"{label}, line {number}"
+        line_number = content[: wrong.start].count(b"\n") + 1
+        raise error(f"{label}, line {line_number}: not UTF-8 text.") from wrong
+    for line_number, line in iter_json_lines(text):
+        where = f"{label}, line {line_number}"
         row = parse_json(line, where, error)
         if not isinstance(row, dict):
             raise error(f"{where}: a JSON object is needed, not {type(row).__name__}.")
         try:
-            yield number, parse_settings(model, row, error=error)
+            yield line_number, parse_settings(model, row, error=error)
         except error as wrong:
             raise error(f"{where}: {wrong}") from None

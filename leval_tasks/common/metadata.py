@@ -92,11 +92,16 @@ def asked_without_template(model: str) -> str:
 class TextSettings(TaskSettings):
     """Settings of the tasks that read running text.
 
-    `context_length` is positions of a window, BOS included; several make a curve. `num_docs`
-    documents are drawn with `seed`.
+    Attributes:
+        data_dir: folder of the corpora's files.
+        file: JSON-lines file of a task for documents of one's own.
+        context_length: positions of a window, BOS included; several lengths make a curve.
+        num_docs: number of documents.
+        seed: of the draw of documents.
     """
 
     data_dir: str | None = Field(default=None, exclude=True)
+    file: str | None = Field(default=None, exclude=True)
     context_length: Lengths = None
     num_docs: Count = 50
     seed: Natural = 0

@@ -2,8 +2,8 @@
 
 A document is read twice: once in full, and once by the reference, in windows of the native context length that
 move by half of it. `loss` and `reference_loss` are the mean losses of the two reads in nats/token.
-`loss_difference` is the mean of their clipped difference, full minus reference: positive is worse. The first
-item of a sample's `filtered_resps` holds the sums over blocks of 64 tokens from which
+`loss_difference` is the mean of their clipped difference, full minus reference: positive is worse. The first item
+of a sample's `filtered_resps` holds the sums over blocks of 64 tokens from which
 `leval_tasks.statistics.effective_context` computes the intervals.
 """
 
@@ -23,17 +23,24 @@ from leval_tasks.perplexity.task import PerplexityTask, Window, make_windows
 from leval_tasks.statistics.effective_context import Floats, block_sums, clipped_difference
 from resonance_vllm.common.errors import SettingError, invalid_value_message
 
-FULL, REFERENCE = "full", "reference"
+FULL = "full"
+"""The read of a whole document in one pass."""
+
+REFERENCE = "reference"
+"""The read in windows of the native context length."""
+
+ALL = "all"
+"""Both reads."""
 
 Losses = Mapping[str, Logprobs]
 """Read -> nats of each scored token, float32 `[tokens]`."""
 
-METRICS = {"loss": FULL, "reference_loss": REFERENCE, "loss_difference": "all"}
-"""Metric -> the read that it is computed from. The difference needs both."""
+METRICS = {"loss": FULL, "reference_loss": REFERENCE, "loss_difference": ALL}
+"""Metric -> the reads that it is computed from."""
 
 
 class EffectiveContextTask(PerplexityTask):
-    """One corpus."""
+    """One corpus, of which each document is read in full and by the reference."""
 
     settings_type = EffectiveContextSettings
 
@@ -41,140 +48,184 @@ class EffectiveContextTask(PerplexityTask):
         super().__init__(config)
         self._filters = [FilterEnsemble("none", [lambda: QuestionFilter(self._describe)])]
         self.token_losses: dict[str, Losses] = {}
-        """Document -> read -> nats of each token, once results were processed."""
+        """Document -> read -> nats of each token, filled when results are processed."""
 
     @cached_property
     def settings(self) -> Any:
-        """The settings of this run, complete."""
-        shipped, limit = shipped_length(self._metadata), find_limit(self._metadata)
-        self._config.metadata["shipped_length"] = shipped
-        settings = complete_settings(self._given, limit, shipped)
-        self._moving = moving_window(settings.window or 0, limit)
+        """Return the settings of this run, complete."""
+        native_length = shipped_length(self._metadata)
+        limit = find_limit(self._metadata)
+        self._config.metadata["shipped_length"] = native_length
+        settings = complete_settings(self._requested, limit, native_length)
+        self._window_positions = moving_window(settings.window or 0, limit)
         return settings
 
+    def _document_tokens(self, full_window: int) -> tuple[int | None, int]:
+        """Return the tokens of a document: those of one window of the context length."""
+        return full_window, full_window
+
     def build_all_requests(self, **kwargs: Any) -> None:
-        """As lm-eval, for a model that reports the log-probability of each token."""
+        """Build the requests as lm-eval does, for a model that reports the log-probability of each token."""
         if running_model() is not None:
             check_reports_tokens(running_model())
         super().build_all_requests(**kwargs)
 
     def windows(self, doc: Mapping[str, Any]) -> list[Window]:
-        """All windows of a text: the full one, then those of the other reads."""
+        """Return all windows of a document: the full one, then those of the reference."""
         return [window for _, window in self._reads(doc)]
 
     def _reads(self, doc: Mapping[str, Any]) -> list[tuple[str, Window]]:
-        given, n = self.settings, len(self._documents[doc["document_id"]].tokens)
-        within = given.reads == "all" and n + len(self._bos) <= given.window
-        reads = FULL if within else given.reads
-        return windows_of(n, self._start, self._moving, reads, bool(self._bos))
+        """Return the windows of a document, each with the read that it belongs to."""
+        settings = self.settings
+        tokens = len(self._documents[doc["document_id"]].tokens)
+        within_window = tokens + len(self._bos) <= settings.window
+        reads = settings.reads
+        if reads == ALL and within_window:  # both reads would be the same
+            reads = FULL
+        return windows_of(tokens, self._start, self._window_positions, reads, bool(self._bos))
 
     def _losses(self, doc: Mapping[str, Any], totals: Sequence[SumOfLogprobs]) -> Losses:
-        """The losses of a text from the answers to its windows."""
+        """Return the losses of a document by read, from the answers to its windows."""
+        start = self._start
+        scored_tokens = len(self._documents[doc["document_id"]].tokens) - start
         losses: dict[str, Logprobs] = {}
-        start, n = self._start, len(self._documents[doc["document_id"]].tokens)
         for (read, window), total in zip(self._reads(doc), totals, strict=True):
-            of_read = losses.setdefault(read, np.full(n - start, np.nan, np.float32))
-            of_read[window.score_start - start : window.end - start] = -total.logprobs
+            if read not in losses:
+                losses[read] = np.full(scored_tokens, np.nan, np.float32)
+            losses[read][window.score_start - start : window.end - start] = -total.logprobs
         return losses
 
     @property
     def _start(self) -> int:
-        """Tokens of a text before the first that is scored, BOS not counted."""
-        given = self.settings
-        return scored_from(given.window, given.context_length[0]) - len(self._bos)
+        """Return the tokens of a document before the first that is scored, BOS not counted."""
+        settings = self.settings
+        return scored_from(settings.window, settings.context_length[0]) - len(self._bos)
 
     def _describe(self, doc: Mapping[str, Any], totals: list[SumOfLogprobs]) -> list[Described]:
-        """The blocks of a text beside the answer to its first window."""
-        rows = block_rows(self._losses(doc, totals), self._start + len(self._bos))
-        return [Described(rows, totals[0]), *(Described([each], each) for each in totals[1:])]
+        """Return the blocks of a document beside the answer to its first window."""
+        first, *others = totals
+        first_position = self._start + len(self._bos)
+        rows = block_rows(self._losses(doc, totals), first_position)
+        return [Described(rows, first), *(Described([total], total) for total in others)]
 
     def process_results(self, doc: Any, results: Sequence[Described]) -> dict[str, Any]:
-        """Pairs of (nats, tokens) over a text; of no tokens for what this text was not read for."""
-        losses = self._losses(doc, [each.response for each in results])
+        """Return a pair of nats and tokens for each metric; of no tokens where a read is missing."""
+        totals = [result.response for result in results]
+        losses = self._losses(doc, totals)
         self.token_losses[doc["document_id"]] = losses
+        self._check_finite(doc["document_id"], self.windows(doc), totals)
         pairs = {}
         for metric in self.metric_names():
-            values = (
-                differences(losses) if metric == "loss_difference" else losses.get(METRICS[metric])
-            )
-            total = 0.0 if values is None else float(values.sum(dtype=np.float64))
-            pairs[metric] = [total, 0 if values is None else values.size]
+            reads = METRICS[metric]
+            values = differences(losses) if reads == ALL else losses.get(reads)
+            if values is None:
+                pairs[metric] = [0.0, 0]
+            else:
+                pairs[metric] = [float(values.sum(dtype=np.float64)), values.size]
         return with_stderr(pairs)
 
     def metric_names(self) -> list[str]:
-        """Every metric of this run, without standard errors."""
-        reads = self._given.reads
-        return [metric for metric, read in METRICS.items() if reads in ("all", read)]
+        """Return every metric of this run, without standard errors."""
+        requested = self._requested.reads
+        return [metric for metric, reads in METRICS.items() if requested in (ALL, reads)]
 
 
 def moving_window(window: int, limit: LengthLimit) -> int:
-    """Positions of the windows: vLLM, which generates a token after each prompt, may read one less.
+    """Return the positions of the reference's windows on a backend.
 
-    The tokens that are scored are the same on every backend.
+    vLLM generates a token after each prompt, so that its prompts may be one position shorter than its limit. The
+    tokens that are scored are the same on every backend.
     """
-    full = limit.tokens is None or window + limit.after_window <= limit.tokens
-    return window if full else window - limit.after_window
+    fits = limit.tokens is None or window + limit.after_window <= limit.tokens
+    return window if fits else window - limit.after_window
 
 
 def complete_settings(
-    given: EffectiveContextSettings, limit: LengthLimit, trained: int | None
+    requested: EffectiveContextSettings, limit: LengthLimit, native_length: int | None
 ) -> EffectiveContextSettings:
-    """The settings with the length of the documents, by default the backend's limit, and the window.
+    """Return the settings with the length of the documents, by default the backend's limit, and the window.
 
-    `trained` is the length that the checkpoint's config claims; None where there is none to read.
+    Args:
+        requested: the settings of the run.
+        limit: what the backend reads.
+        native_length: what the checkpoint's config says; None where there is none to read.
 
     Raises:
-        SettingError: settings that do not fit each other, or no native context length is known.
+        SettingError: settings contradict each other, or no native context length is known.
         ContextLengthError: no context length is known, or it is above the limit.
     """
-    length, *more = given.context_length or (limit.known - limit.after_window,)
-    if more:
+    length, *further_lengths = requested.context_length or (limit.known - limit.after_window,)
+    if further_lengths:
         allowed = "one length; a sweep makes a run of each of its context_lengths"
-        raise SettingError(invalid_value_message("context_length", given.context_length, allowed))
-    window = given.window or trained
+        raise SettingError(
+            invalid_value_message("context_length", requested.context_length, allowed)
+        )
+    window = requested.window or native_length
     if window is None:
         raise SettingError(
-            "window: the checkpoint names no native context length; give the tokens that it reads well"
+            "window: the checkpoint's config states no native context length; give the longest length "
+            "that the model reads well"
         )
     start = scored_from(window, length)
-    if not start < length:
+    if length <= start:
         allowed = f"above {start}, from which position on documents are scored"
         raise SettingError(invalid_value_message("context_length", length, allowed))
-    longest = min(length, moving_window(window, limit)) if given.reads == REFERENCE else length
-    limit.check(longest, "context_length", extra=limit.after_window)
-    return given.with_changes(context_length=(length,), window=window)
+    longest_read = length
+    if requested.reads == REFERENCE:
+        longest_read = min(length, moving_window(window, limit))
+    limit.check(longest_read, "context_length", extra=limit.after_window)
+    return requested.with_changes(context_length=(length,), window=window)
 
 
 def windows_of(n: int, start: int, window: int, reads: str, bos: bool) -> list[tuple[str, Window]]:
-    """Every window of a text of `n` tokens without BOS, with the read that it belongs to.
+    """Return every window of a document, with the read that it belongs to.
 
-    Windows of `window` positions, BOS included, move by half of their size, so that a token past
-    the first one has half a window of context at least. Tokens are scored from `start` on.
+    The reference's windows move by half of their size, so that every token past the first window has at least half
+    a window of context.
+
+    Args:
+        n: tokens of the document without BOS.
+        start: first token that is scored.
+        window: positions of the reference's windows, BOS included.
+        reads: `all`, `full` or `reference`.
+        bos: whether every window begins with BOS.
     """
-    found = []
-    if reads != REFERENCE:
-        found.append((FULL, Window(n + bos, 0, start, n, bos)))
-    if reads != FULL:
-        moving = make_windows(n, window, window // 2, "sliding", bos)
-        found += [
-            (REFERENCE, Window(window, each.start, max(each.score_start, start), each.end, bos))
-            for each in moving
-            if each.end > start
-        ]
-    return found
+    windows = []
+    if reads in (ALL, FULL):
+        windows.append((FULL, Window(n + bos, 0, start, n, bos)))
+    if reads in (ALL, REFERENCE):
+        for moving in make_windows(n, window, window // 2, "sliding", bos):
+            score_start = max(moving.score_start, start)
+            if score_start < moving.end:
+                scored = Window(window, moving.start, score_start, moving.end, bos)
+                windows.append((REFERENCE, scored))
+    return windows
 
 
 def block_rows(losses: Losses, start: int) -> list[list[float | None]]:
-    """Of each block of tokens from position `start` on, BOS counted: its start, tokens, and sums.
+    """Return a row for each block of tokens: its first position, its tokens and three sums.
 
-    The sums are of the losses in full, of the reference, and of the difference; None where a read is missing.
+    Args:
+        losses: the losses of a document by read.
+        start: position of the first scored token, BOS counted.
+
+    Returns:
+        rows of start, tokens, and the sums of the losses in full, of the reference, and of the difference; None
+        in place of a sum where a read is missing.
     """
-    reads = [losses.get(FULL), losses.get(REFERENCE), differences(losses)]
-    found = [None if each is None else block_sums(np.asarray(each, np.float64)) for each in reads]
-    tokens = next(each[1] for each in found if each is not None)
-    starts = start + np.cumsum(tokens) - tokens
-    sums = [[None] * tokens.size if each is None else each[0].tolist() for each in found]
-    return [list(row) for row in zip(starts.tolist(), tokens.tolist(), *sums, strict=True)]
+    columns: list[list[float | None]] = []
+    starts: list[float] = []
+    sizes: list[float] = []
+    for values in (losses.get(FULL), losses.get(REFERENCE), differences(losses)):
+        if values is None:
+            columns.append([])
+            continue
+        sums, tokens = block_sums(np.asarray(values, np.float64))
+        columns.append(sums.tolist())
+        starts = (start + np.cumsum(tokens) - tokens).tolist()
+        sizes = tokens.tolist()
+    columns = [column or [None] * len(starts) for column in columns]
+    return [list(row) for row in zip(starts, sizes, *columns, strict=True)]
 
 
 def differences(losses: Losses) -> Floats | None:

@@ -1,50 +1,53 @@
-"""Which documents are read: where they come from, which are dropped, which are drawn."""
+"""Documents of running text: how they are read, compared, drawn and cut to length."""
 
 import hashlib
 import logging
-import platform
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from leval_tasks.common.data import Source, numbered_rows, resolve_source
 from leval_tasks.common.errors import DataError
 from leval_tasks.common.metadata import TextSettings
 
 logger = logging.getLogger(__name__)
 
-PYDOCS = "pydocs"
-"""The corpus that needs no data: the language reference that every Python contains."""
-
 WORDS = 8
-"""Words of the sequences by which paragraphs are compared."""
+"""Words in the sequences by which paragraphs are compared."""
 
 Encode = Callable[[str], tuple[list[int], list[int]]]
-"""Text -> token ids without special tokens, and where in the text each ends (characters)."""
+"""Text -> ids of its tokens without special tokens, and the character at which each token ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document before tokenisation, and its name in results and reports."""
+    """A document before tokenization.
+
+    Attributes:
+        name: its name in results and reports.
+        text: the whole text.
+    """
 
     name: str
     text: str
 
     @property
     def sha256(self) -> str:
-        """Hex digest of the UTF-8 bytes."""
+        """Return the hex digest of the text in UTF-8."""
         return hashlib.sha256(self.text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
-class TokenizedText:
-    """One document in the model's own tokens: ids without special tokens.
+class DocumentTokens:
+    """A document in the model's own tokens.
 
-    `ends` says of each where in `text`, which they cover, it ends (characters).
+    Attributes:
+        document_id: its name in results and reports.
+        text: a text that begins where the first token begins.
+        tokens: ids of the tokens, without special tokens.
+        ends: for each token, the character of `text` at which it ends.
     """
 
     document_id: str
@@ -53,12 +56,13 @@ class TokenizedText:
     ends: list[int]
 
     def scored_text(self, start: int, end: int) -> str:
-        """The text of tokens `start..end-1`."""
-        return self.text[self.ends[start - 1] if start else 0 : self.ends[end - 1]]
+        """Return the text of the tokens `start` to `end - 1`."""
+        first_character = self.ends[start - 1] if start else 0
+        return self.text[first_character : self.ends[end - 1]]
 
 
 class DocumentRow(BaseModel):
-    """A line of a JSON-lines file of documents; further fields are its own."""
+    """A line of a JSON-lines file of documents. Further fields are allowed and ignored."""
 
     model_config = ConfigDict(strict=True)
 
@@ -66,44 +70,16 @@ class DocumentRow(BaseModel):
 
 
 def encoder(tokenizer: Any) -> Encode:
-    """The tokeniser of a model as a function of text."""
-    options = {"add_special_tokens": False, "return_offsets_mapping": True, "verbose": False}
+    """Return a function that tokenizes a text with a model's fast tokenizer."""
 
     def encode(text: str) -> tuple[list[int], list[int]]:
-        found = tokenizer(text, **options)
-        return list(found["input_ids"]), [end for _, end in found["offset_mapping"]]
+        encoding = tokenizer(
+            text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+        )
+        ends = [end for _, end in encoding["offset_mapping"]]
+        return list(encoding["input_ids"]), ends
 
     return encode
-
-
-def read_corpus(corpus: str, data_dir: str | None) -> tuple[list[Document], dict[str, Any]]:
-    """All documents of a corpus, by its name, and where they came from.
-
-    Raises:
-        DataError: the file is missing or damaged.
-    """
-    path = corpus_file(f"{corpus}.jsonl", resolve_source(data_dir))
-    content = path.read_bytes()
-    rows = numbered_rows(content, str(path), DocumentRow)
-    documents = [Document(f"{corpus}-{number - 1}", row.text) for number, row in rows]
-    return documents, _about("data_dir", str(path), path.name, hashlib.sha256(content).hexdigest())
-
-
-def corpus_file(name: str, source: Source) -> Path:
-    """A file of documents in a folder or its subfolder `corpora`; a `DataError` where there is none."""
-    folders = [source.folder, source.folder / "corpora"] if source.folder else []
-    path = next((each / name for each in folders if (each / name).is_file()), None)
-    if path is None:
-        raise DataError(
-            f'data_dir: {source.path} ({source.kind}) has no {name}, one JSON object with "text" a '
-            "line; docs/reference/perplexity.md says how to get it, and ppl_pydocs needs none"
-        )
-    return path
-
-
-def _about(source: str, path: str, file: str, digest: str) -> dict[str, Any]:
-    """What goes into the results about the data."""
-    return {"source": source, "path": path, "sample": False, "files": {file: digest}}
 
 
 def draw(
@@ -112,98 +88,170 @@ def draw(
     settings: TextSettings,
     least: int,
     longest: int | None,
-) -> list[TokenizedText]:
-    """Draw `num_docs` of the documents with `least` tokens, each cut to `longest` of them.
+) -> list[DocumentTokens]:
+    """Draw `num_docs` documents at random from those that are long enough.
 
-    Empty documents and second copies are left out first. The rest is visited in one seeded order until
-    enough are found, which draws uniformly from the long enough ones without tokenising all.
+    Empty documents and repeated ones are excluded first. The others are visited in one seeded order until
+    enough are found. This draws uniformly from the long enough documents without tokenizing all of them.
+
+    Args:
+        documents: all documents of a corpus.
+        encode: tokenizes a text.
+        settings: `num_docs` and `seed`.
+        least: tokens that a document needs.
+        longest: tokens to which a document is cut; None keeps all.
+
+    Returns:
+        the drawn documents, in the order of the corpus.
 
     Raises:
         DataError: no document is long enough.
     """
-    usable = dict[str, Document]()
-    for text in documents:
-        usable.setdefault(text.text.strip(), text)
-    candidates = [text for stripped, text in usable.items() if stripped]
+    candidates = list(_without_copies(documents))
     order = list(range(len(candidates)))
     random.Random(settings.seed).shuffle(order)
-    seen, chosen = 0, dict[int, TokenizedText]()
+    most_tokens = 0
+    drawn: dict[int, DocumentTokens] = {}
     for index in order:
-        if len(chosen) == settings.num_docs:
+        if len(drawn) == settings.num_docs:
             break
-        text = candidates[index]
-        tokens, ends = encode(text.text)
-        seen = max(seen, len(tokens))
+        document = candidates[index]
+        tokens, ends = encode(document.text)
+        most_tokens = max(most_tokens, len(tokens))
         if len(tokens) >= least:
-            chosen[index] = TokenizedText(text.name, text.text, tokens[:longest], ends[:longest])
-    if not chosen:
+            drawn[index] = DocumentTokens(
+                document.name, document.text, tokens[:longest], ends[:longest]
+            )
+    if not drawn:
         raise DataError(
             f"none of {len(candidates)} documents has the {least} tokens that the longest context "
-            f"needs; the longest has {seen}. Take a shorter context_length or other documents"
+            f"needs; the longest has {most_tokens}. Use a shorter context_length or longer documents"
         )
-    if len(chosen) < settings.num_docs:
+    if len(drawn) < settings.num_docs:
         logger.warning(
             "%d of num_docs=%d documents are read: the others are empty, copies, or shorter than "
             "%d tokens",
-            *(len(chosen), settings.num_docs, least),
+            *(len(drawn), settings.num_docs, least),
         )
-    return [chosen[index] for index in sorted(chosen)]
+    return [drawn[index] for index in sorted(drawn)]
 
 
-def without_repeats(paragraphs: Iterable[str]) -> list[str]:
-    """The paragraphs, in order, less those of which more than half was seen before.
-
-    A model predicts a passage that it read before from its first copy, so that a text with such
-    passages measures copying. A paragraph is compared by its sequences of `WORDS` words; a shorter
-    one by all of its words.
-    """
-    seen: set[tuple[str, ...]] = set()
-    kept = []
-    for paragraph in paragraphs:
-        parts = paragraph.split()
-        grams = [tuple(parts[at : at + WORDS]) for at in range(max(1, len(parts) - WORDS + 1))]
-        if parts and 2 * sum(gram in seen for gram in grams) <= len(grams):
-            kept.append(paragraph)
-        seen.update(grams)
-    return kept
+def _without_copies(documents: Iterable[Document]) -> Iterator[Document]:
+    """Yield the documents that are not empty and repeat no earlier one, up to white space around them."""
+    seen: set[str] = set()
+    for document in documents:
+        stripped = document.text.strip()
+        if stripped and stripped not in seen:
+            seen.add(stripped)
+            yield document
 
 
-def language_reference(topics: Mapping[str, str] | None = None) -> tuple[str, str]:
-    """The topics by name, less passages that an earlier one holds, and their SHA-256.
+def draw_pieces(
+    text: Document, encode: Encode, settings: TextSettings, size: int
+) -> list[DocumentTokens]:
+    """Draw `num_docs` disjoint pieces of one long text at random.
 
-    By default of this Python's `pydoc_data.topics`, which ship passages under several names.
-    """
-    if topics is None:
-        from pydoc_data.topics import topics as bundled_topics
+    Args:
+        text: the text, which is divided into pieces of equal length.
+        encode: tokenizes a text.
+        settings: `num_docs` and `seed`.
+        size: tokens in a piece.
 
-        topics = bundled_topics
-    paragraphs = (each for name in sorted(topics) for each in topics[name].split("\n\n"))
-    text = "\n\n".join(each.strip("\n") for each in without_repeats(paragraphs))
-    return text, Document(PYDOCS, text).sha256
-
-
-def draw_pydocs(
-    encode: Encode, settings: TextSettings, size: int
-) -> tuple[list[TokenizedText], dict[str, Any]]:
-    """Documents of `size` tokens from the language reference, and where the text comes from.
+    Returns:
+        the pieces in the order of the text, named after the text and their first token.
 
     Raises:
-        DataError: the language reference is shorter than one document.
+        DataError: the text is shorter than one piece.
     """
-    text, digest = language_reference()
-    tokens, ends = encode(text)
+    tokens, ends = encode(text.text)
     starts = range(0, len(tokens) - size + 1, size)
     if not starts:
         raise DataError(
-            f"the language reference has {len(tokens)} tokens, fewer than one document of {size}; "
-            "take a shorter context_length, or ppl_pg19"
+            f"{text.name} has {len(tokens)} tokens, fewer than one document of {size}; use a shorter "
+            "context_length or a longer corpus, such as pysource"
         )
-    documents = []
     number = min(settings.num_docs, len(starts))
-    for start in sorted(random.Random(settings.seed).sample(starts, number)):
-        end, first = start + size, ends[start - 1] if start else 0
-        piece, places = text[first : ends[end - 1]], [place - first for place in ends[start:end]]
-        documents.append(TokenizedText(f"{PYDOCS}-{start}", piece, tokens[start:end], places))
-    version = platform.python_version()
-    about = _about("pydoc_data.topics", f"Python {version}", "pydoc_data/topics.py", digest)
-    return documents, about | {"python_version": version}
+    if number < settings.num_docs:
+        logger.warning("%s has %d documents of %d tokens, fewer than num_docs=%d",
+                       *(text.name, number, size, settings.num_docs))  # fmt: skip
+    drawn = sorted(random.Random(settings.seed).sample(starts, number))
+    return [_piece(text, tokens, ends, start, size) for start in drawn]
+
+
+def _piece(
+    text: Document, tokens: Sequence[int], ends: Sequence[int], start: int, size: int
+) -> DocumentTokens:
+    """Return `size` tokens of a text from the token `start` on."""
+    end = start + size
+    first_character = ends[start - 1] if start else 0
+    return DocumentTokens(
+        document_id=f"{text.name}-{start}",
+        text=text.text[first_character : ends[end - 1]],
+        tokens=list(tokens[start:end]),
+        ends=[character - first_character for character in ends[start:end]],
+    )
+
+
+def consecutive_documents(
+    files: Iterable[Document], encode: Encode, name: str, size: int, skipped: int, number: int
+) -> list[DocumentTokens]:
+    """Join files and return documents of `size` tokens, one after the other.
+
+    Files are tokenized one by one, and only as many as are needed.
+
+    Args:
+        files: texts in their order.
+        encode: tokenizes a text.
+        name: first part of the documents' names.
+        size: tokens in a document.
+        skipped: number of documents to skip at the beginning.
+        number: number of documents to return at most.
+
+    Raises:
+        DataError: the files have fewer tokens than the skipped documents and one more.
+    """
+    first_token = skipped * size
+    needed = (skipped + number) * size
+    tokens: list[int] = []
+    ends: list[int] = []
+    texts: list[str] = []
+    characters = 0
+    for file in files:
+        file_tokens, file_ends = encode(file.text)
+        tokens += file_tokens
+        ends += [characters + end for end in file_ends]
+        texts.append(file.text)
+        characters += len(file.text)
+        if len(tokens) >= needed:
+            break
+    found = min(number, len(tokens) // size - skipped)
+    if found < 1:
+        raise DataError(
+            f"{name} has {len(tokens)} tokens, {len(tokens) // size} documents of {size}; use a shorter "
+            "context_length, a smaller seed, or documents of your own"
+        )
+    if found < number:
+        logger.warning("%s has %d further documents of %d tokens, fewer than num_docs=%d",
+                       *(name, found, size, number))  # fmt: skip
+    joined = Document(name, "".join(texts))
+    starts = range(first_token, first_token + found * size, size)
+    return [_piece(joined, tokens, ends, start, size) for start in starts]
+
+
+def without_repeats(paragraphs: Iterable[str]) -> list[str]:
+    """Return the paragraphs, in order, of which at most half occurred before.
+
+    A model predicts a passage that it has read before by copying, so a document with such passages measures
+    copying. Paragraphs are compared by their sequences of `WORDS` words; a shorter one by all of its words.
+    """
+    seen: set[tuple[str, ...]] = set()
+    new_paragraphs = []
+    for paragraph in paragraphs:
+        words = paragraph.split()
+        last_start = max(0, len(words) - WORDS)
+        sequences = [tuple(words[at : at + WORDS]) for at in range(last_start + 1)]
+        repeated = sum(sequence in seen for sequence in sequences)
+        if words and 2 * repeated <= len(sequences):
+            new_paragraphs.append(paragraph)
+        seen.update(sequences)
+    return new_paragraphs

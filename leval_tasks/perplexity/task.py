@@ -1,10 +1,10 @@
-"""Perplexity as lm-eval tasks: token windows out, sums and counts of each document back.
+"""Perplexity as lm-eval tasks: windows of tokens out, sums and counts of each document back.
 
-Token ids go to the model as they are, nothing is tokenised twice or cut.
+Token ids are sent to the model as they are. Nothing is tokenized twice or cut.
 
-A document is `n` tokens without special tokens, numbered from 0. A window of `W` positions holds
-`W` tokens, BOS included, so it carries `w = W - 1` document tokens with BOS and `w = W` without.
-Without BOS nothing stands before the document's first token, and that token is never scored.
+A document has `n` tokens without special tokens, numbered from 0. A window of `W` positions has `W` tokens, BOS
+included, so it carries `w = W - 1` tokens of the document with BOS and `w = W` without. Without BOS the
+document's first token has no context and is never scored.
 """
 
 import hashlib
@@ -13,8 +13,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from lm_eval.api.instance import Instance
 from lm_eval.config.task import TaskConfig
 
@@ -23,20 +25,31 @@ from leval_tasks.common.metadata import Mode, PerplexitySettings, TextSettings, 
 from leval_tasks.common.metrics import OURS, aggregations, compose, directions, split, with_stderr
 from leval_tasks.common.model import LengthLimit, find_limit, find_tokenizer, running_model
 from leval_tasks.common.token_logprobs import REQUEST, scored_requests
-from leval_tasks.perplexity import documents
-from leval_tasks.perplexity.documents import TokenizedText
+from leval_tasks.perplexity.corpora import read_corpus
+from leval_tasks.perplexity.documents import DocumentTokens, encoder
 from resonance_vllm.common.errors import SettingError, invalid_value_message
 
 logger = logging.getLogger(__name__)
-METRICS = ("token_perplexity", "paper_perplexity", "word_perplexity", "byte_perplexity",
-           "bits_per_byte")  # fmt: skip
+METRICS = (
+    "token_perplexity",
+    "paper_perplexity",
+    "word_perplexity",
+    "byte_perplexity",
+    "bits_per_byte",
+)
+"""Metrics of a perplexity task at each context length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One forward pass: document tokens `start..end-1`, of which `score_start..end-1` are scored.
+    """One forward pass over the tokens `start` to `end - 1` of a document.
 
-    `context_length` is the `W` that it was made for, `bos` whether BOS is put in front.
+    Attributes:
+        context_length: the `W` that the window was made for.
+        start: first token of the document in the window.
+        score_start: first token that is scored.
+        end: token after the last one.
+        bos: whether BOS is put in front.
     """
 
     context_length: int
@@ -47,48 +60,54 @@ class Window:
 
     @property
     def scored(self) -> int:
-        """Number of tokens scored."""
+        """Return the number of tokens that are scored."""
         return self.end - self.score_start
 
 
 def make_windows(n: int, context_length: int, stride: int, mode: Mode, bos: bool) -> list[Window]:
-    """The windows of one document at one context length, in reading order.
+    """Return the windows of one document at one context length, in reading order.
 
-    Windows of `context_length` positions, at least 2, begin at 0, S, 2S, …; the first one scores
-    all its tokens, a later one those that the one before did not reach. Same as
-    `eval/perplexity.py` of YaRN and of Resonance RoPE for `stride <= w`.
+    Windows begin at 0, S, 2S, …. The first one scores all its tokens, a later one those that the one before did
+    not reach. For `stride <= w` this is what `eval/perplexity.py` of YaRN and of Resonance RoPE do.
 
     Args:
         n: tokens of the document.
-        context_length: `W`, BOS included.
-        stride: `S` tokens, 1 to `W - 1`, so that a token is before those that a window scores.
-        mode: `sliding`, or `truncate`: the first window alone.
+        context_length: `W`, at least 2, BOS included.
+        stride: `S` tokens, 1 to `W - 1`, so that every scored token has one before it.
+        mode: `sliding`, or `truncate` for the first window alone.
         bos: whether every window begins with BOS.
     """
-    w, scored_up_to, start = context_length - bos, 0 if bos else 1, 0
+    width = context_length - bos
+    start = 0
+    scored_up_to = 0 if bos else 1
     windows: list[Window] = []
     while scored_up_to < n:
-        end = min(start + w, n)
+        end = min(start + width, n)
         windows.append(Window(context_length, start, scored_up_to, end, bos))
-        start, scored_up_to = start + stride, end
+        start += stride
+        scored_up_to = end
     return windows[:1] if mode == "truncate" else windows
 
 
 def document_pairs(
     nll: Sequence[float], scored: Sequence[int], text: str
 ) -> dict[str, list[float]]:
-    """The pairs of numerator and denominator that one document gives at one context length.
+    """Return the numerator and denominator that one document adds to each metric at one context length.
 
-    They are made of the nats and the number of scored tokens of each window, and of the text that
-    was scored. `paper_perplexity` is the sum of the windows' mean nats over the windows: each
-    counts once whatever it scores, as in the scripts of YaRN and Resonance RoPE. The others are
-    nats over tokens, words or UTF-8 bytes.
+    `paper_perplexity` takes the windows' mean nats, so that each window counts once whatever it scores, as in the
+    scripts of YaRN and Resonance RoPE. The other metrics are nats per token, word or UTF-8 byte.
+
+    Args:
+        nll: nats of each window.
+        scored: number of scored tokens of each window.
+        text: the text that was scored.
     """
-    total, text_bytes = math.fsum(nll), len(text.encode())
-    window_means = math.fsum(x / n for x, n in zip(nll, scored, strict=True))
+    total = math.fsum(nll)
+    text_bytes = len(text.encode())
+    window_means = [nats / tokens for nats, tokens in zip(nll, scored, strict=True)]
     return {
         "token_perplexity": [total, sum(scored)],
-        "paper_perplexity": [window_means, len(scored)],
+        "paper_perplexity": [math.fsum(window_means), len(scored)],
         "word_perplexity": [total, len(text.split())],
         "byte_perplexity": [total, text_bytes],
         "bits_per_byte": [total, text_bytes],
@@ -96,7 +115,7 @@ def document_pairs(
 
 
 class PerplexityTask(PlainTask):
-    """One corpus read window by window.
+    """One corpus that is scored window by window.
 
     Documents and tokenizer are read when requests are built.
     """
@@ -108,14 +127,21 @@ class PerplexityTask(PlainTask):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._metadata = dict(config.get("metadata") or {})
+        self._requested: Any = read_metadata(self.settings_type, self._metadata)
+        self.not_finite: dict[str, int] = {}
+        """Document -> its first position with a loss that is NaN or infinite, BOS counted."""
+        alias = Path(self._requested.file).stem if self._requested.file else None
         lm_config = TaskConfig(
-            task=config.get("task"), output_type=REQUEST, num_fewshot=0, metadata=self._metadata
+            task=config.get("task"),
+            task_alias=alias,  # documents of a user's file are shown under its name
+            output_type=REQUEST,
+            num_fewshot=0,
+            metadata=self._metadata,
         )
         self._configure(lm_config)
-        self._given: Any = read_metadata(self.settings_type, self._metadata)
 
     def test_docs(self) -> list[dict[str, Any]]:
-        """What is logged of each document: name, size and digest of its tokens, never its text."""
+        """Return what is logged of each document: name, size and digest of its tokens, never its text."""
         return [
             {
                 "document_id": name,
@@ -129,127 +155,183 @@ class PerplexityTask(PlainTask):
 
     @cached_property
     def _bos(self) -> list[int]:
-        """The token id that windows begin with; empty where the tokenizer has no BOS."""
+        """Return the token id that windows begin with; empty where the tokenizer has no BOS."""
         bos = find_tokenizer(self._metadata).bos_token_id
         return [] if bos is None else [bos]
 
     @cached_property
     def settings(self) -> Any:
-        """The settings of this run, complete."""
-        return complete_settings(self._given, find_limit(self._metadata), bos=bool(self._bos))
+        """Return the settings of this run, complete."""
+        return complete_settings(self._requested, find_limit(self._metadata), bos=bool(self._bos))
 
     @cached_property
-    def _documents(self) -> dict[str, TokenizedText]:
-        encode, settings = documents.encoder(find_tokenizer(self._metadata)), self.settings
+    def _documents(self) -> dict[str, DocumentTokens]:
+        """Return the documents by name, and record in the metadata what was read."""
+        settings = self.settings
         if not self._bos:
             logger.warning(
                 "windows begin without BOS: the first token of each document is not scored"
             )
-        corpus = str(self._metadata["corpus"])
-        full = settings.context_length[-1] - len(self._bos)
-        longest = getattr(settings, "max_tokens", full)  # of an effective context: one window
-        if corpus == documents.PYDOCS:
-            size = longest or full * (2 if settings.mode == "sliding" else 1)
-            drawn, data = documents.draw_pydocs(encode, settings, size)
-        else:
-            corpus_documents, data = documents.read_corpus(corpus, settings.data_dir)
-            drawn = documents.draw(corpus_documents, encode, settings, full, longest)
-        self._config.metadata.update(data=data, settings=settings.recorded(), documents=len(drawn))
-        return {each.document_id: each for each in drawn}
+        full_window = settings.context_length[-1] - len(self._bos)
+        longest, size = self._document_tokens(full_window)
+        documents, data = read_corpus(
+            str(self._metadata["corpus"]),
+            settings,
+            encoder(find_tokenizer(self._metadata)),
+            least=full_window,
+            longest=longest,
+            size=size,
+        )
+        self._config.metadata.update(
+            data=data, settings=settings.recorded(), documents=len(documents)
+        )
+        return {document.document_id: document for document in documents}
+
+    def _document_tokens(self, full_window: int) -> tuple[int | None, int]:
+        """Return the tokens to which documents are cut, and those of a piece of a bundled text.
+
+        Args:
+            full_window: tokens of a document in a window of the longest context length.
+        """
+        longest = self.settings.max_tokens
+        windows = 2 if self.settings.mode == "sliding" else 1
+        return longest, longest or windows * full_window
 
     def build_all_requests(self, **kwargs: Any) -> None:
-        """As lm-eval, of plain text: no chat template, and never from its request cache."""
+        """Build the requests as lm-eval does, of plain text and never from its request cache."""
         model = running_model()
         if model is not None:  # lm-eval calls the method of the model that a request's type names
             vars(model).setdefault(REQUEST, partial(scored_requests, model))
         super().build_all_requests(**kwargs)
 
     def doc_to_text(self, doc: Mapping[str, Any]) -> str:
-        """The document's name."""
+        """Return the document's name."""
         return str(doc["document_id"])
 
     def windows(self, doc: Mapping[str, Any]) -> list[Window]:
-        """All windows of a document, shortest context length first."""
+        """Return all windows of a document, shortest context length first."""
         settings = self.settings
         n = len(self._documents[doc["document_id"]].tokens)
-        return [
-            window
-            for length in settings.context_length
-            for window in make_windows(n, length, settings.stride, settings.mode, bool(self._bos))
-        ]
+        windows: list[Window] = []
+        for length in settings.context_length:
+            windows += make_windows(n, length, settings.stride, settings.mode, bool(self._bos))
+        return windows
 
     def construct_requests(self, doc: Any, ctx: str, **kwargs: Any) -> list["WindowRequest"]:
-        """One request a window."""
+        """Return one request for each window."""
         tokens = self._documents[doc["document_id"]].tokens
-        return [
-            WindowRequest(
-                window,
-                self._bos * window.bos + tokens[window.start : window.score_start],
-                tokens[window.score_start : window.end],
-                doc=doc,
-                idx=index,
-                metadata=kwargs["metadata"],
+        requests = []
+        for index, window in enumerate(self.windows(doc)):
+            bos = self._bos if window.bos else []
+            context = bos + tokens[window.start : window.score_start]
+            scored = tokens[window.score_start : window.end]
+            requests.append(
+                WindowRequest(
+                    window, context, scored, doc=doc, idx=index, metadata=kwargs["metadata"]
+                )
             )
-            for index, window in enumerate(self.windows(doc))
-        ]
+        return requests
 
     def process_results(self, doc: Any, results: Sequence[Any]) -> dict[str, Any]:
-        """Pairs of (numerator, denominator) a metric."""
-        scored = list(zip(self.windows(doc), [-float(total) for total in results], strict=True))
+        """Return a pair of numerator and denominator for each metric."""
+        windows = self.windows(doc)
+        self._check_finite(doc["document_id"], windows, results)
         document = self._documents[doc["document_id"]]
+        answers = list(zip(windows, results, strict=True))
         values: dict[str, list[float]] = {}
         for length in self.settings.context_length:
-            windows, nll = zip(*(w for w in scored if w[0].context_length == length), strict=True)
-            text = document.scored_text(windows[0].score_start, windows[-1].end)
-            pairs = document_pairs(nll, [window.scored for window in windows], text)
+            of_length = [(w, total) for w, total in answers if w.context_length == length]
+            first, last = of_length[0][0], of_length[-1][0]
+            pairs = document_pairs(
+                nll=[-float(total) for _, total in of_length],
+                scored=[window.scored for window, _ in of_length],
+                text=document.scored_text(first.score_start, last.end),
+            )
             values |= {compose(name, length): pair for name, pair in pairs.items()}
         return with_stderr(values)
 
+    def _check_finite(
+        self, document: str, windows: Sequence[Window], totals: Sequence[float]
+    ) -> None:
+        """Report a document with losses that are NaN or infinite: log it, and record it in the results.
+
+        The metrics of such a document are NaN. Without the place nobody could tell why.
+        """
+        for window, total in zip(windows, totals, strict=True):
+            if math.isfinite(total):
+                continue
+            position = first_not_finite(window, total)
+            if position < self.not_finite.get(document, position + 1):
+                self.not_finite[document] = position
+        if document in self.not_finite:
+            position = self.not_finite[document]
+            logger.error(
+                "%s: the loss of document %s is not a finite number from position %d on",
+                *(self.task_name, document, position),
+            )
+            self._config.metadata["not_finite"] = dict(self.not_finite)
+
     def metric_names(self) -> list[str]:
-        """Every metric of this run, without standard errors."""
+        """Return every metric of this run, without standard errors."""
         lengths = self.settings.context_length
         return [compose(name, length) for length in lengths for name in METRICS]
 
     def aggregation(self) -> dict[str, Any]:
-        """One division over all documents a metric, and its standard error."""
-        out: dict[str, Any] = {}
+        """Return for each metric one division over all documents, and its standard error."""
+        functions: dict[str, Any] = {}
         for name in self.metric_names():
-            out[name], out[f"{name}_stderr"] = aggregations(OURS[split(name)[0]].aggregation)
-        return out
+            value, stderr = aggregations(OURS[split(name)[0]].aggregation)
+            functions[name] = value
+            functions[f"{name}_stderr"] = stderr
+        return functions
 
     def higher_is_better(self) -> dict[str, bool]:
-        """Direction of each metric."""
+        """Return the direction of each metric."""
         return directions(self.metric_names())
 
 
+def first_not_finite(window: Window, total: float) -> int:
+    """Return the first position of a document, BOS counted, whose loss is NaN or infinite.
+
+    Args:
+        window: a window whose sum is not finite.
+        total: the sum. Where it carries no losses of tokens, the first scored token stands for all.
+    """
+    position = window.score_start + window.bos
+    logprobs = getattr(total, "logprobs", None)
+    if logprobs is None or not len(logprobs):
+        return position
+    return position + int(np.isfinite(logprobs).argmin())
+
+
 def complete_settings(
-    given: PerplexitySettings, limit: LengthLimit, *, bos: bool
+    requested: PerplexitySettings, limit: LengthLimit, *, bos: bool
 ) -> PerplexitySettings:
-    """The settings with the context length, by default the backend's limit.
+    """Return the settings with the context length, by default the backend's limit.
 
     Raises:
-        SettingError: settings that do not fit each other.
+        SettingError: settings contradict each other.
         ContextLengthError: no context length is known, or it is above the limit.
     """
-    lengths = given.context_length or (limit.known - limit.after_window,)
+    lengths = requested.context_length or (limit.known - limit.after_window,)
     most = lengths[0] - 1
-    if given.mode == "sliding" and given.stride > most:  # tokens would never be scored
+    if requested.mode == "sliding" and requested.stride > most:  # some tokens would not be scored
         allowed = f"1 to {most}, the tokens that a window of {lengths[0]} positions can score"
-        raise SettingError(invalid_value_message("stride", given.stride, allowed))
-    full = lengths[-1] - bos
-    if given.max_tokens is not None and given.max_tokens < full:
-        window = f"at least {full}, a window of the longest context"
-        raise SettingError(invalid_value_message("max_tokens", given.max_tokens, window))
+        raise SettingError(invalid_value_message("stride", requested.stride, allowed))
+    full_window = lengths[-1] - bos
+    if requested.max_tokens is not None and requested.max_tokens < full_window:
+        allowed = f"at least {full_window}, a window of the longest context"
+        raise SettingError(invalid_value_message("max_tokens", requested.max_tokens, allowed))
     limit.check(lengths[-1], "context_length", extra=limit.after_window)
-    return given.with_changes(context_length=lengths)
+    return requested.with_changes(context_length=lengths)
 
 
 class WindowRequest(Instance):
     """One window for a model, which `leval_tasks.common.token_logprobs.scored_requests` answers.
 
-    lm-eval logs `arguments` of a request: here a line that names the window and the digest of its
-    tokens, never the tokens. Those are the `token_parts` after None (no cache key): ids of the
-    context, ids of the scored tokens.
+    lm-eval logs the `arguments` of a request. Here they are a line that names the window and the digest of its
+    tokens, never the tokens. Those are in `token_parts`: None (no cache key), ids of the context, and ids of the
+    scored tokens.
     """
 
     def __init__(self, window: Window, context: list[int], scored: list[int], **kwargs: Any):
@@ -258,8 +340,10 @@ class WindowRequest(Instance):
             f"{window.end}, scored from {window.score_start}, sha256 {_digest((context, scored))}"
         )
         super().__init__(request_type=REQUEST, arguments=(label,), **kwargs)
-        self.window, self.token_parts = window, (None, context, scored)
+        self.window = window
+        self.token_parts = (None, context, scored)
 
 
 def _digest(tokens: Sequence[Any]) -> str:
+    """Return 16 hex digits that identify a sequence of tokens."""
     return hashlib.sha256(repr(tokens).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Documents of files that users name: JSON lines, plain text, folders of both."""
+"""Documents in files that users name: JSON lines, plain text, and folders of both."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,23 +11,27 @@ SUFFIXES = (".jsonl", ".txt")
 
 
 def documents_of(path: Path, where: str) -> Iterator[Document]:
-    """Documents of a JSONL file (one object with `text` a line), a text file, or a folder of them.
+    """Yield the documents of a JSON-lines file, a text file or a folder of such files.
 
-    Messages begin with `where`, the option that named it.
+    Args:
+        path: the file or folder. A JSON-lines file has one object with `text` per line; a text file is
+            one document.
+        where: the option or setting that named it, with which messages begin.
 
     Raises:
-        SettingError: a line is no JSON or has no `text`, or a file is not UTF-8 text.
+        SettingError: a line is not JSON or has no `text`, or a file is not UTF-8 text.
     """
     if path.is_dir():
-        for file in sorted(each for each in path.iterdir() if each.suffix in SUFFIXES):
-            yield from documents_of(file, where)
+        for file in sorted(path.iterdir()):
+            if file.suffix in SUFFIXES:
+                yield from documents_of(file, where)
     elif path.suffix == ".jsonl":
-        for _, row in numbered_rows(
-            path.read_bytes(), f"{where}: {path}", DocumentRow, SettingError
-        ):
+        label = f"{where}: {path}"
+        for _, row in numbered_rows(path.read_bytes(), label, DocumentRow, SettingError):
             yield Document(path.stem, row.text)
     else:
         try:
-            yield Document(path.stem, path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise SettingError(f"{where}: {path} is no UTF-8 text: {error}") from None
+            raise SettingError(f"{where}: {path} is not UTF-8 text: {error}") from None
+        yield Document(path.stem, text)

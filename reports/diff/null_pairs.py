@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from leval_harness.diff.compare import diff, save_reference
-from leval_tasks.perplexity.documents import language_reference
+from leval_tasks.perplexity.corpora import language_reference
 
 CHANGES = (
     "prefill_chunk=64", "prefill_chunk=100", "threads=2", "attn_implementation=eager",

@@ -20,7 +20,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from leval_tasks.effective_context.task import REFERENCE, windows_of
-from leval_tasks.perplexity.documents import language_reference
+from leval_tasks.perplexity.corpora import language_reference
 from leval_tasks.statistics.effective_context import block_sums, clipped_difference
 
 HERE = Path(__file__).parent

@@ -38,7 +38,7 @@ def test_folders_that_cannot_be_used(tmp_path):
     with pytest.raises(DataError, match=r"data_dir '/nowhere' does not exist.*data fetch"):
         data.resolve_source("/nowhere")
     (tmp_path / "f").write_text("")
-    with pytest.raises(DataError, match="is no folder"):
+    with pytest.raises(DataError, match="is not a folder"):
         data.resolve_source(str(tmp_path / "f"))
 
 
@@ -123,3 +123,15 @@ def test_the_sample_is_marked():
     file = data.load(data.resolve_source("sample"), TOEFL)
     assert file.described()["sample"]
     assert list(file.described()["files"].values()) == [file.sha256]
+
+
+@pytest.mark.parametrize("below", ["LEval/Exam", "LEval-data/Closed-ended-tasks", "inner"])
+def test_missing_file_names_the_folder_below(tmp_path, below):
+    """As of `hf download --local-dir`, of a clone, and of an unpacked archive."""
+    folder = tmp_path / below
+    folder.mkdir(parents=True)
+    write(folder, "tpo.jsonl", ROW)
+    with pytest.raises(DataError) as error:
+        data.load(data.resolve_source(str(tmp_path)), TOEFL)
+    assert f"but the folder {folder} has it: set data_dir to that folder" in str(error.value)
+    assert data.load(data.resolve_source(str(folder)), TOEFL).records

@@ -1,7 +1,9 @@
 """Which documents count, and what is said about those that do not."""
 
 import logging
+import platform
 import re
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -9,14 +11,14 @@ import pytest
 from leval_tasks.common.errors import DataError
 from leval_tasks.common.metadata import PerplexitySettings, read_metadata
 from leval_tasks.common.model import LengthLimit
-from leval_tasks.perplexity.documents import (
-    Document,
-    draw,
+from leval_tasks.perplexity.corpora import (
     draw_pydocs,
+    draw_pysource,
     language_reference,
+    library_files,
     read_corpus,
-    without_repeats,
 )
+from leval_tasks.perplexity.documents import Document, draw, without_repeats
 from leval_tasks.perplexity.task import complete_settings
 from resonance_vllm.common.errors import SettingError
 
@@ -62,6 +64,11 @@ def test_scored_text_is_the_text_of_the_scored_tokens():
     assert document.scored_text(1, 4) == "bcd"
 
 
+def read(folder, corpus="pg19", **settings):
+    asked = SETTINGS.with_changes(data_dir=str(folder), **settings)
+    return read_corpus(corpus, asked, characters, least=1, longest=None, size=4)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -74,14 +81,13 @@ def test_damaged_and_missing_files(tmp_path: Path, content, message):
     if content is not None:
         (tmp_path / "pg19.jsonl").write_bytes(content)
     with pytest.raises(DataError, match=message):
-        read_corpus("pg19", str(tmp_path))
+        read(tmp_path)
 
 
 def test_the_real_documents(real_data: Path):
-    found, about = read_corpus("govreport", str(real_data))
-    assert len(found) == 14
-    assert about["files"]["govreport.jsonl"].startswith("4ff8ee1b91924f5f")
-    assert len(draw(found, characters, SETTINGS, 1, None)) == 13  # one is a copy
+    documents, data = read(real_data, "govreport")
+    assert len(documents) == 13  # of 14, one is a copy
+    assert data["files"]["govreport.jsonl"].startswith("4ff8ee1b91924f5f")
 
 
 def test_the_reference_is_the_same_whatever_the_order_of_its_topics():
@@ -144,3 +150,88 @@ def test_bad_settings(metadata, message):
 def test_the_length_is_what_the_model_reads_less_what_it_generates():
     without = completed({"stride": 8}, bos=False, tokens=33, after_window=1)
     assert without.context_length == (32,)
+
+
+LIBRARY = {
+    "zlib_tools.py": "z = 1\n",
+    "abc.py": "a = 1\n",
+    "json/__init__.py": "j = 1\n",
+    "json/tests/test_json.py": "excluded",
+    "test/support.py": "excluded",
+    "idlelib/idle_test/test_idle.py": "excluded",
+    "idlelib/run.py": "i = 1\n",
+    "encodings/cp1250.py": "excluded",
+    "pydoc_data/topics.py": "excluded",
+    "site-packages/numpy.py": "excluded",
+    "config-3.11-x86_64-linux-gnu/python-config.py": "excluded",
+    "_sysconfigdata__linux_x86_64-linux-gnu.py": "excluded",
+    "lib-dynload/readme.txt": "excluded",
+}
+
+
+def test_library_files_order_and_exclusions(tmp_path):
+    for name, source in LIBRARY.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(source)
+    files = list(library_files(tmp_path))
+    # what Linux distributions install separately comes last
+    names = ["abc.py", "json/__init__.py", "zlib_tools.py", "idlelib/run.py"]
+    assert [file.name for file in files] == names
+    assert [file.text for file in files] == [f"# {name}\n\n{LIBRARY[name]}\n\n" for name in names]
+
+
+def test_pysource_is_long_enough():
+    """Eight documents of 131,072 tokens at four characters per token."""
+    library = Path(sysconfig.get_path("stdlib"))
+    characters_in_all = sum(len(file.text) for file in library_files(library))
+    assert characters_in_all > 8 * 131_072 * 4 * 1.5
+
+
+def test_pysource_documents_are_disjoint_and_of_equal_length():
+    first, data = draw_pysource(characters, SETTINGS.with_changes(num_docs=3), 5000)
+    further, again = draw_pysource(characters, SETTINGS.with_changes(num_docs=3, seed=1), 5000)
+    assert [len(document.tokens) for document in first + further] == [5000] * 6
+    assert [document.document_id for document in first + further] == [
+        f"pysource-{number * 5000}" for number in range(6)
+    ]
+    text = "".join(document.text for document in first + further)
+    library = Path(sysconfig.get_path("stdlib"))
+    assert "".join(file.text for file in library_files(library)).startswith(text)
+    assert data == again
+    assert data["python_version"] == platform.python_version()
+    assert len(data["files"]["Python standard library"]) == 64
+
+
+def test_pysource_too_short_is_an_error():
+    with pytest.raises(DataError, match=r"pysource has \d+ tokens, 0 documents of 1000000000"):
+        draw_pysource(characters, SETTINGS, 10**9)
+
+
+def test_own_file_is_read_under_its_name(tmp_path):
+    (tmp_path / "novels.jsonl").write_text('{"text": "abcdef"}\n{"text": "ghijkl"}\n')
+    documents, data = read(tmp_path, "jsonl", file=str(tmp_path / "novels.jsonl"))
+    assert [document.document_id for document in documents] == ["novels-0", "novels-1"]
+    assert data["source"] == "file"
+    assert len(data["files"]["novels.jsonl"]) == 64
+
+
+@pytest.mark.parametrize(
+    ("corpus", "file", "message"),
+    [
+        ("jsonl", None, "file: missing; name your documents"),
+        ("jsonl", "nowhere.jsonl", "file: nowhere.jsonl does not exist"),
+        ("pg19", "own.jsonl", "file: this task reads the corpus 'pg19'; use ppl_jsonl"),
+        ("pydocs", "own.jsonl", "file: this task reads the corpus 'pydocs'"),
+        ("pysource", "own.jsonl", "file: this task reads the corpus 'pysource'"),
+    ],
+)
+def test_own_file_of_another_task_is_refused(tmp_path, corpus, file, message):
+    with pytest.raises(SettingError, match=message):
+        read(tmp_path, corpus, file=file)
+
+
+def test_missing_corpus_names_the_folder_below(tmp_path):
+    (tmp_path / "data" / "texts").mkdir(parents=True)
+    (tmp_path / "data" / "texts" / "pg19.jsonl").write_text('{"text": "a"}\n')
+    with pytest.raises(DataError, match=r"but the folder .*data/texts has it"):
+        read(tmp_path)

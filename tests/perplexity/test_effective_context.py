@@ -191,7 +191,7 @@ def test_the_window_is_the_trained_length_on_every_backend():
         ({"reads": "reference", "window": 400, "context_length": 1000}, "context_length: 400"),
         ({"reads": "some"}, "reads"),
         ({"window": 0}, "window"),
-        ({"window": None, "trained": None}, "window.*names no native context length"),
+        ({"window": None, "trained": None}, "window.*states no native context length"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused_by_name(wrong, named):

@@ -6,7 +6,11 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+
+from leval_tasks.common.token_logprobs import SumOfLogprobs
+from leval_tasks.perplexity.task import Window, first_not_finite
 
 pytestmark = pytest.mark.hf
 
@@ -97,3 +101,60 @@ def test_pydocs_needs_no_data(tiny, evaluate):
     assert [n for _, n in pairs] == [63, 63, 63]
     data = results["configs"]["ppl_pydocs"]["metadata"]["data"]
     assert set(data) >= {"python_version", "files"}
+
+
+@pytest.fixture(scope="module")
+def broken(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model with weights of NaN for the token of an en dash's last byte."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = tmp_path_factory.mktemp("broken")
+    tokenizer = AutoTokenizer.from_pretrained(tiny)
+    model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32)
+    last_byte = tokenizer("–", add_special_tokens=False).input_ids[-1]
+    with torch.no_grad():
+        model.model.embed_tokens.weight[last_byte] = math.nan
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("task", "metadata", "position"),
+    [
+        ("ppl_jsonl", {"context_length": 48, "mode": "truncate"}, 1),
+        ("ppl_jsonl", {"context_length": 32, "mode": "sliding", "stride": 8}, 1),
+        ("effective_context_jsonl", {"context_length": 48, "window": 24}, 6),
+    ],
+)
+def test_nan_losses_are_named(task, metadata, position, broken, tmp_path, caplog, evaluate):
+    """Attention spreads the NaN to every position of a window: the first scored one is named."""
+    fine = "the language reference of python " * 20
+    parts = ["the reference of python and ", "– the language reference" + " of python" * 30]
+    lines = [json.dumps({"text": text}) for text in (fine, "".join(parts))]
+    (tmp_path / "mine.jsonl").write_text("\n".join(lines))
+    with caplog.at_level(logging.ERROR):
+        results = evaluate(
+            "hf-long", broken, {"file": str(tmp_path / "mine.jsonl"), **metadata}, task=task
+        )
+    config = results["configs"][task]
+    assert config["metadata"]["not_finite"] == {"mine-1": position}
+    assert config["task_alias"] == "mine"
+    assert results["results"][task]["alias"] == "mine"
+    assert f"document mine-1 is not a finite number from position {position} on" in caplog.text
+    assert "mine-0" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("window", "logprobs", "position"),
+    [
+        (Window(9, 0, 0, 8, bos=True), [-1, -1, math.nan, -1, math.nan, -1, -1, -1], 3),
+        (Window(9, 4, 8, 12, bos=True), [-1, -math.inf, -1, -1], 10),
+        (Window(8, 0, 1, 8, bos=False), [-1, -1, math.nan, -1, -1, -1, -1], 3),
+        (Window(9, 4, 8, 12, bos=True), [], 9),  # of a server: the sum alone
+    ],
+)
+def test_first_not_finite_position(window, logprobs, position):
+    total = SumOfLogprobs(math.nan, np.array(logprobs, np.float32))
+    assert first_not_finite(window, total) == position

@@ -103,6 +103,7 @@ def test_what_may_be_written(family, metadata: dict[str, Any], expected):
 
 OF_NO_NUMBER = {
     "data_dir": "where the data lie: what was read is recorded by its digest",
+    "file": "the same, of documents of one's own",
     "reads": "which of the same losses a run computes",
 }
 
