@@ -151,10 +151,12 @@ def settings_to_write(rope: Rope | None, config: Any) -> RopeSpec | None:
         config: The config of the model as it was loaded, which completes them.
 
     Raises:
-        RopeConfigError: A key is unknown or missing, or a value is not allowed.
+        RopeConfigError: A key is unknown or missing, a value is not allowed, or no layer would use
+            the settings.
     """
     if rope is None:
         return None
+    refuse_unused(language_model_config(config)[0])
     positions = PositionConfig.from_config(config)
     spec = rope if isinstance(rope, RopeSpec) else _complete(rope, positions)
     return None if spec == positions.own_spec_or_none else spec
