@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 from resonance_vllm.checkpoint.arguments import ROPE_PRECISIONS
 from resonance_vllm.checkpoint.overrides import VERIFY_ROPE_KEY, with_rope
@@ -19,6 +19,7 @@ from resonance_vllm.checkpoint.positions import PositionConfig, language_model_c
 from resonance_vllm.checkpoint.reached_layers import refuse_unused
 from resonance_vllm.checkpoint.rope_dict import (
     is_windowed,
+    refuse_two_rope_dicts,
     rope_by_layer_type,
     rope_of_present_layers,
 )
@@ -81,12 +82,14 @@ def load(
     """
     register()
     config = arguments.pop("config", None)
+    hub_arguments = {key: arguments[key] for key in _HUB_ARGUMENTS if key in arguments}
+    content, _ = PreTrainedConfig.get_config_dict(path, **hub_arguments)
+    refuse_two_rope_dicts(content)
     if config is None:
-        hub_arguments = {key: arguments[key] for key in _HUB_ARGUMENTS if key in arguments}
         config = AutoConfig.from_pretrained(path, **hub_arguments)
     spec = settings_to_write(rope, config)
     if spec is not None:
-        with_rope(config, spec.to_dict(), limit)
+        with_rope(config, spec, limit)
     model = auto_class.from_pretrained(path, config=config, **arguments)
     refuse_beyond_position_table(model, limit)
     verify_frequencies(model)
@@ -132,7 +135,7 @@ def apply_rope(
         settings = settings_to_write(spec, inner.config)
         if settings is not None:
             for config, _ in getattr(inner, _LOADED):
-                with_rope(config, settings.to_dict())
+                with_rope(config, settings)
         rebuild_rotary_modules(inner)
         if spec is not None or not is_first_call:
             _take_other_numbers(inner)

@@ -41,7 +41,7 @@ def report_of_checkpoint(
         )
     spec = settings_to_write(rope, config)
     if spec is not None:
-        with_rope(config, spec.to_dict(), limit)
+        with_rope(config, spec, limit)
     with code_errors_of(type(config)):
         model = build_on_meta(config)
     refuse_beyond_position_table(model, limit)

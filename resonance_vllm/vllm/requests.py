@@ -11,6 +11,7 @@ from resonance_vllm.checkpoint.reached_layers import refuse_unused
 from resonance_vllm.checkpoint.rope_dict import (
     is_windowed,
     model_specific_keys,
+    refuse_two_rope_dicts,
     rope_by_layer_type,
     rope_of_present_layers,
 )
@@ -84,6 +85,7 @@ def requests_of(model_config: Any) -> dict[str | None, LayerRequest]:
     ropes = _requested_dictionaries(model_config)
     if not ropes:
         return {}
+    _refuse_two_dictionaries(model_config)
     served_length = int(model_config.max_model_len)
     shipped = shipped_text_config(model_config)
     shipped_ropes = rope_by_layer_type(shipped)
@@ -115,6 +117,16 @@ def _requested_dictionaries(model_config: Any) -> dict[str | None, Mapping[str, 
     if has_own_types:
         return {key: rope for key, rope in ropes.items() if is_own_type(rope)}
     return {key: rope for key, rope in ropes.items() if not is_windowed(key)}
+
+
+def _refuse_two_dictionaries(model_config: Any) -> None:
+    """Refuse a config.json with different settings under two keys, of which vLLM reads one."""
+    from transformers import PreTrainedConfig
+
+    content, _ = PreTrainedConfig.get_config_dict(
+        model_config.model, revision=model_config.revision
+    )
+    refuse_two_rope_dicts(content)
 
 
 def _check_length(model_config: Any, positions: PositionConfig, spec: RopeSpec) -> None:

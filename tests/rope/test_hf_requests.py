@@ -8,7 +8,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from resonance_vllm import hf
-from resonance_vllm.checkpoint.config import PositionConfig
+from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.hf.building import build_on_meta
 from resonance_vllm.hf.inspection import report_of_checkpoint
@@ -69,9 +69,8 @@ def test_report_refuses_windowed_layers_alone(tmp_path):
     content |= {"num_hidden_layers": 3, "layer_types": ["sliding_attention"] * 3}
     content.pop("sliding_window_pattern", None)
     (tmp_path / "config.json").write_text(json.dumps(content))
-    spec = PositionConfig.from_checkpoint(str(tmp_path)).complete(
-        {"rope_type": "yarn", "factor": 2}
-    )
+    published = PositionConfig.from_checkpoint(str(CONFIGS / "gemma3_1b"))
+    spec = published.complete({"rope_type": "yarn", "factor": 2})
     with pytest.raises(RopeConfigError, match="layers 0 to 2 are sliding_attention"):
         report_of_checkpoint(str(tmp_path), spec, 65536)
     assert report_of_checkpoint(str(tmp_path)), "unmodified it is fine"
@@ -170,3 +169,14 @@ def test_apply_rope_takes_complete_settings_as_they_are(tiny):
 def test_apply_rope_names_a_wrong_key(tiny):
     with pytest.raises(RopeConfigError, match="did you mean 'beta_fast'"):
         hf.apply_rope(tiny("llama", DEFAULT), "yarn:factor=2,betafast=3")
+
+
+@pytest.mark.parametrize("request_", [None, "linear:factor=2"])
+def test_load_refuses_two_rope_dictionaries(tiny, tmp_path, request_):
+    """transformers would take `rope_scaling` alone, and with it another base."""
+    tiny("llama", {**DEFAULT, "rope_theta": 1e6}).save_pretrained(tmp_path)
+    content = json.loads((tmp_path / "config.json").read_text())
+    content["rope_scaling"] = {"rope_type": "linear", "factor": 2.0}
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    with pytest.raises(RopeConfigError, match=r"rope_scaling: .* is given beside rope_parameters"):
+        hf.load(str(tmp_path), request_)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from resonance_vllm import hf
-from resonance_vllm.common.hub import read_config
+from resonance_vllm.checkpoint.reading import read_config
 from resonance_vllm.hf.inspection import report_of_checkpoint
 
 DEFAULT = {"rope_type": "default", "rope_theta": 100.0}
@@ -101,25 +101,26 @@ def process_state():
     return state
 
 
-def test_public_functions_leave_the_process_alone(tiny, tmp_path):
-    """`read_config`, `load`, `apply_rope` and `report_of_checkpoint`, called once before."""
+CALLS = {
+    "read_config": lambda folder, model: read_config(folder),
+    "load": lambda folder, model: hf.load(folder, "yarn:factor=2", precision="float32"),
+    "apply_rope": lambda folder, model: hf.apply_rope(model, "resonance_yarn:factor=2", "float32"),
+    "apply_rope, remapping": lambda folder, model: hf.apply_rope(model, "self_extend:factor=2"),
+    "apply_rope, undone": lambda folder, model: hf.apply_rope(model),
+    "report_of_checkpoint": lambda folder, model: report_of_checkpoint(folder),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_public_function_leaves_the_process_alone(tiny, tmp_path, name):
     model = tiny("llama", DEFAULT)
-    folder = str(tmp_path)
     model.save_pretrained(tmp_path)
-    calls = {
-        "read_config": lambda: read_config(folder),
-        "load": lambda: hf.load(folder, "yarn:factor=2", precision="float32"),
-        "apply_rope": lambda: hf.apply_rope(model, "resonance_yarn:factor=2", "float32"),
-        "apply_rope to what was loaded": lambda: hf.apply_rope(model),
-        "report_of_checkpoint": lambda: report_of_checkpoint(folder),
-    }
     hf.register()
-    for call in calls.values():
-        before = process_state()
-        call()
-        after = process_state()
-        # what is imported by the first call is new and not changed
-        assert {key: after[key] for key in before if key in after} == before
+    before = process_state()
+    CALLS[name](str(tmp_path), model)
+    after = process_state()
+    # what a call imports is new and not changed
+    assert {key: after[key] for key in before if key in after} == before
 
 
 def test_settings_are_parsed_once(tiny, monkeypatch):
