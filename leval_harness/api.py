@@ -315,7 +315,7 @@ def rope(
     # not every method reads both: `default` reads neither
     read = {key: value for key, value in common.items() if key in keys}
     spec = RopeSpec.from_dict({"rope_type": rope_type, "rope_theta": 10_000.0, **read, **settings})
-    facts = rope_features(spec, head_dim, original, factor, seq_len)
+    facts = rope_features(spec, head_dim, original, factor, seq_len).to_dict()
     return RopeFeatures(
         inv_freq=tuple(facts["inv_freq"]),
         wavelengths=tuple(facts["wavelengths"]),
@@ -388,7 +388,7 @@ def check(
         spec = positions.complete(RopeRequest.parse(rope))
     elif rope is not None:
         spec = positions.complete(RopeRequest.from_dict(rope))
-    sides = report(path, positions, spec, context_length)
+    sides = report(path, positions, spec, context_length).to_dict()
     return ModelCheck(
         transformers=_library_check(sides["transformers"]), vllm=_library_check(sides["vllm"])
     )

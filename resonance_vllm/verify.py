@@ -1,4 +1,4 @@
-"""The one comparison of what a rotary module turns by with what was asked, for both libraries."""
+"""What rotary modules hold, and how it is compared with what was requested, for both libraries."""
 
 import math
 from dataclasses import dataclass
@@ -9,11 +9,18 @@ from resonance_vllm.core.method import Tensor
 from resonance_vllm.core.spec import RopeSpec
 
 RELATIVE_TOLERANCE = 1e-4
-"""Relative tolerance: far above float32's rounding, far below what tells two methods apart."""
+"""Far above float32's rounding, far below what distinguishes two methods."""
 
 
 class RotaryState(NamedTuple):
-    """What a module turns by: radians a token `[features]`, and what cos and sin are scaled by."""
+    """What a rotary module holds.
+
+    Attributes:
+        inv_freq: inverse frequency of each feature in radians per token, `[features]`; 0 where a
+            feature is not rotated.
+        attention_factor: what cos and sin are multiplied by.
+        exact_phase: whether angles are computed from `position mod wavelength`.
+    """
 
     inv_freq: Tensor
     attention_factor: float
@@ -22,14 +29,14 @@ class RotaryState(NamedTuple):
 
 @dataclass(frozen=True)
 class RotaryReport:
-    """The rotation of one module, of one layer type where it has several.
+    """What one rotary module holds, for one layer type where it has several.
 
     Attributes:
         name: of the module in the model, `model.rotary_emb`.
         layer_type: as transformers names it; None where the module has one rotation.
-        inv_freq: radians a token as the module holds them, one a feature; 0 where one stands still.
-        attention_factor: what cos and sin are multiplied by.
-        exact_phase: whether the angle is taken from `position mod period`.
+        inv_freq: as in `RotaryState`, plain numbers.
+        attention_factor: as in `RotaryState`.
+        exact_phase: as in `RotaryState`.
     """
 
     name: str
@@ -39,13 +46,14 @@ class RotaryReport:
     exact_phase: bool = False
 
     @classmethod
-    def from_state(cls, name: str, layer_type: str | None, turns: RotaryState) -> "RotaryReport":
-        """The report of what a module turns by."""
-        return cls(name, layer_type, tuple(turns.inv_freq.tolist()), *turns[1:])
+    def from_state(cls, name: str, layer_type: str | None, state: RotaryState) -> "RotaryReport":
+        """Return the report of a module's state."""
+        inv_freq = tuple(state.inv_freq.tolist())
+        return cls(name, layer_type, inv_freq, state.attention_factor, state.exact_phase)
 
     @property
     def state(self) -> RotaryState:
-        """The same with frequencies as float64."""
+        """The state, its inverse frequencies as a float64 tensor on the CPU."""
         import torch
 
         inv_freq = torch.tensor(self.inv_freq, dtype=torch.float64)
@@ -53,36 +61,112 @@ class RotaryReport:
 
 
 def compare_states(
-    held: RotaryState, asked: RotaryState, *, close: float = RELATIVE_TOLERANCE
+    held: RotaryState, requested: RotaryState, *, close: float = RELATIVE_TOLERANCE
 ) -> list[str]:
-    """Clauses about how frequencies and attention factor differ, within a relative tolerance."""
-    wrong = []
-    found, expected = (each.inv_freq.detach().cpu().double() for each in (held, asked))
-    if len(found) != len(expected):
-        wrong.append(f"{len(found)} features turn, not {len(expected)}")
-    elif apart := int((~((found - expected).abs() <= close * expected)).sum()):
-        wrong.append(f"{apart} of {len(found)} frequencies differ")
-    scale, wanted = held.attention_factor, asked.attention_factor
-    if not math.isclose(scale, wanted, rel_tol=close):
-        wrong.append(f"the attention factor is {scale:.6g}, not {wanted:.6g}")
-    return wrong
+    """Return how what a module holds differs from what was requested.
 
+    Args:
+        held: what the module holds.
+        requested: what it was to hold.
+        close: relative tolerance of frequencies and attention factor.
 
-def differing_constants(model: Any, other: Any) -> list[tuple[Any, str, float, str]]:
-    """Numbers that the modules of two models hold and that differ, as DeepSeek's softmax scale.
-
-    Module, attribute, value in the other model, and all of it in words; rotary modules aside.
+    Returns:
+        A clause per difference, without the module's name; empty where they agree. A frequency that
+        is not finite always differs.
     """
-    found, others = [], dict(other.named_modules())
+    clauses = []
+    found = held.inv_freq.detach().cpu().double()
+    expected = requested.inv_freq.detach().cpu().double()
+    if len(found) != len(expected):
+        clauses.append(f"it rotates {len(found)} features, not {len(expected)}")
+    else:
+        is_close = (found - expected).abs() <= close * expected
+        number_different = int((~is_close).sum())
+        if number_different:
+            clauses.append(f"{number_different} of {len(found)} inverse frequencies differ")
+    factor, requested_factor = held.attention_factor, requested.attention_factor
+    if not math.isclose(factor, requested_factor, rel_tol=close):
+        clauses.append(f"the attention factor is {factor:.6g}, not {requested_factor:.6g}")
+    return clauses
+
+
+def frequency_problems(state: RotaryState) -> list[str]:
+    """Return why the inverse frequencies of a module cannot be those of any method.
+
+    Holds for a checkpoint as it is, too: memory that nobody initialised passes as a tensor of the
+    right shape (a non-persistent buffer of remote code, for example).
+
+    Args:
+        state: what the module holds.
+
+    Returns:
+        A clause per problem, with the first feature that has it: not finite, negative, larger than
+        the one before it; or all zero. Zeros at the end are features that are not rotated.
+    """
+    inv_freq = state.inv_freq.detach().cpu().double().flatten()
+    is_finite = inv_freq.isfinite()
+    is_rising = inv_freq[1:] > inv_freq[:-1] * (1 + RELATIVE_TOLERANCE)
+    clauses = []
+    for problem, has_problem, first in (
+        ("is not finite", ~is_finite, 0),
+        ("is negative", is_finite & (inv_freq < 0), 0),
+        ("is larger than the one before it", is_rising, 1),
+    ):
+        features = has_problem.nonzero().flatten().tolist()
+        if features:
+            feature = features[0] + first
+            value = float(inv_freq[feature])
+            clauses.append(f"the inverse frequency of feature {feature}, {value:.6g}, {problem}")
+    if len(inv_freq) > 0 and not bool((inv_freq != 0).any()):
+        clauses.append("all inverse frequencies are zero")
+    return clauses
+
+
+class DifferingConstant(NamedTuple):
+    """A number that a module computed from RoPE settings, and that another model has otherwise.
+
+    Attributes:
+        module: in the first model.
+        attribute: its name.
+        other_value: the number in the other model.
+        description: all of it in words.
+    """
+
+    module: Any
+    attribute: str
+    other_value: float
+    description: str
+
+
+def differing_constants(model: Any, other: Any) -> list[DifferingConstant]:
+    """Return the float attributes of modules that differ between two models of one architecture.
+
+    An example is DeepSeek's softmax scale, which its attention computes from YaRN's `mscale`.
+    Rotary modules are left to `compare_states`.
+    """
+    differing = []
+    other_modules = dict(other.named_modules())
     for name, module in model.named_modules():
-        for key, value in vars(module).items() if "Rotary" not in type(module).__name__ else ():
-            there = getattr(others.get(name), key, value)
-            if isinstance(value, float) and isinstance(there, float) and there != value:
-                found.append((module, key, there, f"{name}.{key} is {value} and not {there}"))
-    return found
+        if "Rotary" in type(module).__name__:
+            continue
+        for attribute, value in vars(module).items():
+            other_value = getattr(other_modules.get(name), attribute, value)
+            are_numbers = isinstance(value, float) and isinstance(other_value, float)
+            if are_numbers and other_value != value:
+                description = f"{name}.{attribute} is {value} and not {other_value}"
+                differing.append(DifferingConstant(module, attribute, other_value, description))
+    return differing
 
 
-def mismatch_error(spec: RopeSpec, where: str, wrong: list[str]) -> RopeConfigError:
-    """The error for a module (`where`) that does not turn as requested."""
-    clauses = "; ".join(wrong)
-    return RopeConfigError(f"rope_type: {spec.rope_type!r} is not what {where} turns by: {clauses}")
+def mismatch_error(spec: RopeSpec, where: str, clauses: list[str]) -> RopeConfigError:
+    """Return the error for a module that does not hold what was requested.
+
+    Args:
+        spec: the requested settings.
+        where: the module, `model.rotary_emb (LlamaRotaryEmbedding)`.
+        clauses: of `compare_states` or `frequency_problems`.
+    """
+    return RopeConfigError(
+        f"rope_type: {where} does not hold the frequencies of {spec.rope_type!r}: "
+        + "; ".join(clauses)
+    )

@@ -10,7 +10,7 @@ import click
 
 from leval_harness.cli.output import FOLDER, json_option, model_folder, model_path
 from leval_harness.models.catalog import MODELS
-from resonance_vllm.common.errors import SettingError, UserError
+from resonance_vllm.common.errors import SettingError
 
 TITLES = {"transformers": "transformers", "vllm": "vLLM"}
 
@@ -44,28 +44,27 @@ def check(
     Example: leval-harness check ./smollm2 --rope resonance_yarn:factor=2 --context-length 16384
     """
     from resonance_vllm.check import report
+    from resonance_vllm.checkpoint.limits import check_length
     from resonance_vllm.checkpoint.positions import PositionConfig
     from resonance_vllm.core.spec import RopeRequest
 
     request = RopeRequest.parse(rope_text) if rope_text else None
     positions = PositionConfig.from_checkpoint(model)
     rope = None if request is None else positions.complete(request)
-    facts = report(model, positions, rope, context_length, libraries)
+    facts = report(model, positions, rope, context_length, libraries).to_dict()
     if as_json:
         click.echo(json.dumps(facts))
     else:
         click.echo(f"Shipped\n  {_shipped(positions)}")
         for library, title in TITLES.items():
             click.echo("\n".join([title, *_lines(facts[library])]))
+        for note in facts.get("notes", ()):
+            click.echo(f"Note: {note}")
     refused = facts["transformers"].get("refused")
     if rope is not None and refused:
         raise SettingError(f"rope_type: transformers refuses {rope.rope_type!r}: {refused}")
-    limit = facts["transformers"].get("limit")
-    if context_length is not None and limit is not None and context_length > limit:
-        raise UserError(
-            f"context length {context_length} is above the limit of {limit} tokens; allowed: up to "
-            f"{limit}, or a --rope with a larger factor"
-        )
+    if facts["transformers"].get("limit") is not None:
+        check_length(positions, rope, context_length)
 
 
 def _shipped(positions: Any) -> str:

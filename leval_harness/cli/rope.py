@@ -56,14 +56,14 @@ def rope(**options: Any) -> None:
 
     head_dim, original, factor = options["head_dim"], options["original"], options["factor"]
     spec = _spec(options)
-    facts = rope_features(spec, head_dim, original, factor, options["seq_len"])
+    facts = rope_features(spec, head_dim, original, factor, options["seq_len"]).to_dict()
     if options["plot"]:
         _plot(spec, options)
     if options["as_json"]:
         click.echo(json.dumps(facts))
         return
     default = RopeSpec.from_dict({"rope_type": "default", "rope_theta": options["theta"]})
-    plain = rope_features(default, head_dim, 1, 1)
+    plain = rope_features(default, head_dim, 1, 1).to_dict()
     _print_table(facts, plain["wavelengths"], spec.rope_type, original)
     if options["plot"]:
         click.echo(f"wrote {options['plot']}")
@@ -120,7 +120,7 @@ def _plot(spec: RopeSpec, options: dict[str, Any]) -> None:
     feature, positions, angles = angles_near_native_length(specs, head_dim, original, seq_len)
     methods = []
     for each, shown in zip(specs, angles, strict=True):
-        facts = rope_features(each, head_dim, original, options["factor"], seq_len)
+        facts = rope_features(each, head_dim, original, options["factor"], seq_len).to_dict()
         name = each.rope_type.replace("_", " ")
         methods.append(DrawnMethod(name, facts["wavelengths"], facts["feature_gap"], shown))
     longest = int(original * options["factor"])

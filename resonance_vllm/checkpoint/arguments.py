@@ -3,6 +3,7 @@
 import ast
 import json
 import logging
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from resonance_vllm.checkpoint.rope_dict import (
     is_per_layer_type,
     normalize_rope_dict,
 )
+from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.common.log import warn_once
 from resonance_vllm.core.spec import (
     METHODS,
@@ -22,6 +24,7 @@ from resonance_vllm.core.spec import (
     RESONANCE,
     RESONANCE_PREFIX,
     RopeSpec,
+    RopeType,
 )
 
 logger = logging.getLogger(__name__)
@@ -144,8 +147,9 @@ def _language_model_overrides(overrides: Mapping[str, Any]) -> dict[str, Any]:
     if found:
         return found
     for key, value in overrides.items():
-        is_text = not any(word in key for word in ("vision", "audio", "talker"))
-        if key.endswith("_config") and isinstance(value, Mapping) and is_text:
+        is_other_part = any(word in key for word in ("vision", "audio", "talker", "encoder"))
+        # The rest nests a config: keys of settings hold lists and numbers.
+        if isinstance(value, Mapping) and not is_other_part:
             found = _language_model_overrides(value)
             if found:
                 return found
@@ -170,10 +174,9 @@ def _method_keys(rope: RopeDict) -> RopeDict:
     method = METHODS.get(_method_name(rope))
     if method is None:
         return rope
-    # vLLM has two attention factors of longrope, for short and for long sequences.
-    if method.name == "longrope" and rope.get("short_mscale") == rope.get("long_mscale"):
-        rope = {"attention_factor": rope.get("long_mscale"), **rope}
     result: RopeDict = {"rope_type": rope["rope_type"]}
+    if method.name == "longrope":
+        rope = {**_attention_factor_of_vllm(rope), **rope}
     for key in method.key_names():
         value = rope.get(key)
         if isinstance(value, float) and key == NATIVE_LENGTH_KEY and value.is_integer():
@@ -185,3 +188,21 @@ def _method_keys(rope: RopeDict) -> RopeDict:
         if value is not None and value != method.model_fields[key].default:
             result[key] = value
     return result
+
+
+def _attention_factor_of_vllm(rope: RopeDict) -> RopeDict:
+    """Return the attention factor of longrope from vLLM's two, for short and long sequences.
+
+    Empty where they differ, and where the value follows from the factor.
+    """
+    attention_factor = rope.get("long_mscale")
+    if attention_factor is None or rope.get("short_mscale") != attention_factor:
+        return {}
+    settings = {key: rope[key] for key in METHODS["longrope"].key_names() if key in rope}
+    try:
+        spec = RopeSpec.from_settings(RopeType.parse("longrope"), settings)
+        if math.isclose(spec.method.compute_attention_factor(), attention_factor):
+            return {}
+    except RopeConfigError:  # incomplete
+        pass
+    return {"attention_factor": attention_factor}

@@ -59,7 +59,7 @@ def check_length(model: PositionConfig, rope: RopeSpec | None, context_length: i
     limit = length_limit(model, rope, context_length)
     if context_length is None or context_length <= limit:
         return limit
-    remedy = f"allowed: up to {limit}, or a method with a larger factor"
+    remedy = f"allowed: up to {limit}, or a --rope method with a larger factor"
     if model.has_position_table and rope is None:
         remedy = f"allowed: up to {limit}, the positions of which the model has a table"
     elif ambiguity := _ambiguous_length(model, rope):

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
+from resonance_vllm.checkpoint.reached_layers import refuse_windowed_only
 from resonance_vllm.checkpoint.reading import read_config
 from resonance_vllm.checkpoint.rope_dict import (
     RopeDict,
     global_layer_type,
     global_layer_types,
     is_per_layer_type,
-    is_windowed,
     model_specific_keys,
     normalize_rope_dict,
     refuse_two_rope_dicts,
@@ -258,7 +258,7 @@ class PositionConfig:
         """
         request = rope if isinstance(rope, RopeRequest) else RopeRequest.from_dict(rope)
         rope_type = request.type
-        self._refuse_windowed_layers_only(rope_type.name)
+        self._refuse_windowed_layers_only()
         if rope_type.name == RESONANCE and self.is_scaled:
             rope_type = self._resonance_on_own_method()
         spec = self._spec(rope_type, request.settings)
@@ -267,18 +267,13 @@ class PositionConfig:
             warn_once(logger, replaces, spec.rope_type, short_repr(self.rope))
         return spec
 
-    def _refuse_windowed_layers_only(self, rope_type: str) -> None:
+    def _refuse_windowed_layers_only(self) -> None:
         """Refuse a request that reaches no layer, because methods leave windowed ones alone."""
         if not is_per_layer_type(self.rope_parameters):
             return
         global_layer_type(self.rope_parameters)  # refuses a model without exactly one
         present = set(self.layer_types) & set(self.rope_parameters)
-        if present and all(is_windowed(layer_type) for layer_type in present):
-            raise RopeConfigError(
-                f"rope_type: {rope_type!r} reaches no layer: all {len(self.layer_types)} layers of "
-                f"this {self.model_type!r} model are {', '.join(sorted(present))}, which methods "
-                "leave unmodified; run it without a method"
-            )
+        refuse_windowed_only(present, self.layer_types, self.model_type)
 
     def _resonance_on_own_method(self) -> RopeType:
         """Return Resonance on the method that the checkpoint has."""
@@ -356,7 +351,9 @@ def complete_rope(rope: RopeSpec | RopeRequest | Mapping[str, Any] | str, model:
 
     Args:
         rope: `"yarn:factor=2"`, a dictionary such as `{"rope_type": "yarn", "factor": 2.0}`, a
-            request, or complete settings, which are returned as they are.
+            request, or complete settings, which are returned as they are. A dictionary that has
+            every required key is complete, too: where it leaves out an optional key, the default is
+            meant and not what the checkpoint has.
         model: a `PositionConfig`, or a config of transformers.
 
     Returns:
@@ -367,6 +364,14 @@ def complete_rope(rope: RopeSpec | RopeRequest | Mapping[str, Any] | str, model:
     """
     if isinstance(rope, RopeSpec):
         return rope
-    request = RopeRequest.parse(rope) if isinstance(rope, str) else rope
     positions = model if isinstance(model, PositionConfig) else PositionConfig.from_config(model)
+    if isinstance(rope, str):
+        return positions.complete(RopeRequest.parse(rope))
+    if isinstance(rope, RopeRequest):
+        return positions.complete(rope)
+    request = RopeRequest.from_dict(rope)
+    model_fields = request.type.method.model_fields
+    required = {key for key, field_info in model_fields.items() if field_info.is_required()}
+    if required <= request.settings.keys():
+        return RopeSpec.from_settings(request.type, request.settings)
     return positions.complete(request)

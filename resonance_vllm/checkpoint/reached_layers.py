@@ -1,5 +1,6 @@
 """Which layers of a model requested RoPE settings reach."""
 
+from collections.abc import Collection, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -19,13 +20,11 @@ def refuse_unused(config: Any) -> None:
     Raises:
         RopeConfigError: No layer uses them; the layers are named.
     """
-    settings = rope_of_present_layers(config)
-    if settings and all(is_windowed(layer_type) for layer_type in settings):
-        raise RopeConfigError(
-            f"rope_type: no layer of this {config.model_type!r} model would use the settings: "
-            f"{_layers(config.layer_types)}, and methods change layers without a window alone; "
-            "run it unmodified"
-        )
+    refuse_windowed_only(
+        rope_of_present_layers(config),
+        getattr(config, "layer_types", None) or (),
+        config.model_type,
+    )
     rotated = getattr(config, "no_rope_layers", None)  # 1 is a layer with RoPE, despite the name
     if rotated and not any(rotated):
         last = len(rotated) - 1
@@ -35,7 +34,28 @@ def refuse_unused(config: Any) -> None:
         )
 
 
-def _layers(layer_types: list[str]) -> str:
+def refuse_windowed_only(
+    with_settings: Collection[str | None], layer_types: Sequence[str], model_type: str | None
+) -> None:
+    """Refuse requested settings where every layer type that has settings is windowed.
+
+    Args:
+        with_settings: Layer types of which the model has layers, and its config settings.
+        layer_types: The type of every layer.
+        model_type: The family, for the message.
+
+    Raises:
+        RopeConfigError: All of them are windowed; the layers are named.
+    """
+    if with_settings and all(is_windowed(layer_type) for layer_type in with_settings):
+        raise RopeConfigError(
+            f"rope_type: no layer of this {model_type!r} model would use the settings: "
+            f"{_layers(layer_types)}, and methods change layers without a window alone; "
+            "run it unmodified"
+        )
+
+
+def _layers(layer_types: Sequence[str]) -> str:
     """Return runs of layers with their type, `layers 0 to 4 are sliding_attention`."""
     runs = []
     first = 0

@@ -87,7 +87,7 @@ def looked(folder, monkeypatch, rope=None, held=(), **more):
     monkeypatch.setattr(resonance_vllm.check, "is_installed", lambda library: True)
     monkeypatch.setattr("resonance_vllm.vllm.inspection.report_of_checkpoint", vllm_report)
     model = PositionConfig.from_dict(LLAMA)
-    return report(str(saved(folder)), model, rope and model.complete(rope), **more)
+    return report(str(saved(folder)), model, rope and model.complete(rope), **more).to_dict()
 
 
 @pytest.mark.parametrize(
