@@ -1,19 +1,25 @@
-"""Effective context length: rows of the compared frame, from blocks of 64 tokens.
+"""Effective context length: rows of the compared frame, from the 64-token blocks of documents.
 
-The rule is `leval_tasks.statistics.effective_context`. Its rows have the task `effective_context`,
-over the documents of all `effective_context_*` tasks together, and these metrics:
+The rule is in `leval_tasks.statistics.effective_context`. Its rows have the task
+`effective_context`, pool the documents of all `effective_context_*` tasks, and have these metrics:
 
-`no_degradation_up_to`, `degradation_by`, `breaks_near`   `value` is a position; missing for none
-`cost`       the difference to the reference over the positions within the native context length
-`difference`  the same in a bin of positions, and to another method in its bins and in all of them
+`no_degradation_up_to`, `degradation_by`, `breaks_near`
+    `value` is a position in tokens; missing where there is none.
+`cost`
+    The loss increase over the reference within the native context length.
+`difference`
+    The loss increase over the reference in one bin of positions, or the difference from another
+    method in one bin and over all positions.
+`loss`
+    `value` is the method's own mean loss within, or beyond, the native context length.
 
-A difference is the loss of the method minus that of `baseline`, nats/token: negative is better
-for the method. Each token's difference to the reference is clipped to ±1 nat; that of two methods
-is the difference of these. Up to the native context length the unmodified model is the reference. `start`
-and `end` are the positions that it covers, `diff_low` and `diff_high` its interval, `least` and
-`most` the smallest and largest mean of a text, `clusters` the number of documents. `mark` is `*` where
-the interval holds no zero. Intervals hold in nominally 99.5% of samples, those of the bins of one
-method together.
+A difference is the loss of the method minus that of `baseline`, in nats/token: positive is worse.
+The difference of each token from the reference is clipped to ±1 nat; the difference of two methods
+is the difference of these. Within the native context length the unmodified model is its own
+reference. `start` and `end` are the first and the last position that a row covers, `diff_low` and
+`diff_high` the ends of its interval, `least` and `most` the smallest and the largest mean of a
+document, `clusters` its documents and `n` its blocks. `mark` is `*` where the interval excludes
+zero. Each interval has nominally 99.5% coverage; those of the bins of one method have it together.
 """
 
 import json
@@ -32,24 +38,24 @@ from leval_tasks.statistics.effective_context import (
     MARGIN,
     Floats,
     Interval,
+    answer,
     bin_edges,
-    bin_intervals,
-    context_bounds,
+    bins,
+    breaks_near,
     interval,
-    onset,
 )
 
-TASK, TASKS = "effective_context", "effective_context_"
+TASK = "effective_context"
+TASK_PREFIX = "effective_context_"
 HELD, BROKEN, NEAR = "no_degradation_up_to", "degradation_by", "breaks_near"
-COST, DIFFERENCE = "cost", "difference"
-DIFFERS = "*"
-OF_METHOD = ["block", "label", "rope", "baseline", "margin"]
+COST, DIFFERENCE, LOSS = "cost", "difference", "loss"
+SIGNIFICANT = "*"
 
 COLUMNS = {
     **dict.fromkeys(("start", "end"), "Int64"),
-    **dict.fromkeys(("least", "most", "trained"), "float64"),
+    **dict.fromkeys(("least", "most", "native_length"), "float64"),
 }
-"""Columns that these rows add to the compared frame; `trained` is the reference's window."""
+"""Columns that these rows add to the compared frame; `native_length` is the reference's window."""
 
 Row = dict[str, Any]
 
@@ -60,170 +66,270 @@ def compared_frame(
     across: Literal["methods", "models"] = "methods",
     margin: float | None = None,
 ) -> pd.DataFrame:
-    """The compared frame with the rows of effective context: what is shown everywhere.
+    """Return the compared frame with the rows of effective context: what is shown everywhere.
 
-    Arguments and errors are those of `leval_harness.report.compare.compare` and `effective_rows`.
+    Args:
+        results: frames of one or more results folders.
+        baseline: label to compare with; see `leval_harness.report.compare.compare`.
+        across: compare the methods of each model, or models.
+        margin: nats/token; an increase below it is treated as negligible. None: the sweep's margin.
+
+    Returns:
+        The rows and columns of `leval_harness.report.compare.compare`, and the rows of this module.
+
+    Raises:
+        SettingError: there is no such baseline.
     """
-    numbers = compare(results, baseline, across)
-    rows = effective_rows(numbers, results.blocks, margin)
-    about = [name for name in results.runs if name in numbers and name not in rows]
-    of_run = numbers.drop_duplicates("run")[["run", *about]]
-    types = {name: numbers[name].dtype for name in numbers if name in {*rows, *of_run}} | COLUMNS
-    found = rows.merge(of_run, on="run").astype(types)
-    return pd.concat([numbers, found], ignore_index=True)
+    scores = compare(results, baseline, across)
+    rows = effective_rows(scores, results.blocks, margin)
+    # What describes a run (model, dtype, command, …) is the same in all of its rows.
+    run_columns = ["run"] + [name for name in results.runs if name in scores and name not in rows]
+    described = rows.merge(scores.drop_duplicates("run")[run_columns], on="run")
+    types = {name: scores[name].dtype for name in scores if name in described}
+    described = described.astype({**types, **COLUMNS})
+    return pd.concat([scores, described], ignore_index=True)
 
 
 def effective_rows(
     compared: pd.DataFrame, blocks: pd.DataFrame, margin: float | None = None
 ) -> pd.DataFrame:
-    """Rows on how far each method reads, and how methods differ on the same tokens.
+    """Return the rows on how far each method reads, and how methods differ on the same tokens.
 
     Args:
         compared: the scores of all runs, with `block`, `label` and `baseline`.
-        blocks: the frame of that name, of the same runs.
+        blocks: the 64-token blocks of the same runs.
         margin: nats/token; None for the sweep's, else `MARGIN`.
     """
-    runs = _runs(compared)
-    read = blocks.merge(runs, on="run").assign(middle=lambda f: f["start"] + f["tokens"] / 2)
+    runs = _runs_with_documents(compared)
+    measured = blocks.merge(runs, on="run")
+    measured["middle"] = measured["start"] + measured["tokens"] / 2
     rows: list[Row] = []
-    for _, of_block in read.groupby("block", sort=False):
-        of_label = {label: _once(part) for label, part in of_block.groupby("label", sort=False)}
-        own = of_block["margin"].dropna()
-        smallest = margin or (float(own.iloc[0]) if len(own) else MARGIN)
-        for part in of_label.values():
-            rows += _of_method(part.dropna(subset=["difference"]), smallest)
-        for label, other in _pairs(of_block):
-            rows += _of_pair(of_label[label], of_label[other], other)
+    for _, of_model in measured.groupby("block", sort=False):
+        blocks_of = {
+            str(label): _longest_reads(part)
+            for label, part in of_model.groupby("label", sort=False)
+        }
+        used_margin = _margin(of_model, margin)
+        for part in blocks_of.values():
+            rows += _absolute_losses(part)
+            rows += _rows_of_method(part.dropna(subset=["gain"]), used_margin)
+        for label, other in _pairs(of_model):
+            rows += _rows_of_pair(blocks_of[label], blocks_of[other], other)
     return pd.DataFrame(rows, columns=None if rows else ["run", "task", *COLUMNS])
 
 
-def _runs(compared: pd.DataFrame) -> pd.DataFrame:
-    """A row for each run that read documents under a method, with the native context length."""
-    named = compared["task"].str.startswith(TASKS).fillna(False).astype(bool)
-    is_one = named & compared["status"].eq("done") & ~compared["method"].isin(REFERENCES)
-    runs = compared[is_one].drop_duplicates("run")
-    trained = runs["claimed_length"].astype("float64")
+def smoothed_differences(
+    compared: pd.DataFrame, blocks: pd.DataFrame, window: int = 8
+) -> pd.DataFrame:
+    """Return the running mean of each method's loss increase over the reference, by position.
+
+    Args:
+        compared: the compared frame.
+        blocks: the 64-token blocks of the same runs.
+        window: blocks that a mean covers, centred; half as many at the ends.
+
+    Returns:
+        A row for each `block`, `label` and position: `position`, the middle of a block, tokens;
+        `difference`, nats/token, the mean over all documents that reach it.
+    """
+    measured = blocks.merge(_runs_with_documents(compared), on="run")
+    curves = [pd.DataFrame(columns=["block", "label", "position", "difference"])]
+    for (block, label), part in measured.groupby(["block", "label"], sort=False):
+        reads = _longest_reads(part).dropna(subset=["gain"])
+        if reads.empty:
+            continue
+        reads = reads.assign(increase=_increase(reads), middle=reads["start"] + reads["tokens"] / 2)
+        sums = reads.groupby("middle")[["increase", "tokens"]].sum()
+        # Sums and tokens are smoothed separately: short blocks weigh by their tokens.
+        smooth = sums.rolling(window, center=True, min_periods=window // 2).sum().dropna()
+        curve = pd.DataFrame(
+            {"position": smooth.index, "difference": smooth["increase"] / smooth["tokens"]}
+        )
+        curves.append(curve.assign(block=block, label=label))
+    return pd.concat(curves, ignore_index=True)
+
+
+def _runs_with_documents(compared: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each run that read documents under a method.
+
+    `native_length` is the native context length, and `unmodified` whether the run uses RoPE
+    exactly as the checkpoint ships it.
+    """
+    is_effective = compared["task"].str.startswith(TASK_PREFIX).fillna(False).astype(bool)
+    is_method = compared["status"].eq("done") & ~compared["method"].isin(REFERENCES)
+    runs = compared[is_effective & is_method].drop_duplicates("run")
+    native_length = runs["claimed_length"].astype("float64")
     if "setting window" in runs:
-        trained = pd.to_numeric(runs["setting window"], errors="coerce").fillna(trained)
-    replaced = runs["replaced"].notna() if "replaced" in runs else False
-    types = runs["rope"].map(lambda rope: _settings(rope).get("rope_type", "default"))
-    return runs[["run", *OF_METHOD]].assign(
-        trained=trained, shipped=types.eq("default") & ~pd.Series(replaced, runs.index)
-    )
+        window = pd.to_numeric(runs["setting window"], errors="coerce")
+        native_length = window.fillna(native_length)
+    unmodified = runs["rope"].map(_is_default_rope)
+    if "replaced" in runs:
+        unmodified &= runs["replaced"].isna()
+    columns = ["run", "block", "label", "rope", "baseline", "margin"]
+    return runs[columns].assign(native_length=native_length, unmodified=unmodified)
 
 
-def _once(part: pd.DataFrame) -> pd.DataFrame:
-    """Blocks of a method; of a text that several of its runs read, the longest read."""
-    of_read = part.groupby(["task", "document", "run"])["start"].transform("max")
-    longest = of_read.groupby([part["task"], part["document"]]).transform("max")
-    kept = part[of_read == longest]
-    return kept.drop_duplicates(["task", "document", "start"])
+def _margin(of_model: pd.DataFrame, margin: float | None) -> float:
+    """Return the margin that was asked for, else the sweep's, else the default."""
+    if margin:
+        return margin
+    margins = of_model["margin"].dropna()
+    return float(margins.iloc[0]) if len(margins) else MARGIN
 
 
-def _of_method(part: pd.DataFrame, margin: float) -> Iterator[Row]:
-    """Lengths, cost and bins of one method against its reference."""
+def _longest_reads(part: pd.DataFrame) -> pd.DataFrame:
+    """Return a method's blocks; of a document that several of its runs read, the longest read."""
+    last_of_read = part.groupby(["task", "text", "run"])["start"].transform("max")
+    last_of_document = part.groupby(["task", "text"])["start"].transform("max")
+    longest = part[last_of_read == last_of_document]
+    return longest.drop_duplicates(["task", "text", "start"])
+
+
+def _increase(part: pd.DataFrame) -> pd.Series:
+    """Return each block's summed loss increase over the reference, nats.
+
+    An unmodified model within its native context length is its own reference: both reads compute
+    the same losses, but for the order of sums in bfloat16.
+    """
+    is_within = part["start"] + part["tokens"] <= part["native_length"].fillna(0)
+    return (-part["gain"]).mask(is_within & part["unmodified"], 0.0)
+
+
+def _absolute_losses(part: pd.DataFrame) -> Iterator[Row]:
+    """Yield a method's own mean loss within and beyond the native context length."""
+    is_within = part["middle"] < part["native_length"].fillna(np.inf)
+    for blocks in (part[is_within], part[~is_within]):
+        if blocks.empty:
+            continue
+        yield _described(blocks) | {
+            "metric": LOSS,
+            "value": blocks["full"].sum() / blocks["tokens"].sum(),
+            "start": int(blocks["start"].min()),
+            "end": int((blocks["start"] + blocks["tokens"]).max()),
+            "native_length": blocks["native_length"].iloc[0],
+            "n": float(len(blocks)),
+        }
+
+
+def _rows_of_method(part: pd.DataFrame, margin: float) -> Iterator[Row]:
+    """Yield lengths, cost and bins of one method against its reference."""
     if part.empty:
         return
+    part = part.assign(increase=_increase(part))
     ends = part["start"] + part["tokens"]
-    within = ends <= part["trained"].fillna(0)
-    # the first window is the same read, but for the order of sums in bfloat16
-    lost = part["difference"].mask(within & part["shipped"], 0.0)
-    sums, tokens = _floats(lost), _floats(part["tokens"])
-    edges, trained = bin_edges(int(part["start"].min()), int(ends.max())), part["trained"].iloc[0]
-    found = bin_intervals(_floats(part["middle"]), sums, tokens, edges)
-    held, broken = context_bounds(found, margin)
-    near = onset(_floats(ends), sums, tokens, margin)
-    about = _about(part) | {"baseline": REFERENCE, "margin": margin, "trained": trained}
-    lengths = {HELD: held, BROKEN: broken, NEAR: near if broken else None}
-    for metric, value in lengths.items():
-        yield about | {"metric": metric, "value": value, "start": edges[0], "end": edges[-1]}
-    within = part["middle"] < (edges[-1] if pd.isna(trained) else trained)
-    if within.any():
-        end = min(edges[-1], int(ends[within].max()))
-        yield about | {"metric": COST} | _spanned(part[within], lost[within], edges[0], end)
-    for each in found:
-        at = part["middle"].between(each.start, each.end)
-        yield (
-            about
-            | {"metric": DIFFERENCE, "start": each.start, "end": each.end}
-            | _interval(each, int(at.sum()))
-        )
+    edges = bin_edges(int(part["start"].min()), int(ends.max()))
+    sums = _floats(part["increase"])
+    tokens = _floats(part["tokens"])
+    bins_of_method = bins(_floats(part["middle"]), sums, tokens, edges)
+    held, broken = answer(bins_of_method, margin)
+    near = breaks_near(_floats(ends), sums, tokens, margin) if broken else None
+    native_length = part["native_length"].iloc[0]
+    common = {"baseline": REFERENCE, "margin": margin, "native_length": native_length}
+
+    for metric, value in ((HELD, held), (BROKEN, broken), (NEAR, near)):
+        position = {"metric": metric, "value": value, "start": edges[0], "end": edges[-1]}
+        yield _described(part) | common | position
+
+    last_within = edges[-1] if pd.isna(native_length) else native_length
+    within = part[part["middle"] < last_within]
+    if not within.empty:
+        end = min(edges[-1], int((within["start"] + within["tokens"]).max()))
+        cost = _whole_range(within, within["increase"], edges[0], end)
+        yield _described(within) | common | {"metric": COST} | cost
+
+    for each_bin in bins_of_method:
+        yield _row_of_bin(part, each_bin) | common
 
 
-def _of_pair(part: pd.DataFrame, other: pd.DataFrame, baseline: str) -> Iterator[Row]:
-    """The difference of two methods on the same tokens: in all of them, and in each bin."""
-    keys = ["task", "document", "digest", "start", "tokens"]
-    both = part.merge(other[[*keys, "difference"]], on=keys, suffixes=("", "_other"))
-    both = both.dropna(subset=["difference", "difference_other"])
+def _rows_of_pair(part: pd.DataFrame, other: pd.DataFrame, baseline: str) -> Iterator[Row]:
+    """Yield the difference of two methods on the same tokens: over all of them, then by bin."""
+    same_tokens = ["task", "text", "digest", "start", "tokens"]
+    both = part.merge(other[[*same_tokens, "gain"]], on=same_tokens, suffixes=("", "_other"))
+    both = both.dropna(subset=["gain", "gain_other"])
     if both.empty:
         return
-    lost = both["difference"] - both["difference_other"]
+    difference = both["gain_other"] - both["gain"]
     edges = bin_edges(int(both["start"].min()), int((both["start"] + both["tokens"]).max()))
-    about = _about(both) | {"baseline": baseline, "metric": DIFFERENCE}
-    yield about | _spanned(both, lost, edges[0], edges[-1])
-    middles, sums, tokens = map(_floats, (both["middle"], lost, both["tokens"]))
-    for each in bin_intervals(middles, sums, tokens, edges):
-        at = both["middle"].between(each.start, each.end)
-        yield about | {"start": each.start, "end": each.end} | _interval(each, int(at.sum()))
+    common = {"baseline": baseline, "metric": DIFFERENCE}
+    yield _described(both) | common | _whole_range(both, difference, edges[0], edges[-1])
+    middles = _floats(both["middle"])
+    for each_bin in bins(middles, _floats(difference), _floats(both["tokens"]), edges):
+        yield _row_of_bin(both, each_bin) | common
 
 
-def _about(part: pd.DataFrame) -> Row:
-    """What all rows of a method say."""
+def _row_of_bin(part: pd.DataFrame, each_bin: Any) -> Row:
+    """Return the row of one bin, with the blocks and documents that are in it."""
+    inside = part[(part["middle"] > each_bin.start) & (part["middle"] <= each_bin.end)]
+    position = {"metric": DIFFERENCE, "start": each_bin.start, "end": each_bin.end}
+    return _described(inside) | position | _numbers(each_bin, len(inside))
+
+
+def _described(part: pd.DataFrame) -> Row:
+    """Return what names a row, and the number of documents that its blocks are of."""
     first = part.iloc[0]
     return {name: first[name] for name in ("run", "block", "label")} | {
         "task": TASK,
         "kind": "loss",
         "unit": "nats",
         "status": "done",
-        "clusters": float(part["document"].nunique()),
+        "clusters": float(part["text"].nunique()),
     }
 
 
-def _spanned(part: pd.DataFrame, lost: pd.Series, start: int, end: int) -> Row:
-    """One interval over all tokens of a part, and the range of the documents' own means."""
+def _whole_range(part: pd.DataFrame, difference: pd.Series, start: int, end: int) -> Row:
+    """Return one interval over all tokens of a part, and the range of the documents' own means."""
     tokens = part["tokens"].astype("float64")
-    found = interval(_floats(lost), _floats(tokens), LEVEL)
-    sums = pd.DataFrame({"lost": lost, "tokens": tokens}).groupby([part["task"], part["document"]])
-    means = sums["lost"].sum() / sums["tokens"].sum()
-    place = {"start": start, "end": end, "least": means.min(), "most": means.max()}
-    return place | _interval(found, len(part))
+    sums = pd.DataFrame({"difference": difference, "tokens": tokens})
+    by_document = sums.groupby([part["task"], part["text"]]).sum()
+    means = by_document["difference"] / by_document["tokens"]
+    position = {"start": start, "end": end, "least": means.min(), "most": means.max()}
+    return position | _numbers(interval(_floats(difference), _floats(tokens), LEVEL), len(part))
 
 
 def _floats(values: pd.Series) -> Floats:
     return np.asarray(values, np.float64)
 
 
-def _interval(found: Interval, blocks: int) -> Row:
+def _numbers(estimate: Interval, blocks: int) -> Row:
+    """Return the columns of a mean difference with its interval."""
     return {
         "n": float(blocks),
-        "difference": found.mean,
-        "diff_low": found.low,
-        "diff_high": found.high,
-        "mark": "" if found.contains_zero else DIFFERS,
+        "difference": estimate.mean,
+        "diff_low": estimate.low,
+        "diff_high": estimate.high,
+        "mark": "" if estimate.holds_zero else SIGNIFICANT,
     }
 
 
-def _pairs(of_block: pd.DataFrame) -> Iterator[tuple[str, str]]:
-    """Labels that are compared: each with the baseline, and Resonance with the same without."""
-    methods = of_block.drop_duplicates("label").set_index("label")
-    for label, method in methods.iterrows():
-        plain = _without_resonance(method["rope"])
-        same = (each for each in methods.index if each != label and plain)
-        without = next((each for each in same if _settings(methods.at[each, "rope"]) == plain), "")
-        others = dict.fromkeys((method["baseline"], without))
-        yield from (
-            (str(label), each) for each in others if each in methods.index and each != label
-        )
+def _pairs(of_model: pd.DataFrame) -> Iterator[tuple[str, str]]:
+    """Yield the labels to compare: each with the baseline, and Resonance with the same without."""
+    methods = of_model.drop_duplicates("label").set_index("label")
+    rope_of = {str(label): _rope_settings(rope) for label, rope in methods["rope"].items()}
+    for label, rope in rope_of.items():
+        others = [methods.at[label, "baseline"]]
+        plain = _without_resonance(rope)
+        if plain:
+            same = [name for name, other in rope_of.items() if name != label and other == plain]
+            others += same[:1]
+        for other in dict.fromkeys(others):
+            if other in rope_of and other != label:
+                yield label, other
 
 
-def _settings(rope: object) -> Mapping[str, Any]:
-    found = json.loads(rope) if isinstance(rope, str) and rope else None
-    return found if isinstance(found, dict) else {}
+def _is_default_rope(rope: object) -> bool:
+    return _rope_settings(rope).get("rope_type", "default") == "default"
 
 
-def _without_resonance(rope: object) -> Mapping[str, Any]:
-    """RoPE settings of the same method without Resonance; empty for a method without it."""
-    settings = _settings(rope)
-    kind = str(settings.get("rope_type", ""))
-    plain = kind.removeprefix("resonance").removeprefix("_")
-    return {} if plain == kind else {**settings, "rope_type": plain or "default"}
+def _rope_settings(rope: object) -> Mapping[str, Any]:
+    """Return the RoPE settings that a run has as JSON; empty for an unmodified checkpoint."""
+    settings = json.loads(rope) if isinstance(rope, str) and rope else None
+    return settings if isinstance(settings, dict) else {}
+
+
+def _without_resonance(rope: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the settings of the same method without Resonance; empty where it has none."""
+    rope_type = str(rope.get("rope_type", ""))
+    plain_type = rope_type.removeprefix("resonance").removeprefix("_")
+    if plain_type == rope_type:
+        return {}
+    return {**rope, "rope_type": plain_type or "default"}

@@ -1,178 +1,264 @@
-"""Formats of tables: Markdown, LaTeX, HTML and a terminal; CSV and JSON are the frame itself.
+"""Formats of verdict and tables: Markdown, LaTeX, HTML and a terminal; CSV and JSON are the frame.
 
 pandas writes LaTeX, HTML and CSV, rich draws on a terminal. Each format escapes its own text.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from leval_harness.report.tables import BEST, NONE, QUIET, SECOND, Table
-from leval_harness.report.verdict import lines, verdict
+from leval_harness.report.table import BEST, QUIET, SECOND, Table
+from leval_harness.report.verdict import Verdict, verdicts
 from leval_harness.results.layout import FORMATS
-from resonance_vllm.common.errors import check_choice
+from resonance_vllm.common.errors import one_of
 
 if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
     from rich.console import Console
+    from rich.table import Table as Grid
 
-TEXT_WIDTH = 345.0
-"""Points of a line of LaTeX's `article`."""
+COLUMN_GAP = "    "
 
-LETTER, GAP = 5.0, 12.0
-"""Points of a letter, and between two columns."""
+PACKAGES = "% Packages: booktabs, graphicx\n"
 
-PARAGRAPH = 140.0
-"""Points of a column of long cells."""
+LATEX_MARKS = {BEST: "bfseries: ", SECOND: "underline: --rwrap", QUIET: "itshape: ", "": ""}
+MARKDOWN_MARKS = {BEST: "**{}**", SECOND: "<u>{}</u>", QUIET: "*{}*", "": "{}"}
+TERMINAL_MARKS = {BEST: "bold", SECOND: "underline", QUIET: "dim", "": ""}
 
 LATEX_LETTERS = str.maketrans(
-    {"−": "-", "–": "--", "×": r"$\times$", "…": "...", "·": r"$\cdot$", "±": r"$\pm$",
-     "↓": r"$\downarrow$"}
-)  # fmt: skip
+    {
+        "−": "$-$",
+        "–": "--",
+        "≥": r"$\geq$",
+        "×": r"$\times$",
+        "…": "...",
+        "·": r"$\cdot$",
+        "±": r"$\pm$",
+        "↓": r"$\downarrow$",
+    }
+)
+"""Letters that pdfLaTeX's default fonts lack."""
 
-SPECIAL = str.maketrans(
-    {**{each: f"\\{each}" for each in "&%$#_{}"}, "\\": r"\textbackslash{}", "^": r"\^{}",
-     "~": r"\~{}", "<": r"$<$", ">": r"$>$", "|": r"$|$"}
-)  # fmt: skip
+LATEX_MARKUP = str.maketrans(
+    {
+        **{letter: f"\\{letter}" for letter in "&%$#_{}"},
+        "\\": r"\textbackslash{}",
+        "^": r"\^{}",
+        "~": r"\~{}",
+        "<": r"$<$",
+        ">": r"$>$",
+        "|": r"$|$",
+    }
+)
 """What LaTeX would read as markup."""
 
 
 def render(tables: Sequence[Table], compared: pd.DataFrame, form: str) -> str:
-    """The tables as text; `csv` and `json` are the compared frame itself.
+    """Return verdict and tables as text; `csv` and `json` are the compared frame itself.
+
+    Args:
+        tables: what `leval_harness.report.tables.build_tables` returns.
+        compared: the compared frame.
+        form: one of `FORMATS`, or `text`: the verdict as plain text, the tables as Markdown.
 
     Raises:
         SettingError: there is no such form.
     """
-    check_choice("form", form, FORMATS)
+    one_of("form", form, (*FORMATS, "text"))
     if form in ("csv", "json"):
         numbers = compared.drop(columns=["folder", "files", "versions"], errors="ignore")
-        if form == "csv":
-            return numbers.to_csv(index=False)
-        return records(numbers)
-    if form == "md":
-        said = verdict(compared)
-        return lines(said) + "\n" * bool(said) + "\n".join(map(markdown, tables))
-    return "\n".join(map({"tex": latex, "html": html}[form], tables))
+        return numbers.to_csv(index=False) if form == "csv" else records(numbers)
+    if form == "tex":
+        return PACKAGES + "\n".join(map(latex, tables))
+    if form == "html":
+        return "\n".join(map(html, tables))
+    write_verdict = verdict_markdown if form == "md" else verdict_text
+    parts = [write_verdict(verdict) for verdict in verdicts(compared)]
+    return "\n".join([*parts, *map(markdown, tables)])
 
 
 def records(numbers: pd.DataFrame) -> str:
-    """A frame as a JSON list of its rows; what is missing is null."""
+    """Return a frame as a JSON list of its rows; what is missing is null."""
     rows = numbers.astype(object).where(numbers.notna(), None).to_dict("records")
     return json.dumps(rows, indent=1, ensure_ascii=False, default=str) + "\n"
 
 
-def markdown(table: Table) -> str:
-    """GitHub-flavoured Markdown."""
-    marks = {BEST: "**{}**", SECOND: "<u>{}</u>", QUIET: "*{}*", "": "{}"}
-    shown = table.cells.map(_escaped)
-    for column in shown:
-        styles = table.css[column].map(marks)
-        pairs = zip(styles, shown[column], strict=True)
-        shown[column] = [style.format(text) if text else "" for style, text in pairs]
-    names = table.cells.index.to_frame(index=False).map(_escaped)
-    rows = np.hstack([names.to_numpy(), shown.to_numpy()])
-    heads = list(map(_escaped, [*names, *shown]))
-    grid = ["| " + " | ".join(line) + " |" for line in (heads, ["---"] * len(heads), *rows)]
-    notes = [f"- {_escaped(note)}" for note in table.notes]
-    return "\n".join([f"### {_escaped(table.title)}", "", *grid, "", *notes, ""])
+# ------------------------------------------------------------------ the verdict
 
 
-def _escaped(text: object) -> str:
-    return "".join("\\" + c if c in "\\`*_[]#|~$<>" else c for c in str(text))
+def verdicts_text(compared: pd.DataFrame) -> str:
+    """Return the verdicts on all models as plain text; empty without a number."""
+    return "\n".join(verdict_text(verdict) for verdict in verdicts(compared))
 
 
-def html(table: Table) -> str:
-    """An HTML table with its title and notes; every text is escaped."""
-    notes = "".join(f"<p class='note'>{escape(note)}</p>" for note in table.notes)
-    grid = _styled(table.cells, table.css, "html").to_html(table_attributes='class="sortable"')
-    return f"<h3>{escape(table.title)}</h3>\n<div class='wide'>{grid}</div>\n{notes}\n"
-
-
-def latex(table: Table) -> str:
-    """LaTeX with booktabs, in as many pieces as the text width of `article` needs."""
-    pieces = list(_pieces(table))
-    parts = []
-    for at, piece in enumerate(pieces):
-        marks = {BEST: "bfseries: ", SECOND: "underline: --rwrap", QUIET: "itshape: ", "": ""}
-        body = _styled(piece.cells, piece.css.map(marks.get), "latex").to_latex(
-            hrules=True,
-            caption=piece.title.translate(SPECIAL)
-            + f" ({at + 1} of {len(pieces)})" * (len(pieces) > 1),
-            position="!htbp",
-            position_float="centering",
-            column_format=_columns(piece.cells.index.to_frame(), "l") + _columns(piece.cells, "r"),
-        )
-        notes = "".join(rf"\par {note.translate(SPECIAL)}" + "\n" for note in piece.notes)
-        end = rf"{{\raggedright\footnotesize {notes}\par}}" + "\n" if notes else ""
-        body = body.replace(r"\centering", r"\centering\footnotesize", 1)
-        parts.append(body.replace(r"\end{table}", end + r"\end{table}").translate(LATEX_LETTERS))
+def verdict_text(verdict: Verdict) -> str:
+    """Return a verdict as plain text: heading, a line for each method, a line for each sentence."""
+    parts = [f"{verdict.heading}\n"] if verdict.heading else []
+    table = verdict.table()
+    if table is not None:
+        parts.append(_aligned(table))
+    if verdict.all_sentences:
+        parts.append("".join(f"{sentence}\n" for sentence in verdict.all_sentences))
     return "\n".join(parts)
 
 
-def _pieces(table: Table) -> Iterator[Table]:
-    """A table in parts: by model, whose name needs a line, and by columns as the width allows."""
-    cells, css = table.cells, table.css
-    if "Model" in cells.index.names:
-        models = cells.index.get_level_values("Model")
-        for model in dict.fromkeys(models[models != ""]):
-            own = [each in (model, "") for each in models]
-            parts = cells[own].droplevel("Model"), css[own].droplevel("Model")
-            used = parts[0].columns[(parts[0] != NONE).any()]
-            title = f"{table.title}, {model}"
-            yield from _pieces(Table(title, parts[0][used], parts[1][used], table.notes))
-        return
-    names = cells.index.to_frame()
-    room = TEXT_WIDTH - sum(_width(names[name]) for name in names)
-    widths = {name: _width(cells[name]) * (1.15 if BEST in set(css[name]) else 1) for name in cells}
-    groups: list[list[Any]] = [[]]
-    for name in cells:
-        if groups[-1] and sum(widths[each] for each in [*groups[-1], name]) > room:
-            groups.append([])
-        groups[-1].append(name)
-    for at, group in enumerate(groups):
-        notes = table.notes if at == len(groups) - 1 else ()
-        yield Table(table.title, cells[group], css[group], notes)
+def _aligned(table: pd.DataFrame) -> str:
+    """Return a table in columns of spaces, with its heads."""
+    columns = [[str(name), *table[name].astype(str)] for name in table]
+    padded = []
+    for column in columns:
+        width = max(map(len, column))
+        padded.append([text.ljust(width) for text in column])
+    lines = [COLUMN_GAP.join(line).rstrip() for line in zip(*padded, strict=True)]
+    return "".join(f"{line}\n" for line in lines)
 
 
-def _width(column: pd.Series) -> float:
-    """Points of a column in `footnotesize`, with the gap beside it; rather too many."""
-    longest = max(len(str(text)) for text in [column.name, *column])
-    return min(LETTER * longest, PARAGRAPH) + GAP
+def verdict_markdown(verdict: Verdict) -> str:
+    """Return a verdict as Markdown: heading, table, and a list of sentences."""
+    parts = [f"**{_markdown_text(verdict.heading)}**\n"] if verdict.heading else []
+    table = verdict.table()
+    if table is not None:
+        parts.append(_markdown_grid(list(table), table.map(_markdown_text).to_numpy()) + "\n")
+    if verdict.all_sentences:
+        lines = [f"- {_markdown_sentence(sentence)}\n" for sentence in verdict.all_sentences]
+        parts.append("".join(lines))
+    return "\n".join(parts)
 
 
-def _columns(cells: pd.DataFrame, kind: str) -> str:
-    """Columns of LaTeX: of a kind, long cells in a paragraph."""
-    wide = [_width(cells[name]) >= PARAGRAPH + GAP for name in cells]
-    return "".join(f"p{{{PARAGRAPH:.0f}pt}}" if each else kind for each in wide)
+def _markdown_sentence(sentence: str) -> str:
+    """Return a sentence with its markup escaped, but for commands, which are in backticks."""
+    parts = sentence.split("`")
+    for at in range(0, len(parts), 2):
+        parts[at] = _markdown_text(parts[at])
+    return "`".join(parts)
 
 
-def _styled(cells: pd.DataFrame, css: pd.DataFrame, escape: str) -> "Styler":
-    """The frame as a pandas Styler, names of the rows as columns; no text is read as markup."""
-    rows, marks = cells.reset_index(), css.reset_index(drop=True).reindex(columns=[*cells])
-    marks = pd.concat([rows.iloc[:, : cells.index.nlevels].map(lambda _: ""), marks], axis=1)
-    style = rows.style.hide(axis="index").format(escape=escape)
-    return style.format_index(escape=escape, axis=1).apply(lambda _: marks, axis=None)
+def draw_verdict(verdict: Verdict, console: "Console") -> None:
+    """Draw a verdict in a terminal."""
+    from rich.text import Text
+
+    if verdict.heading:
+        console.print(Text(verdict.heading, style="bold"))
+    table = verdict.table()
+    if table is not None:
+        grid = _grid("")
+        for name in table:
+            grid.add_column(Text(str(name)), overflow="fold")
+        for row in table.to_numpy():
+            grid.add_row(*(Text(str(text)) for text in row))
+        console.print(grid)
+    for at, sentence in enumerate(verdict.all_sentences):
+        is_recommendation = at == 0 and bool(verdict.recommendation)
+        console.print(Text(sentence, style="bold" if is_recommendation else ""))
+    console.print()
+
+
+# ------------------------------------------------------------------ tables
+
+
+def markdown(table: Table) -> str:
+    """Return a table as GitHub-flavoured Markdown, with title and notes."""
+    cells = table.cells.map(_markdown_text)
+    for column in cells:
+        marks = table.css[column].map(MARKDOWN_MARKS)
+        marked = zip(marks, cells[column], strict=True)
+        cells[column] = [mark.format(text) if text else "" for mark, text in marked]
+    names = table.cells.index.to_frame(index=False).map(_markdown_text)
+    grid = _markdown_grid([*names, *cells], np.hstack([names.to_numpy(), cells.to_numpy()]))
+    notes = [f"- {_markdown_text(note)}" for note in table.notes]
+    return "\n".join([f"### {_markdown_text(table.title)}", "", grid, *notes, ""])
+
+
+def _markdown_grid(heads: Sequence[str], rows: "np.typing.NDArray[np.object_]") -> str:
+    """Return the lines of a Markdown table whose texts are escaped; `heads` are not yet."""
+    lines = [list(map(_markdown_text, heads)), ["---"] * len(heads), *rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def _markdown_text(text: object) -> str:
+    """Escape what Markdown reads as markup."""
+    return "".join("\\" + c if c in "\\`*_[]#|~$<>" else c for c in str(text))
+
+
+def html(table: Table, heading: str = "h3") -> str:
+    """Return an HTML table with its title and notes; every text is escaped.
+
+    Args:
+        table: what is written.
+        heading: element of the title.
+    """
+    notes = "".join(f'<p class="note">{escape(note)}</p>' for note in table.notes)
+    title = escape(table.title)
+    grid = _styled(table.cells, table.css, "html").to_html(
+        table_attributes=f'class="sortable" aria-label="{title}"'
+    )
+    # A region that scrolls sideways must be reachable by keyboard, and so needs a name.
+    region = f'<div class="wide" role="region" tabindex="0" aria-label="{title}">'
+    return f"<{heading}>{title}</{heading}>\n{region}{grid}</div>\n{notes}\n"
+
+
+def latex(table: Table) -> str:
+    """Return a table as one LaTeX float with caption, for the packages booktabs and graphicx.
+
+    It is as wide as the text: a wider one is scaled down.
+    """
+    body = _styled(table.cells, table.css.map(LATEX_MARKS.get), "latex").to_latex(
+        hrules=True,
+        caption=table.caption.translate(LATEX_MARKUP),
+        position="!htbp",
+        position_float="centering",
+        column_format="l" * table.cells.index.nlevels + "r" * table.cells.shape[1],
+    )
+    begin, end = r"\begin{tabular}", r"\end{tabular}"
+    body = body.replace(begin, SCALED_BEGIN + begin).replace(end, end + SCALED_END)
+    return body.translate(LATEX_LETTERS)
+
+
+SCALED_BEGIN = "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%\n"
+"""Scale what is wider than the text down to its width, and leave the rest as it is."""
+
+SCALED_END = "}"
+
+
+def _styled(cells: pd.DataFrame, css: pd.DataFrame, escaping: str) -> "Styler":
+    """Return the frame as a pandas Styler with row names as columns; no text is read as markup."""
+    rows = cells.reset_index()
+    names = rows.iloc[:, : cells.index.nlevels]
+    no_marks = pd.DataFrame("", names.index, names.columns)
+    marks = pd.concat([no_marks, css.reset_index(drop=True)], axis=1)
+    style = rows.style.hide(axis="index").format(escape=escaping)
+    return style.format_index(escape=escaping, axis=1).apply(lambda _: marks, axis=None)
 
 
 def draw(table: Table, console: "Console") -> None:
-    """Draw a table in a terminal; runs of a wide one wrap."""
+    """Draw a table in a terminal; the cells of a wide one wrap."""
+    from rich.text import Text
+
+    grid = _grid(table.title)
+    names = table.cells.index.nlevels
+    rows = table.cells.reset_index()
+    for at, name in enumerate(rows):
+        justify = "left" if at < names else "right"
+        grid.add_column(Text(str(name)), justify=justify, overflow="fold")
+    css = table.css.to_numpy()
+    for texts, marks in zip(rows.to_numpy(), css, strict=True):
+        styles = [""] * names + [TERMINAL_MARKS[mark] for mark in marks]
+        grid.add_row(*(Text(str(t), style=s) for t, s in zip(texts, styles, strict=True)))
+    console.print(grid)
+    for note in table.notes:
+        console.print(Text(note, style="dim"))
+
+
+def _grid(title: str) -> "Grid":
+    """Return an empty table of rich, in the style of all of them."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table as Grid
     from rich.text import Text
 
-    grid = Grid(box=SIMPLE_HEAD, title=Text(table.title), title_justify="left", pad_edge=False)
-    rows, names = table.cells.reset_index(), table.cells.index.nlevels
-    for at, name in enumerate(rows):
-        grid.add_column(Text(str(name)), justify="left" if at < names else "right", overflow="fold")
-    styles = {BEST: "bold", SECOND: "underline", QUIET: "dim", "": ""}
-    css = table.css.to_numpy()
-    for at, line in enumerate(rows.to_numpy()):
-        marks = ["", "", ""][:names] + [styles[each] for each in css[at]]
-        grid.add_row(*(Text(str(t), style=s) for t, s in zip(line, marks, strict=True)))
-    console.print(grid)
-    for note in table.notes:
-        console.print(Text(note, style="dim"))
+    return Grid(
+        box=SIMPLE_HEAD, title=Text(title) if title else None, title_justify="left", pad_edge=False
+    )

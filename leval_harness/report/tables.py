@@ -1,333 +1,447 @@
-"""Tables that people read: frames of cells with marks and notes, and their formats.
+"""Tables that people read: frames of texts with emphasis and notes.
 
 Each comes from the compared frame; `leval_harness.report.formats` writes them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from leval_harness.report import effective_context as effective
-from leval_harness.report.compare import MOST_UNPARSED
+from leval_harness.report.compare import CANNOT_TELL, MOST_UNPARSED, SIGNIFICANT
+from leval_harness.report.effective_summary import (
+    ModelSummary,
+    bins_of,
+    method_pairs,
+    summary,
+)
+from leval_harness.report.effective_context import TASK
 from leval_harness.report.labels import BESIDE, CLOSED, POSGEN, length_label, task_label
+from leval_harness.report.number_text import NOTHING, Estimate, digits_of, range_of_tokens
 from leval_harness.report.retrieval import retrievals
-from leval_harness.report.verdict import main_numbers
+from leval_harness.report.runs_table import runs_table
+from leval_harness.report.score_sentences import questions_text
+from leval_harness.report.selection import main_numbers
+from leval_harness.report.table import BEST, NONE, QUIET, SECOND, Table
+from leval_harness.report.verdict import (
+    column_of_estimates,
+    cost_heading,
+    difference_heading,
+    reference_text,
+)
 from leval_harness.results.layout import REFERENCE
 from leval_harness.results.token_blocks import REFERENCES
 from leval_tasks.common.metrics import FAMILY_OF, metric_of
 
-BEST, SECOND, QUIET = "font-weight: bold", "text-decoration: underline", "font-style: italic"
-ROWS = ["Model", "Method", "Ctx"]
-NONE = "–"
 PUBLISHED = Path(__file__).with_name("published.yaml")
-READ_MORE = "How to read this: https://OWNER.github.io/leval-harness/reference/leaderboards"
 SHARES = {"truncated": "Truncated, %", "unparsed": "Unparsed, %", "reached_limit": "Hit limit, %"}
 LONGEST_REASON = 200
-
-
-@dataclass(frozen=True)
-class Table:
-    """A title, cells whose index names the rows, CSS of each run, and at most three notes."""
-
-    title: str
-    cells: pd.DataFrame
-    css: pd.DataFrame
-    notes: tuple[str, ...] = ()
-
-    @classmethod
-    def plain(cls, title: str, cells: pd.DataFrame, *notes: str) -> "Table":
-        """A table without emphasis."""
-        return cls(title, cells, pd.DataFrame("", cells.index, cells.columns), notes)
+AVERAGE = "Avg."
+CHANCE, COUNTS = "chance", "n/documents"
+ROWS = ["Model", "Method", "Ctx"]
+"""What names a row of scores: the block, the method, and the context length of the run."""
 
 
 def build_tables(compared: pd.DataFrame, published: bool = False) -> list[Table]:
-    """Every table that the results have rows for, the one to look at first first.
+    """Return every table that the results have rows for, the most important ones first.
 
     Args:
         compared: the compared frame.
-        published: show the paper's rows beside ours.
+        published: show the paper's rows beside the results.
     """
     main = compared[main_numbers(compared)]
-    curves = main["task"].isin(list(FAMILY_OF)) & main["kind"].eq("loss")
-    scores, losses = main[~curves], main[curves]
-    is_closed = scores["task"].isin([*CLOSED, *BESIDE])
-    is_posgen = scores["task"].isin(list(POSGEN))
-    tables = [*_effective_tables(compared), *_retrieval(scores)]
-    if is_closed.any() or published:
-        title, rows = "L-Eval closed-ended, %", _published() if published else None
-        tables.append(score_table(title, scores[is_closed], [*CLOSED, *BESIDE], rows))
-    if is_posgen.any():
-        title = "PosGen, out-of-distribution accuracy, %"
-        tables.append(score_table(title, scores[is_posgen], list(POSGEN)))
-    others = scores[~is_closed & ~is_posgen & ~_is_length(scores)]
-    for is_share, title in ((True, "Other tasks, %"), (False, "Other tasks, in their own units")):
-        if len(part := others[others["unit"].eq("share") == is_share]):
-            tables.append(score_table(title, part, []))
-    for (task, metric), part in _curves(losses):
-        title = f"{task_label(task)}: {metric.replace('_', ' ')} by length, lower is better"
-        tables.append(by_length(title, part))
-    stopped = compared[compared["status"].ne("done") & ~compared["method"].isin(REFERENCES)]
-    return [*tables, *([_stopped(stopped)] if len(stopped) else [])]
+    is_curve = main["task"].isin(list(FAMILY_OF)) & main["kind"].eq("loss")
+    scores = main[~is_curve]
+    tables = [*effective_tables(compared), *_retrieval_tables(scores)]
+    tables += _score_tables(scores, published)
+    tables += _perplexity_tables(main[is_curve])
+    without_number = compared["status"].ne("done") & ~compared["method"].isin(REFERENCES)
+    if without_number.any():
+        tables.append(_table_of_failures(compared[without_number]))
+    measured = runs_table(compared)
+    return [*tables, measured] if measured is not None else tables
 
 
-def _curves(losses: pd.DataFrame) -> Iterator[tuple[tuple[str, str], pd.DataFrame]]:
-    """Perplexities by task; a paper perplexity that is everywhere the token perplexity is none."""
-    by_token = losses[losses["metric"] == "token_perplexity"].set_index(["run", "task", "length"])
-    for (task, metric), part in losses.groupby(["task", "metric"], sort=False):
-        same = part.join(by_token["value"].rename("token"), on=["run", "task", "length"])["token"]
-        if metric == "token_perplexity" or not np.allclose(part["value"], same, rtol=1e-9):
-            yield (str(task), str(metric)), part
+# ------------------------------------------------------------------ effective context length
 
 
-def _effective_tables(compared: pd.DataFrame) -> Iterator[Table]:
-    """The intervals that the verdict is read off, and those of methods on the same tokens."""
-    rows = compared[compared["task"] == effective.TASK]
+def effective_tables(compared: pd.DataFrame) -> Iterator[Table]:
+    """Yield the tables of effective context length for each model: methods down.
+
+    The first has the lengths, losses and costs, the second the loss increase in each bin of
+    positions, the third the differences between methods on the same tokens.
+    """
+    rows = compared[compared["task"] == TASK]
     for block, part in rows.groupby("block", sort=False):
-        of_block = f", {block}" if block else ""
-        against = part[part["baseline"] == REFERENCE]
-        if len(against):
-            title = f"Effective context length{of_block}"
-            first = against.iloc[0]
-            notes = (
-                f"Loss minus the reference's (the unmodified model, windows of "
-                f"{first['trained']:,.0f} tokens), nats/token: higher is worse; below "
-                f"{first['margin']:g} counts as none. In brackets: 99.5% intervals, by position "
-                "together. *: the interval holds no zero",
-                READ_MORE,
+        answer = summary(str(block), part)
+        model = f", {block}" if block else ""
+        pairs = method_pairs(part)
+        if answer is not None:
+            yield _lengths_table(answer, model)
+            against_reference = part[part["baseline"] == REFERENCE]
+            yield Table.plain(
+                f"Loss increase over the reference by position{model}",
+                _by_position(against_reference, against_reference["label"], "Method"),
+                f"Loss under the method minus loss of {reference_text(answer)}, in nats/token: "
+                "positive is worse.",
+                "In square brackets: 99.5% intervals, simultaneous over the positions of a method. "
+                f"An increase below {answer.methods[0].margin:g} is treated as negligible.",
             )
-            yield Table.plain(title, _by_position(against, against["label"]), *notes)
-        pairs = part[part["baseline"] != REFERENCE]
-        if len(pairs):
-            names = pairs["label"] + " against " + pairs["baseline"]
-            note = "Loss minus that of the other method, nats/token: negative is better"
-            yield Table.plain(f"Same tokens{of_block}", _by_position(pairs, names), note)
+        if not pairs.empty:
+            yield Table.plain(
+                f"Differences between methods by position{model}",
+                _by_position(pairs, pairs["label"] + " against " + pairs["baseline"], "Methods"),
+                "Loss under the first method minus loss under the second on the same tokens, in "
+                "nats/token: positive is worse. In square brackets: 99.5% intervals, simultaneous "
+                "over the positions of a pair.",
+            )
 
 
-def _by_position(rows: pd.DataFrame, names: pd.Series) -> pd.DataFrame:
-    """Lengths, cost and bins of position down; methods or pairs across."""
-    lengths = {
-        effective.HELD: "No degradation up to",
-        effective.BROKEN: "Degradation by",
-        effective.NEAR: "Breaks near",
-    }
-    whole = rows["start"].min(), rows["end"].max()
-    heads, documents = [], []
-    for _, row in rows.iterrows():
-        place = f"{row['start']:,.0f}–{row['end']:,.0f}"
-        if row["metric"] in lengths:
-            heads.append(lengths[row["metric"]])
-            documents.append(NONE if pd.isna(row["value"]) else f"{row['value']:,.0f}")
-            continue
-        is_cost, is_all = row["metric"] == effective.COST, (row["start"], row["end"]) == whole
-        heads.append(f"Cost, {place}" if is_cost else f"All, {place}" if is_all else place)
-        names_of = ("difference", "diff_low", "diff_high")
-        mean, low, high = (signed(row[name], row["difference"]) for name in names_of)
-        documents.append(f"{mean}{row['mark']} ({low} to {high})")
-    found = pd.DataFrame({"Position": heads, "name": names.to_numpy(), "text": documents})
-    wide = found.pivot_table(index="Position", columns="name", values="text", aggfunc="first")
-    order = list(dict.fromkeys(heads)), list(dict.fromkeys(names))
-    wide = wide.reindex(index=order[0], columns=order[1]).fillna(NONE).rename_axis(columns=None)
-    return wide[(wide != NONE).any(axis=1)]
+def _lengths_table(answer: ModelSummary, model: str) -> Table:
+    """Return the table of the verdict with the absolute losses beside the differences."""
+    methods = answer.methods
+    columns = {"Effective context length": [method.length.text for method in methods]}
+    losses_within = [method.loss_within for method in methods]
+    losses_beyond = [method.loss_beyond for method in methods]
+    native = "the native context length" if answer.native is None else f"{answer.native:,}"
+    if any(loss is not None for loss in losses_within):
+        columns[f"Loss within {native}"] = _losses(losses_within)
+    if any(loss is not None for loss in losses_beyond):
+        columns[f"Loss beyond {native}"] = _losses(losses_beyond)
+    columns[_capitalized(cost_heading(answer))] = column_of_estimates([m.cost for m in methods])
+    if answer.baseline:
+        differences = column_of_estimates([method.difference for method in methods])
+        columns[_capitalized(difference_heading(answer))] = differences
+    names = pd.Index([method.method for method in methods], name="Method")
+    return Table.plain(
+        f"Effective context length{model}",
+        pd.DataFrame(columns, names),
+        "Losses in nats/token. Cost: loss increase within the native context length over "
+        f"{reference_text(answer)}; positive is worse. In square brackets: 99.5% intervals.",
+    )
 
 
-def signed(number: float, size: float) -> str:
-    """A number of a row whose difference is `size`: with a digit more where that is below 0.01."""
-    digits = 3 if abs(size) >= 0.0095 or size == 0 else 4
-    return f"{number:+.{digits}f}" if np.isfinite(number) else "?"
+def _losses(values: Sequence[float | None]) -> list[str]:
+    return [NOTHING if value is None else f"{value:.3f}" for value in values]
 
 
-def _retrieval(scores: pd.DataFrame) -> Iterator[Table]:
-    """RULER's tasks, whose metrics are lengths: how far each method retrieves, then the scores."""
-    found = retrievals(scores)
-    if len(found):
-        heads = {"block": "Model", "label": "Method", "above": "Above 85.6%",
-                 "questions": "Questions"}  # fmt: skip
-        cells = found[list(heads)].rename(columns=heads).set_index(ROWS[:2]).astype(str)
-        tasks = ", ".join(sorted({task for each in found["tasks"] for task in each}))
-        yield Table.plain("Retrieval length", cells, f"Over {tasks}; at 95%. {READ_MORE}")
-    for task, part in scores[_is_length(scores)].groupby("task", sort=False):
+def _capitalized(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _by_position(rows: pd.DataFrame, names: pd.Series, head: str) -> pd.DataFrame:
+    """Return the differences of each bin with their intervals: names down, positions across."""
+    bins = bins_of(rows).sort_values(["start", "end"], kind="stable")
+    columns = {}
+    for (start, end), part in bins.groupby(["start", "end"], sort=False):
+        estimates = {names[index]: Estimate.of_row(row) for index, row in part.iterrows()}
+        digits = digits_of(estimates.values())
+        texts = {name: estimate.text(digits) for name, estimate in estimates.items()}
+        columns[range_of_tokens(start, end)] = texts
+    order = pd.Index(names.drop_duplicates(), name=head)
+    return pd.DataFrame(columns).reindex(order).fillna(NOTHING)
+
+
+# ------------------------------------------------------------------ retrieval
+
+
+def _retrieval_tables(scores: pd.DataFrame) -> Iterator[Table]:
+    """Yield how far each method retrieves in RULER's tasks, then their scores by length."""
+    rows = retrievals(scores)
+    if len(rows):
+        rows = rows.assign(Questions=rows["questions"].map(questions_text))
+        heads = {"block": "Model", "label": "Method", "above": "Above 85.6%"}
+        cells = rows[[*heads, "Questions"]].rename(columns=heads).set_index(ROWS[:2]).astype(str)
+        tasks = ", ".join(sorted({task for tasks in rows["tasks"] for task in tasks}))
+        note = f"Mean over {tasks}; each statement at the 95% level."
+        yield Table.plain("Retrieval length", cells, note)
+    by_task = scores[_is_score_by_length(scores)].groupby("task", sort=False)
+    for task, part in by_task:
         yield by_length(f"{task_label(str(task))} by length, %", part)
 
 
-def _is_length(scores: pd.DataFrame) -> pd.Series:
+def _is_score_by_length(scores: pd.DataFrame) -> pd.Series:
+    """Return where a metric is named after a length, as those of RULER are."""
     return scores["name"].str.fullmatch(r"\d+").fillna(False).astype(bool)
 
 
-def _published() -> pd.DataFrame:
-    """The paper's Table 2 as cells."""
-    from resonance_vllm.common.yaml_files import read_yaml
+# ------------------------------------------------------------------ scores
 
-    rows = [
-        (f"{model} (published)", method, f"{length}K", *(f"{each:.2f}" for each in values))
-        for model, methods in read_yaml(PUBLISHED)["table_2"].items()
-        for method, (length, *values) in methods.items()
-    ]
-    return pd.DataFrame(rows, columns=[*ROWS, *CLOSED.values(), "Avg."])
+
+def _score_tables(scores: pd.DataFrame, published: bool) -> Iterator[Table]:
+    is_closed = scores["task"].isin([*CLOSED, *BESIDE])
+    is_posgen = scores["task"].isin(list(POSGEN))
+    if is_closed.any() or published:
+        rows = _published_rows() if published else None
+        title = "L-Eval closed-ended, %"
+        yield score_table(title, scores[is_closed], [*CLOSED, *BESIDE], rows)
+    if is_posgen.any():
+        title = "PosGen, out-of-distribution accuracy, %"
+        yield score_table(title, scores[is_posgen], list(POSGEN))
+    others = scores[~is_closed & ~is_posgen & ~_is_score_by_length(scores)]
+    is_share = others["unit"].eq("share")
+    if is_share.any():
+        yield score_table("Other tasks, %", others[is_share], [])
+    if (~is_share).any():
+        yield score_table("Other tasks, in their own units", others[~is_share], [])
 
 
 def score_table(
     title: str, scores: pd.DataFrame, order: Sequence[str], published: pd.DataFrame | None = None
 ) -> Table:
-    """Methods and lengths down, tasks across, those of `order` first; then chance and counts."""
-    scores = scores.assign(
-        text=text_of(scores),
-        css=_emphasis(scores),
-        head=_heads(scores),
-        place=scores["task"].map({task: at for at, task in enumerate(order)}).fillna(len(order)),
-    )
-    heads = scores.sort_values("place", kind="stable")["head"].drop_duplicates()
-    cells, css = (_wide(scores, name, "head")[list(heads)] for name in ("text", "css"))
+    """Return scores with methods and context lengths down, tasks across; then chance and counts.
+
+    Args:
+        title: of the table.
+        scores: rows of the compared frame.
+        order: tasks in the order of their columns; others follow.
+        published: rows of the paper with the columns `ROWS`, shown below and not ranked.
+    """
+    scores = scores.assign(text=text_of(scores), css=_emphasis(scores), head=_column_heads(scores))
+    heads = _ordered_heads(scores, order)
+    cells = _wide(scores, "text", "head")[heads]
+    css = _wide(scores, "css", "head")[heads]
     if set(CLOSED) <= set(scores["task"]):
-        average = _average(scores)
-        for frame, name in ((cells, "text"), (css, "css")):
-            empty = NONE if name == "text" else ""
-            frame.insert(len(CLOSED), "Avg.", average[name].reindex(frame.index).fillna(empty))
-    for share, head in SHARES.items():
-        asked = scores["n"].astype(float).where(scores[share].notna())  # a share of the questions
-        sums = pd.DataFrame({"share": scores[share] * asked, "n": asked})
-        sums = sums.groupby(_rows(scores), sort=False).sum(min_count=1)
-        by_row = (sums["share"] / sums["n"]).mul(100)
-        if by_row.gt(0).any() or (share == "unparsed" and by_row.notna().any()):
-            cells[head] = by_row.map("{:.1f}".format).replace("nan", NONE)
-            css[head] = ""
-    chance = scores.dropna(subset=["chance"]).drop_duplicates("head").set_index("head")["chance"]
-    n = scores.sort_values("n", ascending=False).drop_duplicates("head").set_index("head")
-    below = {"chance": chance.mul(100).map("{:.1f}".format),
-             "n/documents": n["n"].astype(str) + "/" + n["clusters"].astype(str)}  # fmt: skip
-    for head, row in below.items():
-        if row.ne("<NA>/<NA>").any():
-            at = ("", head, "")
-            cells.loc[at, :] = row.reindex(cells.columns).fillna("").str.replace("<NA>", NONE)
-            css.loc[at, :] = QUIET
+        average = _average(scores).reindex(cells.index)
+        cells.insert(len(CLOSED), AVERAGE, average["text"].fillna(NONE))
+        css.insert(len(CLOSED), AVERAGE, average["css"].fillna(""))
+    for head, column in _share_columns(scores).items():
+        cells[head] = column
+        css[head] = ""
+    for name, row in _rows_below(scores).items():
+        cells.loc[("", name, ""), :] = row.reindex(cells.columns).fillna("")
+        css.loc[("", name, ""), :] = QUIET
     notes = _notes(scores, cells)
     if published is not None:
         rows = published.set_index(ROWS).reindex(columns=cells.columns).astype(object).fillna(NONE)
         cells = pd.concat([cells, rows])
         css = pd.concat([css, rows.map(lambda _: QUIET)])
-        notes = (*notes[:2], "Published: arXiv 2403.00071v2, Table 2; not run here, not ranked")
-    return _placed(title, cells, css.fillna(""), notes)
+        notes.append("Published: arXiv 2403.00071v2, Table 2; not run here, not ranked.")
+    return _with_model_in_title(title, cells, css.fillna(""), notes)
 
 
 def by_length(title: str, part: pd.DataFrame) -> Table:
-    """Methods down, context lengths across."""
+    """Return one number of each method at several lengths: methods down, lengths across."""
     part = part.assign(text=text_of(part), css=_emphasis(part)).sort_values("length", kind="stable")
+    # The length is the column, so that runs of different context lengths share a row.
     part = part.assign(head=part["length"].map(length_label), context_length=0)
     heads = list(part["head"].drop_duplicates())
-    cells, css = (_wide(part, name, "head")[heads].droplevel("Ctx") for name in ("text", "css"))
-    return _placed(title, cells, css, _notes(part))
+    cells = _wide(part, "text", "head")[heads].droplevel("Ctx")
+    css = _wide(part, "css", "head")[heads].droplevel("Ctx")
+    return _with_model_in_title(title, cells, css, _notes(part, cells))
 
 
-def _placed(title: str, cells: pd.DataFrame, css: pd.DataFrame, notes: Sequence[str]) -> Table:
-    """A table; the model stands in its title where there is only one."""
+def _perplexity_tables(losses: pd.DataFrame) -> Iterator[Table]:
+    """Yield perplexities by length, one table for each task and metric."""
+    by_token = losses[losses["metric"] == "token_perplexity"].set_index(["run", "task", "length"])
+    for (task, metric), part in losses.groupby(["task", "metric"], sort=False):
+        if metric != "token_perplexity":
+            keys = ["run", "task", "length"]
+            beside = part.join(by_token["value"].rename("token_perplexity"), on=keys)
+            # A paper perplexity that is the token perplexity everywhere needs no second table.
+            if np.allclose(part["value"], beside["token_perplexity"], rtol=1e-9):
+                continue
+        name = str(metric).replace("_", " ")
+        title = f"{task_label(str(task))}: {name} by length, lower is better"
+        yield by_length(title, part)
+
+
+def _published_rows() -> pd.DataFrame:
+    """Return the paper's Table 2 as texts, with the columns `ROWS`."""
+    from resonance_vllm.common.yaml_files import read_yaml
+
+    rows = []
+    for model, methods in read_yaml(PUBLISHED)["table_2"].items():
+        for method, (length, *values) in methods.items():
+            scores = [f"{value:.2f}" for value in values]
+            rows.append((f"{model} (published)", method, f"{length}K", *scores))
+    return pd.DataFrame(rows, columns=[*ROWS, *CLOSED.values(), AVERAGE])
+
+
+def _with_model_in_title(
+    title: str, cells: pd.DataFrame, css: pd.DataFrame, notes: Iterable[str]
+) -> Table:
+    """Return a table whose model is in the title where there is only one."""
     models = set(cells.index.get_level_values("Model")) - {""}
     if len(models) == 1:
-        cells, css = (each.droplevel("Model") for each in (cells, css))
+        cells = cells.droplevel("Model")
+        css = css.droplevel("Model")
         title = f"{title}, {models.pop()}"
     return Table(title, cells, css, tuple(notes))
 
 
-def _rows(scores: pd.DataFrame) -> list[pd.Series]:
-    """What names a row: the block, the method, and the context length of the run."""
+def _row_keys(scores: pd.DataFrame) -> list[pd.Series]:
+    """Return the columns that name a row, see `ROWS`."""
     length = scores["context_length"].map(length_label)
     return [scores["block"].rename("Model"), scores["label"].rename("Method"), length.rename("Ctx")]
 
 
 def _wide(scores: pd.DataFrame, values: str, heads: str) -> pd.DataFrame:
-    """Rows by model and context length, methods in their order."""
-    rows = _rows(scores)
-    grouped = scores.groupby([*rows, scores[heads]], sort=False)[values].last()
-    wide = grouped.unstack(heads)
-    order = scores.assign(at=range(len(scores))).groupby(rows, sort=False)
-    first = order[["context_length", "at"]].min()
-    blocks = {block: at for at, block in enumerate(dict.fromkeys(scores["block"]))}
-    first["block"] = [blocks[key[0]] for key in first.index]
-    placed = first.sort_values(["block", "context_length", "at"]).index
-    return wide.reindex(placed).fillna(NONE if values == "text" else "").rename_axis(columns=None)
+    """Return `values` by row and by head: rows by model and context length, methods in order."""
+    keys = _row_keys(scores)
+    wide = scores.groupby([*keys, scores[heads]], sort=False)[values].last().unstack(heads)
+
+    blocks = list(dict.fromkeys(scores["block"]))
+    positions = scores.assign(position=range(len(scores)))
+    order = positions.groupby(keys, sort=False)[["context_length", "position"]].min()
+    order["block"] = [blocks.index(block) for block in order.index.get_level_values("Model")]
+    rows = order.sort_values(["block", "context_length", "position"]).index
+    empty = NONE if values == "text" else ""
+    return wide.reindex(rows).fillna(empty).rename_axis(columns=None)
 
 
-def _heads(scores: pd.DataFrame) -> pd.Series:
-    """The column of each number: the task, with metric and filter where it has several."""
-    label = scores["task"].map(task_label)
+def _column_heads(scores: pd.DataFrame) -> pd.Series:
+    """Return the column of each number: its task, with metric and filter where it has several."""
+    head = scores["task"].map(task_label)
     for name in ("metric", "filter"):
-        several = scores.groupby("task")[name].transform("nunique") > 1
-        label = label.where(~several, label + " " + scores[name].fillna(""))
-    return label.where(scores["higher_is_better"].ne(False), label + " ↓")
+        has_several = scores.groupby("task")[name].transform("nunique") > 1
+        head = head.where(~has_several, head + " " + scores[name].fillna(""))
+    return head.where(scores["higher_is_better"].ne(False), head + " ↓")
+
+
+def _ordered_heads(scores: pd.DataFrame, order: Sequence[str]) -> list[str]:
+    """Return the columns: first those of the tasks in `order`, then the others."""
+    position = {task: at for at, task in enumerate(order)}
+    positions = scores["task"].map(position).fillna(len(order))
+    in_order = scores.assign(position=positions).sort_values("position", kind="stable")
+    return list(in_order["head"].drop_duplicates())
+
+
+def _share_columns(scores: pd.DataFrame) -> dict[str, pd.Series]:
+    """Return the shares of truncated, unparsed and cut answers over all questions of each row, %.
+
+    A share that is zero everywhere gets no column, but for the unparsed ones, where zero is news.
+    """
+    columns = {}
+    for share, head in SHARES.items():
+        questions = scores["n"].astype(float).where(scores[share].notna())
+        sums = pd.DataFrame({"share": scores[share] * questions, "questions": questions})
+        of_row = sums.groupby(_row_keys(scores), sort=False).sum(min_count=1)
+        percent = 100 * of_row["share"] / of_row["questions"]
+        is_news = percent.notna().any() if share == "unparsed" else percent.gt(0).any()
+        if is_news:
+            columns[head] = percent.map("{:.1f}".format).where(percent.notna(), NONE)
+    return columns
+
+
+def _rows_below(scores: pd.DataFrame) -> dict[str, pd.Series]:
+    """Return the rows below the scores, by column: the score of a guess, and counts.
+
+    The counts are those of the row that was asked most questions.
+    """
+    rows = {}
+    chance = scores.dropna(subset=["chance"]).drop_duplicates("head").set_index("head")["chance"]
+    if len(chance):
+        rows[CHANCE] = chance.mul(100).map("{:.1f}".format)
+    most = scores.sort_values("n", ascending=False).drop_duplicates("head").set_index("head")
+    questions = most["n"].astype(str)
+    documents = most["clusters"].astype(str)
+    counts = (questions + "/" + documents).str.replace("<NA>", NONE)
+    if most["n"].notna().any() or most["clusters"].notna().any():
+        rows[COUNTS] = counts
+    return rows
 
 
 def text_of(numbers: pd.DataFrame) -> pd.Series:
-    """A number with its mark and standard error, shares in percent; else why there is none.
+    """Return numbers with mark and standard error, shares in percent; else why there is none.
 
-    Where all answers are right, or all wrong, the exact interval stands in for the error.
+    Where all answers are right, or all wrong, the exact interval replaces the standard error.
     """
-    return numbers.apply(_text, axis=1) if len(numbers) else pd.Series(dtype=str)
+    if numbers.empty:
+        return pd.Series(dtype=str)
+    return numbers.apply(_number_text, axis=1)
 
 
-def _text(row: pd.Series) -> str:
+def _number_text(row: pd.Series) -> str:
     if row["status"] != "done":
         return f"({row['status']})"
-    times = 100.0 if row["unit"] == "share" else 1.0
+    scale = 100.0 if row["unit"] == "share" else 1.0
     digits = metric_of(str(row["name"]), row["task"]).decimals
-    text = f"{times * row['value']:.{digits}f}{row['mark'] if pd.notna(row['mark']) else ''}"
+    text = f"{scale * row['value']:.{digits}f}"
+    if pd.notna(row["mark"]):
+        text += row["mark"]
     if pd.notna(row["stderr"]):
-        text += f" ± {times * row['stderr']:.{digits}f}"
+        text += f" ± {scale * row['stderr']:.{digits}f}"
     elif row["interval"] == "exact":
-        text += f" ({times * row['low']:.1f} to {times * row['high']:.1f})"
+        text += f" ({scale * row['low']:.1f} to {scale * row['high']:.1f})"
     if pd.notna(row["unparsed"]) and row["unparsed"] > MOST_UNPARSED:
         text += f" [{100 * row['unparsed']:.0f}% unparsed]"
     return text
 
 
 def _emphasis(numbers: pd.DataFrame) -> pd.Series:
-    """Best bold and second underlined; the bundled sample ranks nobody."""
+    """Return the CSS of each number: best bold, second underlined; the sample ranks nobody."""
     ranked = numbers["rank"].where(numbers["sample"].ne(True))
     return ranked.map({1: BEST, 2: SECOND}).fillna("")
 
 
 def _average(scores: pd.DataFrame) -> pd.DataFrame:
-    """Unweighted mean of the six tasks with its standard error, %, of rows that have all."""
+    """Return the unweighted mean of the six tasks with its standard error, %.
+
+    Returns:
+        Columns `text` and `css`, a row for each row of the table that has all six tasks.
+    """
     closed = scores[scores["task"].isin(list(CLOSED)) & scores["status"].eq("done")]
-    grouped = closed.groupby(_rows(closed), sort=False)
-    found = pd.DataFrame({"mean": grouped["value"].mean().mul(100).round(10)})
-    found = found[grouped["task"].nunique() == len(CLOSED)]
-    error = grouped["stderr"].agg(lambda each: 100 * (each**2).sum() ** 0.5 / len(CLOSED))
-    error = error.where(grouped["stderr"].count() == len(CLOSED)).reindex(found.index)
-    unparsed = grouped["unparsed"].max().reindex(found.index)
-    few = unparsed > MOST_UNPARSED
-    unsure = few | grouped["sample"].any().reindex(found.index)
-    ranks = found["mean"].mask(unsure).groupby(level=["Model", "Ctx"], sort=False)
-    place = ranks.rank("dense", ascending=False).where(ranks.transform("nunique") > 1)
-    shown = error.map(" ± {:.2f}".format).where(error.notna(), "")
-    said = unparsed.map(" [a task {:.0%} unparsed]".format).where(few, "")
-    return found.assign(
-        text=found["mean"].map("{:.2f}".format) + shown + said,
-        css=place.map({1: BEST, 2: SECOND}).fillna(""),
-    )
+    rows = {}
+    for key, part in closed.groupby(_row_keys(closed), sort=False):
+        if part["task"].nunique() < len(CLOSED):
+            continue
+        unparsed = part["unparsed"].max()
+        # A mean is not ranked where one of its tasks would not be.
+        can_rank = not unparsed > MOST_UNPARSED and not part["sample"].any()
+        mean = round(100 * part["value"].mean(), 10)
+        text = f"{mean:.2f}"
+        if part["stderr"].count() == len(CLOSED):
+            # The tasks are independent: the variance of their mean is the mean variance over six.
+            error = 100 * (part["stderr"] ** 2).sum() ** 0.5 / len(CLOSED)
+            text += f" ± {error:.2f}"
+        if unparsed > MOST_UNPARSED:
+            text += f" [a task {unparsed:.0%} unparsed]"
+        rows[key] = {"text": text, "ranked_mean": mean if can_rank else np.nan}
+    index = pd.MultiIndex.from_tuples(rows, names=ROWS)
+    averages = pd.DataFrame(rows.values(), index, columns=["text", "ranked_mean"])
+    by_block = averages["ranked_mean"].astype(float).groupby(level=["Model", "Ctx"], sort=False)
+    rank = by_block.rank("dense", ascending=False)
+    rank = rank.where(by_block.transform("nunique") > 1)  # one mean alone is not the best
+    return averages.assign(css=rank.map({1: BEST, 2: SECOND}).fillna(""))
 
 
-def _notes(numbers: pd.DataFrame, heads: Iterable[str] = ()) -> tuple[str, ...]:
-    """What the marks of these numbers mean, in at most three lines."""
+def _notes(numbers: pd.DataFrame, cells: pd.DataFrame) -> list[str]:
+    """Return sentences that explain the marks, columns and rows which this table has."""
+    notes = []
     marks = numbers["mark"].fillna("")
-    base = ", ".join(dict.fromkeys(numbers["baseline"][numbers["baseline"].ne("")].dropna()))
-    meanings = {
-        "±: standard error, clustered by document": numbers["stderr"].notna().any(),
-        f"*: differs from {base} on the same questions": marks.eq(effective.DIFFERS).any(),
-        "?: too few documents to tell": marks.eq("?").any(),
-        "↓: lower is better": any("↓" in head for head in heads),
-    }
-    notes = ["; ".join(text for text, holds in meanings.items() if holds)]
+    if numbers["stderr"].notna().any():
+        notes.append("±: standard error, clustered by document.")
+    if marks.eq(SIGNIFICANT).any():
+        baselines = numbers["baseline"].dropna()
+        names = ", ".join(dict.fromkeys(baselines[baselines.ne("")]))
+        notes.append(f"*: significantly different from {names} on the same questions.")
+    if marks.eq(CANNOT_TELL).any():
+        notes.append("?: undecided, there are too few documents for a test.")
+    if any("↓" in head for head in cells):
+        notes.append("↓: lower is better.")
+    if SHARES["unparsed"] in cells or numbers["unparsed"].gt(MOST_UNPARSED).any():
+        notes.append("Unparsed: answers in which no answer to the question was found.")
+    if SHARES["reached_limit"] in cells:
+        notes.append("Hit limit: answers that ended at the limit of generated tokens.")
+    if COUNTS in cells.index.get_level_values("Method"):
+        notes.append(f"{COUNTS}: questions and the documents that they are about.")
     if numbers["sample"].eq(True).any():
-        notes.append("Bundled sample: shows that everything runs, says nothing about a model")
-    return (*filter(None, notes), READ_MORE)
+        notes.append("Bundled sample: shows that everything runs, says nothing about a model.")
+    return notes
 
 
-def _stopped(stopped: pd.DataFrame) -> Table:
-    """Runs that have no numbers, and why."""
-    cells = pd.DataFrame({
-        "Model": stopped["block"], "Method": stopped["label"],
-        "Ctx": stopped["context_length"].map(length_label), "Task": stopped["task"].map(task_label),
-        "State": stopped["status"], "Reason": stopped["note"].fillna("").str[:LONGEST_REASON],
-    }).drop_duplicates()  # fmt: skip
-    return Table.plain("Without a number", cells.set_index(ROWS))
+def _table_of_failures(rows: pd.DataFrame) -> Table:
+    """Return the runs that have no numbers, and why."""
+    cells = pd.DataFrame(
+        {
+            "Model": rows["block"],
+            "Method": rows["label"],
+            "Ctx": rows["context_length"].map(length_label),
+            "Task": rows["task"].map(task_label),
+            "State": rows["status"],
+            "Reason": rows["note"].fillna("").str[:LONGEST_REASON],
+        }
+    )
+    return Table.plain("Without a number", cells.drop_duplicates().set_index(ROWS))

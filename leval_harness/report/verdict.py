@@ -1,394 +1,274 @@
-"""The verdict: what the results say of each model and method, in sentences.
+"""The verdict: what the results say of each model, as a table and then sentences.
 
-How far does it read, at what cost, and which one would I take at length N? Every number in a
-sentence is a row of the compared frame, in a table and in a figure. A difference is the loss of one
-method minus that of another, nats/token; the sentences say `higher loss` or `lower loss`.
+How far does each method read, what does it cost, and which one is recommended at which length?
+Every number is one of the compared frame. A difference is method minus baseline, in nats/token:
+positive is worse.
 """
 
-import math
-from collections.abc import Hashable, Iterator, Mapping
-from datetime import datetime
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pandas as pd
 
-from leval_harness.report.effective_context import (
-    BROKEN,
-    COST,
-    DIFFERENCE,
-    DIFFERS,
-    HELD,
-    NEAR,
-    TASK,
-    TASKS,
+from leval_harness.report.effective_summary import (
+    MethodSummary,
+    ModelSummary,
+    Recommendation,
+    is_identical,
+    method_pairs,
+    summary,
 )
-from leval_harness.report.labels import counted, length_label, task_label
-from leval_harness.report.retrieval import retrievals
-from leval_harness.results.layout import REFERENCE
-from leval_tasks.common.metrics import FAMILY_OF
-from leval_tasks.statistics.by_document import LEVEL
-from leval_tasks.statistics.effective_context import ERROR_RATE, ERROR_RATE_OF_ONE_DOCUMENT
-from leval_tasks.statistics.retrieval import LEVEL as RETRIEVED_LEVEL
-from leval_tasks.statistics.retrieval import THRESHOLD
+from leval_harness.report.effective_context import TASK
+from leval_harness.report.labels import counted
+from leval_harness.report.next_step import Undecided, command_that_decides
+from leval_harness.report.number_text import (
+    NOTHING,
+    Estimate,
+    digits_of,
+    joined_names,
+    range_of_tokens,
+    tokens_text,
+)
+from leval_harness.report.score_sentences import score_sentences
+from leval_harness.report.shortened import shortening_sentences
+from leval_tasks.statistics.effective_context import ERRS, ERRS_WITH_ONE
 
-CANNOT_TELL = "?"
-SWEEP = "leval-harness sweep "
-MOST_NAMED = 3
-"""Differences that a sentence gives in numbers; the others are counted."""
+METHOD, LENGTH = "method", "effective context length"
 
-MOST_TIMES = 16
-"""A method that needs more documents than so many times those read lies at the margin."""
+TERMS = {
+    "Reference": "The unmodified model in sliding windows of its native context length, which move "
+    "by half of it. Where a document is not longer than that: the unmodified model on the whole "
+    "document.",
+    "Native context length": "The longest context that the checkpoint was released for.",
+    "Difference": "The loss under a method minus the loss under the reference, or under another "
+    "method, on the same tokens, in nats/token. Positive is worse.",
+    "Interval": "In square brackets, a confidence interval with nominally 99.5% coverage. The six "
+    "bins of positions have this coverage together (Bonferroni).",
+    "Margin": "An increase of the loss below the margin is treated as negligible.",
+    "Effective context length": "The end of the last bin of positions whose interval lies below "
+    "the margin. “≥” says that the longest position measured has been reached, or that what "
+    "follows is undecided.",
+    "Degrades from": "Where the running sum of the increases above the margin starts to rise: a "
+    "point estimate, given only where some bin's interval lies above the margin.",
+    "Cost": "The loss increase over the reference at positions within the native context length.",
+}
+"""The terms of a verdict, each explained once."""
 
 
-def verdict(compared: pd.DataFrame) -> list[str]:
-    """Sentences of the form `LABEL: …`; see `said`."""
-    return [f"{label}: {text}" for label, text in said(compared)]
+@dataclass(frozen=True)
+class Verdict:
+    """What the results say of one block: usually a model.
+
+    Attributes:
+        block: its title; empty across models.
+        heading: model, native context length, and what was read.
+        summary: the numbers of the table; None without effective-context results.
+        recommendation: the sentence after `Recommended: `; empty where there is none.
+        sentences: what follows, in order.
+    """
+
+    block: str
+    heading: str
+    summary: ModelSummary | None
+    recommendation: str
+    sentences: tuple[str, ...]
+
+    @property
+    def all_sentences(self) -> list[str]:
+        """Return the recommendation, where there is one, and the other sentences."""
+        first = [f"Recommended: {self.recommendation}"] if self.recommendation else []
+        return [*first, *self.sentences]
+
+    def table(self) -> pd.DataFrame | None:
+        """Return the table as texts, a row for each method; None without one."""
+        if self.summary is None:
+            return None
+        methods = self.summary.methods
+        columns = {
+            METHOD: [method.method for method in methods],
+            LENGTH: [method.length.text for method in methods],
+        }
+        costs = [method.cost for method in methods]
+        if any(cost is not None for cost in costs):
+            columns[cost_heading(self.summary)] = column_of_estimates(costs)
+        if self.summary.baseline:
+            differences = [method.difference for method in methods]
+            columns[difference_heading(self.summary)] = column_of_estimates(differences)
+        return pd.DataFrame(columns)
 
 
-def said(compared: pd.DataFrame) -> list[tuple[str, str]]:
-    """What each sentence is about, and the sentence, for each block and its methods.
+def verdicts(compared: pd.DataFrame) -> list[Verdict]:
+    """Return the verdict on each block of the compared frame that there is something to say of.
 
     Args:
         compared: the compared frame, with the rows of `leval_harness.report.effective_context`.
     """
-    found = [
-        (str(block), label, text)
-        for block, part in compared.groupby("block", sort=False)
-        for label, text in (*_effective(part[part["task"] == TASK], part), *_others(part))
-    ]
-    several = len({block for block, _, _ in found}) > 1
+    blocks = compared.groupby("block", sort=False)
+    several = compared["block"].nunique() > 1
+    found = [_verdict(str(block), part, several) for block, part in blocks]
+    return [each for each in found if each.summary is not None or each.sentences]
+
+
+def cost_heading(summary: ModelSummary) -> str:
+    """Return the heading of the costs: `cost within 8,192`."""
+    if summary.native is None:
+        return "cost within the native context length"
+    if summary.native > summary.longest:
+        return f"cost up to {tokens_text(summary.longest)}"
+    return f"cost within {tokens_text(summary.native)}"
+
+
+def difference_heading(summary: ModelSummary) -> str:
+    """Return the heading of the differences: `against rope, 9,728–11,264`."""
+    positions = range_of_tokens(summary.compared_start, summary.compared_end)
+    return f"against {summary.baseline}, {positions}"
+
+
+def column_of_estimates(estimates: list[Estimate | None]) -> list[str]:
+    """Return differences with their intervals, all with the same digits.
+
+    A method without a difference, or that is what it would be compared with, gets a dash.
+    """
+    digits = digits_of(estimates)
     return [
-        (", ".join(filter(None, (block * several, label))), text) for block, label, text in found
+        NOTHING if estimate is None or estimate.is_exactly_zero else estimate.text(digits)
+        for estimate in estimates
     ]
 
 
-TERMS = {
-    "reference": "the unmodified model, in windows of its native context length that move by half of it; "
-    "the whole text where that is no longer",
-    "native context length": "the longest length that the model was shipped for",
-    "difference": "loss of one method minus loss of another or of the reference on the same "
-    "tokens, nats/token; negative is better for the first",
-    "interval": "holds the true difference in nominally 99.5% of samples of documents; six bins of "
-    "position together",
-    "margin": "a difference below it counts as none",
-    "no degradation up to": "the end of the last bin whose interval lies below the margin",
-    "degradation by": "the end of the first bin whose interval lies above the margin; it breaks "
-    "near the place where the running sum of differences above the margin begins to grow",
-    "cost": "the difference to the reference over the positions within the native context length",
-}
-"""The words of a verdict, each defined once."""
-
-PRIMARY = ("exact_match", "ood_accuracy", "acc_norm", "acc", "score", "f1")
-"""Metrics of which the first that one of our tasks has is its main number."""
-
-CURVES = ("token_perplexity", "paper_perplexity")
+def _verdict(block: str, part: pd.DataFrame, several: bool) -> Verdict:
+    rows = part[part["task"] == TASK]
+    answer = None if rows.empty else summary(block, rows)
+    sentences: list[str] = []
+    recommendation = ""
+    heading = block if several else ""
+    if answer is not None:
+        heading = _heading(answer)
+        recommendation = _recommendation(answer)
+        sentences += _effective_sentences(answer, rows, part)
+    sentences += shortening_sentences(part)
+    if answer is not None:
+        sentences += _method_of_measurement(answer)
+    sentences += score_sentences(part)
+    return Verdict(block, heading, answer, recommendation, tuple(sentences))
 
 
-def main_numbers(compared: pd.DataFrame) -> pd.Series:
-    """Whether each number stands in tables: of our tasks the main one, of others all.
+def _heading(answer: ModelSummary) -> str:
+    """Return `SmolLM2-135M, native context length 8,192 tokens; 3 documents of 11,264 tokens`."""
+    counts = sorted({method.documents for method in answer.methods})
+    documents = counted(counts[-1], "document")
+    if len(counts) > 1:
+        documents = f"{counts[0]} to {documents}"
+    up_to = "" if answer.same_length else "up to "
+    read = f"{documents} of {up_to}{tokens_text(answer.longest)} tokens"
+    model = answer.model or "Several models"
+    if answer.native is None:
+        return f"{model}; {read}"
+    return f"{model}, native context length {tokens_text(answer.native)} tokens; {read}"
 
-    Of several models bits per byte stand beside token perplexities, which cannot be compared.
+
+def _recommendation(answer: ModelSummary) -> str:
+    """Return `rope up to 9,728 tokens; yarn or resonance_yarn from 9,728 to 11,264.`."""
+    parts = [_recommended_range(part, at == 0) for at, part in enumerate(answer.recommended)]
+    return f"{'; '.join(parts)}." if parts else ""
+
+
+def _recommended_range(part: Recommendation, is_first: bool) -> str:
+    names = joined_names(part.methods, "or")
+    if is_first:
+        return f"{names} up to {tokens_text(part.end)} tokens"
+    return f"{names} from {tokens_text(part.start)} to {tokens_text(part.end)}"
+
+
+def _effective_sentences(
+    answer: ModelSummary, rows: pd.DataFrame, part: pd.DataFrame
+) -> Iterator[str]:
+    yield from _degrading_sentences(answer)
+    yield from _pair_sentences(answer, method_pairs(rows))
+    yield from _beyond_native(answer, rows)
+    yield from _undecided(answer, part)
+
+
+def _degrading_sentences(answer: ModelSummary) -> Iterator[str]:
+    """Say so where even the recommended methods degrade: a recommendation is relative."""
+    ends = [method.length.below for method in answer.methods]
+    known = [end for end in ends if end is not None]
+    if len(known) == len(ends):
+        yield f"Every method degrades at or before {tokens_text(max(known))} tokens."
+
+
+def _pair_sentences(answer: ModelSummary, pairs: pd.DataFrame) -> Iterator[str]:
+    """Compare methods with each other where the table does not: Resonance with the same without.
+
+    Methods that have the same loss on every token are named as identical: no number of documents
+    could distinguish them.
     """
-    ours = compared["task"].isin(list(FAMILY_OF))
-    place = compared["metric"].map({name: at for at, name in enumerate(PRIMARY)})
-    first = place.groupby([compared["run"], compared["task"]]).transform("min")
-    curves = (*CURVES, *(("bits_per_byte",) if compared["block"].eq("").any() else ()))
-    chosen = (place.notna() & place.eq(first)) | compared["metric"].isin(curves)
-    of_group = compared["group"].eq(True).fillna(False).astype(bool)
-    effective = compared["task"].str.startswith(TASK)
-    is_one = compared["name"].notna() & ~effective & (~ours | (chosen & ~of_group))
-    return is_one.fillna(False).astype(bool)
+    for label, other in pairs[["label", "baseline"]].drop_duplicates().to_numpy():
+        if is_identical(pairs, label, other):
+            yield f"{label} is identical to {other} on all tokens measured."
+            continue
+        if other == answer.baseline:
+            continue
+        of_pair = pairs[pairs["label"].eq(label) & pairs["baseline"].eq(other)]
+        difference = Estimate.of_row(of_pair.iloc[0])
+        digits = digits_of([difference])
+        interval = difference.range_text(digits)
+        if not difference.is_significant:
+            yield f"{label} cannot be distinguished from {other} (difference {interval})."
+            continue
+        word = "worse" if difference.mean > 0 else "better"
+        yield f"{label} is {word} than {other}: {difference.mean_text(digits)} ({interval})."
 
 
-def lines(sentences: list[str]) -> str:
-    """The verdict as it is printed: a sentence a line."""
-    return "".join(f"- {each}\n" for each in sentences)
-
-
-Sentence = tuple[str, str]
-"""What it is about, and the text."""
-
-
-def _effective(rows: pd.DataFrame, part: pd.DataFrame) -> Iterator[Sentence]:
-    """How far each method reads, what it costs, which one to take, what would decide the rest."""
-    if rows.empty:
+def _beyond_native(answer: ModelSummary, rows: pd.DataFrame) -> Iterator[str]:
+    """Say whether a method uses more context than the reference's windows hold."""
+    if answer.native is None:
         return
-    against, pairs = rows[rows["baseline"] == REFERENCE], rows[rows["baseline"] != REFERENCE]
-    undecided = {}
-    for label, of_label in against.groupby("label", sort=False):
-        yield str(label), f"{'; '.join(_reads(of_label))}."
-        if (times := _times_the_texts(of_label)) is not None:
-            undecided[str(label)] = times
-    ends = against[against["metric"].eq(BROKEN) & against["value"].notna()]
-    broken = set(ends["label"])
-    named = pairs[["label", "baseline"]].drop_duplicates().drop_duplicates("label", keep="last")
-    for label, baseline in named.to_numpy():  # one with Resonance beside the same without it
-        yield _pair(pairs[pairs["label"].eq(label) & pairs["baseline"].eq(baseline)], broken)
-    yield from _to_take(pairs, set(against["label"]))
-    if not against.empty:
-        yield from _beyond(against)
+    native = tokens_text(answer.native)
+    if not answer.is_beyond_native:
+        yield (
+            f"Nothing was measured beyond the native context length of {native} tokens: these "
+            "results show what each method costs within it, not whether it extends it."
+        )
+        return
+    unscaled = f"the unscaled model that sees only the last {native} tokens"
+    bins = rows[rows["metric"].eq("difference") & rows["baseline"].eq("reference")]
+    better = bins[(bins["end"] > answer.native) & (bins["diff_high"] < 0)]
+    if better.empty:
+        yield f"Beyond {native} tokens no method is better than {unscaled}."
+        return
+    for label, part in better.groupby("label", sort=False):
+        positions = [range_of_tokens(*pair) for pair in part[["start", "end"]].to_numpy()]
+        yield f"At {joined_names(positions, 'and')} tokens {label} is better than {unscaled}."
+
+
+def _undecided(answer: ModelSummary, part: pd.DataFrame) -> Iterator[str]:
+    """Give the command that decides what the table leaves undecided."""
+    undecided = [
+        Undecided(method.method, method.undecided_bin, method.margin)
+        for method in answer.methods
+        if method.undecided_bin is not None
+    ]
     if undecided:
-        yield _decided_by(undecided, part)
-    if not against.empty:
-        yield _reference(against)
+        yield command_that_decides(undecided, part)
 
 
-def _to_take(pairs: pd.DataFrame, methods: set[str]) -> Iterator[Sentence]:
-    """The method for each length: the baseline, unless others are shown to have a lower loss.
-
-    Nothing where some method was not compared with the baseline on the same positions.
-    """
-    whole = pairs.groupby("baseline", sort=False).agg({"label": set, "start": "min", "end": "max"})
-    whole = whole[[methods - {name} == found for name, found in whole["label"].items()]]
-    if whole.empty:
-        return
-    baseline, (_, first, last) = str(whole.index[0]), whole.iloc[0]
-    bins = pairs[pairs["start"].ne(first) | pairs["end"].ne(last)]
-    edges = bins[["start", "end"]].drop_duplicates().sort_values("start")
-    if edges["start"].iloc[1:].tolist() != edges["end"].iloc[:-1].tolist():
-        return
-    chosen: list[tuple[str, int, int]] = []
-    for start, end in edges.to_numpy():
-        names = _lowest(bins[bins["start"].eq(start)], baseline)
-        begin = chosen.pop()[1] if chosen and chosen[-1][0] == names else start
-        chosen.append((names, begin, end))
-    places = ", ".join(
-        f"{names} {'up' if begin == first else f'at {begin:,.0f}'} to {end:,.0f}"
-        for names, begin, end in chosen
-    )
-    yield "to take", f"{places} ({baseline} unless another one is shown to have a lower loss)."
+def _method_of_measurement(answer: ModelSummary) -> Iterator[str]:
+    """Say what the losses were compared with, and how often the answer errs."""
+    first = answer.methods[0]
+    yield f"Losses in nats/token, compared with {reference_text(answer)} (the reference)."
+    yield f"Increases below {first.margin:g} are treated as negligible. {_error_rate(first)}"
 
 
-def _lowest(pairs: pd.DataFrame, baseline: str) -> str:
-    """The methods of one bin that are shown to be below the baseline, and not above each other."""
-    against = pairs[pairs["baseline"] == baseline]
-    lower = [*against.loc[against["diff_high"] < 0, "label"]]
-    among = pairs[pairs["baseline"].isin(lower) & pairs["label"].isin(lower)]
-    higher = {*among.loc[among["diff_low"] > 0, "label"]}
-    higher |= {*among.loc[among["diff_high"] < 0, "baseline"]}
-    return " or ".join(each for each in lower if each not in higher) or baseline
+def reference_text(answer: ModelSummary) -> str:
+    """Return what the methods were compared with."""
+    if not answer.is_beyond_native:
+        return "the unmodified model on the whole document"
+    if answer.native is None:
+        return "the unscaled model in sliding windows of its native context length"
+    return f"the unscaled model in sliding windows of {tokens_text(answer.native)} tokens"
 
 
-def _row(rows: pd.DataFrame, metric: str) -> pd.Series:
-    return rows[rows["metric"] == metric].iloc[0]
-
-
-def _open(rows: pd.DataFrame) -> pd.Series | None:
-    """The bin that leaves open how far a method reads; None where that is decided."""
-    found = rows[rows["metric"] == DIFFERENCE]
-    held, broken = (_row(rows, each)["value"] for each in (HELD, BROKEN))
-    last = found.iloc[-1]
-    return last if pd.isna(broken) and held != last["end"] else None
-
-
-def _reads(rows: pd.DataFrame) -> Iterator[str]:
-    """How far a method reads, where it breaks, and its cost within the native context length."""
-    held, broken, near = (_row(rows, each)["value"] for each in (HELD, BROKEN, NEAR))
-    last = rows[rows["metric"] == DIFFERENCE].iloc[-1]
-    parts = [f"no degradation up to {held:,.0f}"] if pd.notna(held) else []
-    if pd.notna(broken):
-        parts.append(f"degradation by {broken:,.0f}")
-    elif held == last["end"]:
-        parts.append("the longest position measured")
-    else:
-        place = f"at {last['start']:,.0f} to {last['end']:,.0f}"
-        parts.append(f"not decided{' beyond' if parts else ''}: {_loss(last)} {place}")
-    yield ", ".join(parts)
-    if pd.notna(broken):
-        from_start = pd.isna(near)
-        yield "from the first position on" if from_start else f"it breaks near {near:,.0f}"
-    cost = rows[rows["metric"] == COST]
-    if len(cost) and max(abs(cost["diff_low"].iloc[0]), abs(cost["diff_high"].iloc[0])) > 5e-4:
-        yield _cost(cost.iloc[0])
-
-
-def _cost(row: pd.Series) -> str:
-    """`it costs 0.022 nats/token within the trained 8,192 (0.016 to 0.027; documents: …)`."""
-    where = f"within the trained {row['trained']:,.0f}"
-    if row["end"] < row["trained"]:
-        where = f"up to {row['end']:,.0f}"
-    if row["mark"] != DIFFERS:
-        return (
-            f"no cost is shown {where} ({_number(row, 'diff_low')} to {_number(row, 'diff_high')})"
-        )
-    gains = row["difference"] < 0
-    word = "it saves" if gains else "it costs"
-    documents = f"; documents: {_range(row, 'least', 'most', gains)}" if row["clusters"] > 1 else ""
-    ends = _range(row, "diff_low", "diff_high", gains)
-    return f"{word} {_number(row, 'difference', gains)} nats/token {where} ({ends}{documents})"
-
-
-def _loss(row: pd.Series) -> str:
-    """`0.169 lower loss (0.100 to 0.237)`; an interval that holds zero keeps its signs."""
-    lower = row["difference"] < 0
-    negated = lower and row["mark"] == DIFFERS
-    size, ends = _number(row, "difference", lower), _range(row, "diff_low", "diff_high", negated)
-    return f"{size} {'lower' if lower else 'higher'} loss ({ends})"
-
-
-def _number(row: pd.Series, name: str, negated: bool = False) -> str:
-    """One number of a row, with a digit more where its difference is below 0.01."""
-    if not math.isfinite(row[name]):
-        return "unknown"
-    digits = 3 if abs(row["difference"]) >= 0.0095 else 4
-    text = f"{-row[name] if negated else row[name]:.{digits}f}"
-    return text.removeprefix("-") if float(text) == 0 else text.replace("-", "−")
-
-
-def _range(row: pd.Series, low: str, high: str, negated: bool) -> str:
-    """Two numbers of a row from the lower to the higher one."""
-    first, second = (high, low) if negated else (low, high)
-    return f"{_number(row, first, negated)} to {_number(row, second, negated)}"
-
-
-def _pair(pair: pd.DataFrame, broken: set[str]) -> Sentence:
-    """A method against another one on the same tokens: over all, or where one breaks at the end.
-
-    What scaling saves beyond the native context length, it costs within it: no mean of both tells which
-    one to take.
-    """
-    whole, last = pair.iloc[0], pair.iloc[-1]
-    row = last if broken & {whole["label"], whole["baseline"]} else whole
-    place = "" if row is whole else f" at {row['start']:,.0f} to {row['end']:,.0f}"
-    what = f"{row['label']} against {row['baseline']}{place}"
-    if row["mark"] != DIFFERS:
-        return what, f"no difference is shown ({_range(row, 'diff_low', 'diff_high', False)})."
-    return what, f"{_loss(row)}."
-
-
-def _beyond(rows: pd.DataFrame) -> Iterator[Sentence]:
-    """Whether some method reads more than the reference's window past the native context length."""
-    trained = rows["trained"].iloc[0]
-    past = rows[(rows["metric"] == DIFFERENCE) & (rows["end"] > trained)]
-    gained = past[past["diff_high"] < 0]
-    window = f"the unscaled model has on the last {trained:,.0f} tokens"
-    if past.empty:
-        return
-    if gained.empty:
-        none = "no method is shown to have a lower loss on the whole text than"
-        yield f"past {trained:,.0f}", f"{none} {window}."
-    for label, part in gained.groupby("label", sort=False):
-        places = ", ".join(
-            f"{start:,.0f} to {end:,.0f}"
-            for start, end in zip(part["start"], part["end"], strict=True)
-        )
-        yield f"{label} at {places}", f"a lower loss on the whole text than {window}."
-
-
-def _reference(rows: pd.DataFrame) -> Sentence:
-    """What the methods were compared with, on how many documents, and how often that errs."""
-    first, longest = rows.iloc[0], rows["end"].max()
-    documents = sorted({int(each) for each in rows["clusters"]})
-    count = " to ".join(dict.fromkeys(f"{each}" for each in (documents[0], documents[-1])))
-    trained = first["trained"]
-    model = f"the unscaled model in windows of {trained:,.0f} tokens"
-    if longest <= trained:
-        model = (
-            f"the unmodified model on the whole text (the {longest:,.0f} positions measured do not "
-            f"exceed its trained {trained:,.0f})"
-        )
-    return "reference", (
-        f"compared with {model}, {count} text{'s' * (documents[-1] > 1)}; losing less than "
-        f"{first['margin']:g} nats/token counts as none; wrong in at most "
-        f"{ERROR_RATE if documents[0] > 1 else ERROR_RATE_OF_ONE_DOCUMENT} of samples either way."
-    )
-
-
-def _times_the_texts(rows: pd.DataFrame) -> float | None:
-    """How many times the documents would decide the bin that is open; None where none is.
-
-    The half-width of an interval falls with the root of the number of documents.
-    """
-    row = _open(rows)
-    if row is None:
-        return None
-    half, distance = row["diff_high"] - row["difference"], row["margin"] - row["difference"]
-    return math.inf if not math.isfinite(half) or distance == 0 else (half / abs(distance)) ** 2
-
-
-def _decided_by(undecided: Mapping[str, float], part: pd.DataFrame) -> Sentence:
-    """The command that reads enough documents to decide, and its cost."""
-    names, times = ", ".join(undecided), max(undecided.values())
-    runs = part[part["task"].str.startswith(TASKS)].drop_duplicates(["run", "task"])
-    read = runs.drop_duplicates("task").set_index("task")["num_docs"].fillna(1)
-    if times > MOST_TIMES:
-        return f"to decide {names}", "the difference lies at the margin; take another margin."
-    documents = {task: math.ceil(n * max(times, 1.0001)) for task, n in read.items()}
-    command = runs["command"].iloc[0]
-    cost = max(1, round(_busy(runs) * max(documents[task] / n for task, n in read.items()) / 60))
-    how = ", ".join(f"num_docs: {n} for {task}" for task, n in documents.items())
-    if isinstance(command, str) and command.startswith(SWEEP):
-        settings = (f"--set tasks.{task}.metadata.num_docs={n}" for task, n in documents.items())
-        how = f"`{' '.join([command, *settings])}`"
-    return f"to decide {names}", f"{how}, in about {counted(cost, 'minute')}."
-
-
-def _busy(runs: pd.DataFrame) -> float:
-    """Seconds in which at least one of the runs was computed; runs side by side count once."""
-    total, until = 0.0, -math.inf
-    known = runs.dropna(subset=["created", "seconds"]).drop_duplicates("run")
-    for created, seconds in sorted(zip(known["created"], known["seconds"], strict=True)):
-        start = datetime.fromisoformat(created).timestamp()
-        total += max(start + seconds - max(start, until), 0.0)
-        until = max(until, start + seconds)
-    return total
-
-
-def _others(part: pd.DataFrame) -> Iterator[Sentence]:
-    """Retrieval, and how methods differ from the baseline on other tasks; not on the sample."""
-    for found in retrievals(part).to_dict("records"):
-        yield found["label"], f"{_retrieves(found)}."
-    beside = part[main_numbers(part) & part["difference"].notna() & part["sample"].ne(True)]
-    rivals = beside.groupby(["task", "name", "length"], dropna=False)["label"].transform("nunique")
-    for (label, baseline), rows in beside.groupby(["label", "baseline"], sort=False):
-        differs = _differs(rows, int(rivals[rows.index].max()))
-        yield f"{label} against {baseline}", f"{differs}."
-
-
-def _retrieves(found: Mapping[Hashable, Any]) -> str:
-    """Up to where RULER's tasks are answered, of a row of `retrievals`."""
-    above, threshold = found["above"], f"above {100 * THRESHOLD:.1f}%"
-    asked = f"({', '.join(found['tasks'])}; {counted(found['questions'], 'question')})"
-    if above == "cannot tell":
-        least = math.ceil(math.log(RETRIEVED_LEVEL) / math.log(THRESHOLD))
-        return f"retrieval {threshold} is not decided {asked}: it takes {least} questions a length"
-    return f"retrieves {threshold} {above if above == 'nowhere' else f'up to {above}'} {asked}"
-
-
-def _differs(rows: pd.DataFrame, rivals: int) -> str:
-    """The differences that were found, the largest length first, and how many were not."""
-    found = rows[rows["mark"] == DIFFERS].sort_values("length", ascending=False, kind="stable")
-    said = [_difference(row) for _, row in found.head(MOST_NAMED).iterrows()]
-    if len(found) > MOST_NAMED:
-        said.append(counted(len(found) - MOST_NAMED, "further difference"))
-    few = int((rows["mark"] == CANNOT_TELL).sum())
-    if same := len(rows) - len(found) - few:
-        said.append(f"no difference is shown in {counted(same, 'comparison')}")
-    if few:  # sign flips over documents give no p below 2 / 2 ** documents
-        least = math.ceil(1 + math.log2(rivals / LEVEL))
-        said.append(f"not decided in {counted(few, 'comparison')}: it takes {least} documents")
-    return "; ".join(said)
-
-
-def higher(row: pd.Series) -> bool:
-    """Whether higher is better; so where it is unknown."""
-    known = row["higher_is_better"]
-    return bool(pd.isna(known) or known)
-
-
-def _difference(row: pd.Series) -> str:
-    """`4.2 points worse on Coursera at 8K (−6.1 to −2.3)`; of losses nats/token."""
-    is_loss = row["kind"] == "loss"
-    times, digits, unit = (1.0, 3, "nats/token") if is_loss else (100.0, 1, "points")
-    if not is_loss and row["unit"] != "share":
-        times, digits, unit = 1.0, 3, str(row["metric"])
-    better = (row["difference"] > 0) == (not is_loss and higher(row))
-    sign = 1 if row["difference"] > 0 else -1
-    ends = sorted(sign * times * row[end] for end in ("diff_low", "diff_high"))
-    low, high = (f"{end:.{digits}f}".replace("-", "−") for end in ends)
-    size = f"{times * abs(row['difference']):.{digits}f} {unit}"
-    word = "better" if better else "worse"
-    if is_loss:
-        word = "lower loss" if better else "higher loss"
-    where = f"on {task_label(row['task'])} at {length_label(row['length'])}"
-    return f"{size} {word} {where} ({low} to {high})"
+def _error_rate(first: MethodSummary) -> str:
+    errs = ERRS_WITH_ONE if first.documents == 1 else ERRS
+    return f"Each bound errs in at most {errs} of samples."

@@ -1,0 +1,76 @@
+"""What was run: tokens, time, memory, hardware and versions of each run."""
+
+import pandas as pd
+
+from leval_harness.report.labels import length_label, task_label
+from leval_harness.report.table import NONE, Table
+from leval_harness.results.token_blocks import REFERENCES
+
+GIBIBYTE = 2**30
+MAIN_PACKAGES = ("leval-harness", "lm_eval", "transformers", "torch", "vllm")
+
+
+def runs_table(compared: pd.DataFrame) -> Table | None:
+    """Return what each run read and how fast; None where nothing is known of any run.
+
+    Args:
+        compared: the compared frame.
+    """
+    needed = {"seconds", "tokens_prefilled", "model", "method", "status"}
+    if not needed <= {*compared}:
+        return None
+    done = compared[compared["status"].eq("done") & compared["seconds"].notna()]
+    if done.empty:
+        return None
+    rows = [_row(run, part) for run, part in done.groupby("run", sort=False)]
+    cells = pd.DataFrame(rows).set_index(["Model", "Method", "Ctx"])
+    is_empty = cells.eq(NONE).all()
+    return Table.plain(
+        "What was run",
+        cells.loc[:, ~is_empty],
+        "Tokens: prefilled and generated ones of the whole run. Peak memory: of the process on a "
+        "CPU, of the device on a GPU.",
+    )
+
+
+def _row(run: object, part: pd.DataFrame) -> dict[str, str]:
+    """Return the cells of one run."""
+    first = part.iloc[0]
+    tasks = part["task"].drop_duplicates()
+    measured_tasks = tasks[tasks.ne("effective_context")]
+    tokens = _number(first, "tokens_prefilled") + _number(first, "tokens_generated")
+    seconds = _number(first, "seconds")
+    memory = _number(first, "peak_memory_bytes")
+    return {
+        "Model": str(first["model"]),
+        "Method": REFERENCES[0] if first["method"] in REFERENCES else str(first["method"]),
+        "Ctx": length_label(first["context_length"]),
+        "Tasks": ", ".join(map(task_label, measured_tasks)),
+        "Tokens": f"{tokens:,.0f}" if tokens else NONE,
+        "Seconds": f"{seconds:,.0f}" if seconds else NONE,
+        "Tokens/s": f"{tokens / seconds:,.0f}" if tokens and seconds else NONE,
+        "Peak memory, GiB": f"{memory / GIBIBYTE:.1f}" if memory else NONE,
+        "dtype": _text(first, "dtype"),
+        "Hardware": _text(first, "hardware"),
+        "Versions": _versions(first),
+    }
+
+
+def _number(row: pd.Series, name: str) -> float:
+    """Return a number of a run; zero where it is unknown."""
+    value = row.get(name)
+    return 0.0 if value is None or pd.isna(value) else float(value)
+
+
+def _text(row: pd.Series, name: str) -> str:
+    value = row.get(name)
+    return NONE if value is None or pd.isna(value) else str(value)
+
+
+def _versions(row: pd.Series) -> str:
+    """Return the versions of the packages that decide numbers."""
+    versions = row.get("versions")
+    if not isinstance(versions, dict):
+        return NONE
+    known = [f"{name} {versions[name]}" for name in MAIN_PACKAGES if name in versions]
+    return ", ".join(known) or NONE

@@ -1,0 +1,41 @@
+"""The rows of the compared frame that tables, figures and sentences are about."""
+
+import pandas as pd
+
+from leval_harness.report.effective_context import TASK
+from leval_tasks.common.metrics import FAMILY_OF
+
+MAIN_METRICS = ("exact_match", "ood_accuracy", "acc_norm", "acc", "score", "f1")
+"""Metrics in order of preference: the first that a task of this package has is its main number."""
+
+PERPLEXITIES = ("token_perplexity", "paper_perplexity")
+
+
+def main_numbers(compared: pd.DataFrame) -> pd.Series:
+    """Return a mask of the numbers that tables show, one for each row of `compared`.
+
+    Tasks of this package show their main metric and perplexities; other tasks show all of their
+    metrics. Across models, bits per byte are shown beside token perplexities, which cannot be
+    compared between tokenizers.
+    """
+    is_own_task = compared["task"].isin(list(FAMILY_OF))
+    preference = compared["metric"].map({name: at for at, name in enumerate(MAIN_METRICS)})
+    best = preference.groupby([compared["run"], compared["task"]]).transform("min")
+    is_main_metric = preference.notna() & preference.eq(best)
+
+    curves = list(PERPLEXITIES)
+    if compared["block"].eq("").any():
+        curves.append("bits_per_byte")
+    is_curve = compared["metric"].isin(curves)
+
+    is_group = compared["group"].eq(True).fillna(False).astype(bool)
+    is_effective_context = compared["task"].str.startswith(TASK)
+    of_own_task = (is_main_metric | is_curve) & ~is_group
+    is_shown = compared["name"].notna() & ~is_effective_context & (~is_own_task | of_own_task)
+    return is_shown.fillna(False).astype(bool)
+
+
+def is_higher_better(row: pd.Series) -> bool:
+    """Return whether a higher number is better; so where it is unknown."""
+    known = row["higher_is_better"]
+    return bool(pd.isna(known) or known)
