@@ -113,16 +113,16 @@ class Comparison:
         return render(build_tables(self.compared, published), self.compared, form)
 
     def verdict(self) -> str:
-        """Return the verdict on each model in sentences, one per line; empty without numbers."""
-        from leval_harness.report.verdict import lines, verdict
+        """Return the verdict on each model: a table, then a sentence per line; empty without numbers."""
+        from leval_harness.report.formats import verdicts_text
 
-        return lines(verdict(self.compared))
+        return verdicts_text(self.compared)
 
     def figures(self) -> list[str]:
         """Return the titles of the figures that these results have data for."""
         from leval_harness.report.figures import planned_figures
 
-        return [figure.title for figure in planned_figures(self.compared)]
+        return [figure.title for figure in planned_figures(self.compared, self.blocks)]
 
     def plot(self, title: str | None = None) -> "Figure":
         """Draw a figure with matplotlib.
@@ -137,7 +137,7 @@ class Comparison:
         from leval_harness.report.drawing import figure_style
         from leval_harness.report.figures import planned_figures
 
-        planned = {figure.title: figure for figure in planned_figures(self.compared)}
+        planned = {figure.title: figure for figure in planned_figures(self.compared, self.blocks)}
         if not planned:
             raise UserError("results: nothing to draw; figures need more than one context length")
         chosen = next(iter(planned))

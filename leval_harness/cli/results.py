@@ -67,7 +67,8 @@ def table(
 
         show(loaded, build_tables(loaded.compared, published))
     else:
-        write_or_print(loaded.table("json" if as_json else output or "md", published), out)
+        form = output or ("text" if out is None else "md")
+        write_or_print(loaded.table("json" if as_json else form, published), out)
 
 
 @click.command(epilog="Example: leval-harness page results/all-methods --out public/leaderboard")
@@ -106,15 +107,17 @@ def read_results(folders: Sequence[Path], names: Sequence[str] = (), **how: Any)
 
 def show(loaded: "Comparison", tables: Sequence["Table"]) -> None:
     """The verdict and some tables; drawn on a terminal, Markdown elsewhere."""
-    from leval_harness.report.formats import draw, render
+    from leval_harness.report.formats import draw, draw_verdict, render
+    from leval_harness.report.verdict import verdicts
 
     if not sys.stdout.isatty():
-        click.echo(render(tables, loaded.compared, "md"), nl=False)
+        click.echo(render(tables, loaded.compared, "text"), nl=False)
         return
     from rich.console import Console
 
     console = Console(highlight=False)
-    console.print(loaded.verdict(), markup=False)
+    for verdict in verdicts(loaded.compared):
+        draw_verdict(verdict, console)
     for each in tables:
         draw(each, console)
 

@@ -36,13 +36,14 @@ from leval_harness.results.token_blocks import REFERENCES
 from leval_tasks.statistics.effective_context import (
     LEVEL,
     MARGIN,
+    Bin,
     Floats,
     Interval,
-    answer,
     bin_edges,
-    bins,
-    breaks_near,
+    bin_intervals,
+    context_bounds,
     interval,
+    onset,
 )
 
 TASK = "effective_context"
@@ -50,6 +51,8 @@ TASK_PREFIX = "effective_context_"
 HELD, BROKEN, NEAR = "no_degradation_up_to", "degradation_by", "breaks_near"
 COST, DIFFERENCE, LOSS = "cost", "difference", "loss"
 SIGNIFICANT = "*"
+WINDOW = 8
+"""Blocks of 64 tokens that a point of a figure's line is the mean of: 512 tokens."""
 
 COLUMNS = {
     **dict.fromkeys(("start", "end"), "Int64"),
@@ -112,41 +115,52 @@ def effective_rows(
         used_margin = _margin(of_model, margin)
         for part in blocks_of.values():
             rows += _absolute_losses(part)
-            rows += _rows_of_method(part.dropna(subset=["gain"]), used_margin)
+            rows += _rows_of_method(part.dropna(subset=["difference"]), used_margin)
         for label, other in _pairs(of_model):
             rows += _rows_of_pair(blocks_of[label], blocks_of[other], other)
     return pd.DataFrame(rows, columns=None if rows else ["run", "task", *COLUMNS])
 
 
-def smoothed_differences(
-    compared: pd.DataFrame, blocks: pd.DataFrame, window: int = 8
-) -> pd.DataFrame:
-    """Return the running mean of each method's loss increase over the reference, by position.
+def position_curves(compared: pd.DataFrame, blocks: pd.DataFrame) -> pd.DataFrame:
+    """Return running means of the differences by position: what figures draw as lines.
 
     Args:
         compared: the compared frame.
         blocks: the 64-token blocks of the same runs.
-        window: blocks that a mean covers, centred; half as many at the ends.
 
     Returns:
-        A row for each `block`, `label` and position: `position`, the middle of a block, tokens;
-        `difference`, nats/token, the mean over all documents that reach it.
+        A row for each `block`, `label`, `baseline` (the reference, or another method) and
+        `position`, the middle of a block in tokens; `difference`, nats/token, is the mean over
+        `WINDOW` blocks around it of all documents that have them, over half as many at the ends.
     """
     measured = blocks.merge(_runs_with_documents(compared), on="run")
-    curves = [pd.DataFrame(columns=["block", "label", "position", "difference"])]
-    for (block, label), part in measured.groupby(["block", "label"], sort=False):
-        reads = _longest_reads(part).dropna(subset=["gain"])
-        if reads.empty:
-            continue
-        reads = reads.assign(increase=_increase(reads), middle=reads["start"] + reads["tokens"] / 2)
-        sums = reads.groupby("middle")[["increase", "tokens"]].sum()
-        # Sums and tokens are smoothed separately: short blocks weigh by their tokens.
-        smooth = sums.rolling(window, center=True, min_periods=window // 2).sum().dropna()
-        curve = pd.DataFrame(
-            {"position": smooth.index, "difference": smooth["increase"] / smooth["tokens"]}
-        )
-        curves.append(curve.assign(block=block, label=label))
-    return pd.concat(curves, ignore_index=True)
+    measured["middle"] = measured["start"] + measured["tokens"] / 2
+    curves = [pd.DataFrame(columns=["block", "label", "baseline", "position", "difference"])]
+    for block, of_model in measured.groupby("block", sort=False):
+        blocks_of = {
+            str(label): _longest_reads(part).dropna(subset=["difference"])
+            for label, part in of_model.groupby("label", sort=False)
+        }
+        sums = {
+            (label, REFERENCE): part.assign(sum=_increase(part))
+            for label, part in blocks_of.items()
+        }
+        for label, other in _pairs(of_model):
+            both = _same_tokens(blocks_of[label], blocks_of[other])
+            sums[label, other] = both.assign(sum=both["difference"] - both["difference_other"])
+        for (label, baseline), part in sums.items():
+            curves.append(_running_mean(part).assign(block=block, label=label, baseline=baseline))
+    return pd.concat([curve for curve in curves if len(curve)] or curves, ignore_index=True)
+
+
+def _running_mean(part: pd.DataFrame) -> pd.DataFrame:
+    """Return the running mean of `sum` per token by position."""
+    of_position = part.groupby("middle")[["sum", "tokens"]].sum()
+    # Sums and tokens are added up separately: a short block weighs by its tokens.
+    window = of_position.rolling(WINDOW, center=True, min_periods=WINDOW // 2).sum().dropna()
+    return pd.DataFrame(
+        {"position": window.index, "difference": (window["sum"] / window["tokens"]).to_numpy()}
+    )
 
 
 def _runs_with_documents(compared: pd.DataFrame) -> pd.DataFrame:
@@ -179,10 +193,10 @@ def _margin(of_model: pd.DataFrame, margin: float | None) -> float:
 
 def _longest_reads(part: pd.DataFrame) -> pd.DataFrame:
     """Return a method's blocks; of a document that several of its runs read, the longest read."""
-    last_of_read = part.groupby(["task", "text", "run"])["start"].transform("max")
-    last_of_document = part.groupby(["task", "text"])["start"].transform("max")
+    last_of_read = part.groupby(["task", "document", "run"])["start"].transform("max")
+    last_of_document = part.groupby(["task", "document"])["start"].transform("max")
     longest = part[last_of_read == last_of_document]
-    return longest.drop_duplicates(["task", "text", "start"])
+    return longest.drop_duplicates(["task", "document", "start"])
 
 
 def _increase(part: pd.DataFrame) -> pd.Series:
@@ -192,7 +206,7 @@ def _increase(part: pd.DataFrame) -> pd.Series:
     the same losses, but for the order of sums in bfloat16.
     """
     is_within = part["start"] + part["tokens"] <= part["native_length"].fillna(0)
-    return (-part["gain"]).mask(is_within & part["unmodified"], 0.0)
+    return part["difference"].mask(is_within & part["unmodified"], 0.0)
 
 
 def _absolute_losses(part: pd.DataFrame) -> Iterator[Row]:
@@ -220,9 +234,9 @@ def _rows_of_method(part: pd.DataFrame, margin: float) -> Iterator[Row]:
     edges = bin_edges(int(part["start"].min()), int(ends.max()))
     sums = _floats(part["increase"])
     tokens = _floats(part["tokens"])
-    bins_of_method = bins(_floats(part["middle"]), sums, tokens, edges)
-    held, broken = answer(bins_of_method, margin)
-    near = breaks_near(_floats(ends), sums, tokens, margin) if broken else None
+    bins_of_method = bin_intervals(_floats(part["middle"]), sums, tokens, edges)
+    held, broken = context_bounds(bins_of_method, margin)
+    near = onset(_floats(ends), sums, tokens, margin) if broken else None
     native_length = part["native_length"].iloc[0]
     common = {"baseline": REFERENCE, "margin": margin, "native_length": native_length}
 
@@ -243,21 +257,26 @@ def _rows_of_method(part: pd.DataFrame, margin: float) -> Iterator[Row]:
 
 def _rows_of_pair(part: pd.DataFrame, other: pd.DataFrame, baseline: str) -> Iterator[Row]:
     """Yield the difference of two methods on the same tokens: over all of them, then by bin."""
-    same_tokens = ["task", "text", "digest", "start", "tokens"]
-    both = part.merge(other[[*same_tokens, "gain"]], on=same_tokens, suffixes=("", "_other"))
-    both = both.dropna(subset=["gain", "gain_other"])
+    both = _same_tokens(part, other)
     if both.empty:
         return
-    difference = both["gain_other"] - both["gain"]
+    difference = both["difference"] - both["difference_other"]
     edges = bin_edges(int(both["start"].min()), int((both["start"] + both["tokens"]).max()))
     common = {"baseline": baseline, "metric": DIFFERENCE}
     yield _described(both) | common | _whole_range(both, difference, edges[0], edges[-1])
     middles = _floats(both["middle"])
-    for each_bin in bins(middles, _floats(difference), _floats(both["tokens"]), edges):
+    for each_bin in bin_intervals(middles, _floats(difference), _floats(both["tokens"]), edges):
         yield _row_of_bin(both, each_bin) | common
 
 
-def _row_of_bin(part: pd.DataFrame, each_bin: Any) -> Row:
+def _same_tokens(part: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
+    """Return the blocks that two methods both read, with the other's as `difference_other`."""
+    keys = ["task", "document", "digest", "start", "tokens"]
+    both = part.merge(other[[*keys, "difference"]], on=keys, suffixes=("", "_other"))
+    return both.dropna(subset=["difference", "difference_other"])
+
+
+def _row_of_bin(part: pd.DataFrame, each_bin: Bin) -> Row:
     """Return the row of one bin, with the blocks and documents that are in it."""
     inside = part[(part["middle"] > each_bin.start) & (part["middle"] <= each_bin.end)]
     position = {"metric": DIFFERENCE, "start": each_bin.start, "end": each_bin.end}
@@ -272,7 +291,7 @@ def _described(part: pd.DataFrame) -> Row:
         "kind": "loss",
         "unit": "nats",
         "status": "done",
-        "clusters": float(part["text"].nunique()),
+        "clusters": float(part["document"].nunique()),
     }
 
 
@@ -280,7 +299,7 @@ def _whole_range(part: pd.DataFrame, difference: pd.Series, start: int, end: int
     """Return one interval over all tokens of a part, and the range of the documents' own means."""
     tokens = part["tokens"].astype("float64")
     sums = pd.DataFrame({"difference": difference, "tokens": tokens})
-    by_document = sums.groupby([part["task"], part["text"]]).sum()
+    by_document = sums.groupby([part["task"], part["document"]]).sum()
     means = by_document["difference"] / by_document["tokens"]
     position = {"start": start, "end": end, "least": means.min(), "most": means.max()}
     return position | _numbers(interval(_floats(difference), _floats(tokens), LEVEL), len(part))
@@ -297,7 +316,7 @@ def _numbers(estimate: Interval, blocks: int) -> Row:
         "difference": estimate.mean,
         "diff_low": estimate.low,
         "diff_high": estimate.high,
-        "mark": "" if estimate.holds_zero else SIGNIFICANT,
+        "mark": "" if estimate.contains_zero else SIGNIFICANT,
     }
 
 

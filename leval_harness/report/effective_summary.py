@@ -351,4 +351,3 @@ def is_identical(pairs: pd.DataFrame, label: str, other: str) -> bool:
     rows = pairs[pairs["label"].eq(label) & pairs["baseline"].eq(other)]
     estimates = [Estimate.of_row(row) for _, row in rows.iterrows()]
     return bool(estimates) and all(estimate.is_exactly_zero for estimate in estimates)
-

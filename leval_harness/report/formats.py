@@ -14,7 +14,7 @@ import pandas as pd
 from leval_harness.report.table import BEST, QUIET, SECOND, Table
 from leval_harness.report.verdict import Verdict, verdicts
 from leval_harness.results.layout import FORMATS
-from resonance_vllm.common.errors import one_of
+from resonance_vllm.common.errors import check_choice
 
 if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
@@ -68,7 +68,7 @@ def render(tables: Sequence[Table], compared: pd.DataFrame, form: str) -> str:
     Raises:
         SettingError: there is no such form.
     """
-    one_of("form", form, (*FORMATS, "text"))
+    check_choice("form", form, (*FORMATS, "text"))
     if form in ("csv", "json"):
         numbers = compared.drop(columns=["folder", "files", "versions"], errors="ignore")
         return numbers.to_csv(index=False) if form == "csv" else records(numbers)

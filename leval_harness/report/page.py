@@ -1,39 +1,141 @@
-"""The static page: verdict, figures, tables, and every question with the answers to it.
+"""The static page: answer, figure, tables, and every question with the answers to it.
 
-It opens from disk and asks nobody on the network. Every text is escaped, and the page's policy
-lets no script run but its own two files: what a model wrote cannot.
+It opens from disk, needs no script and no network. Every text is escaped, and the page's policy
+lets no script run but its own two files, which sort and filter tables: what a model wrote cannot.
 """
 
-import json
 import shutil
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from leval_harness.report.answer_pages import answer_pages
 from leval_harness.report.effective_context import compared_frame
-from leval_harness.report.figures import write_figures
+from leval_harness.report.effective_summary import EffectiveLength, MethodSummary, ModelSummary
+from leval_harness.report.figures import (
+    DIFFERENCES,
+    EFFECTIVE,
+    PlannedFigure,
+    write_figures,
+)
 from leval_harness.report.formats import html, render
-from leval_harness.report.labels import length_label, task_label
+from leval_harness.report.number_text import NOTHING, Estimate, digits_of
+from leval_harness.report.runs_table import runs_table
+from leval_harness.report.table import Table
 from leval_harness.report.tables import build_tables
-from leval_harness.report.verdict import TERMS, main_numbers, said
-from leval_harness.results.lm_eval_samples import sample_lines, samples_file
+from leval_harness.report.verdict import (
+    TERMS,
+    Verdict,
+    cost_heading,
+    difference_heading,
+    measured_text,
+    reference_text,
+    verdicts,
+)
 from leval_harness.results.load import Results
 from resonance_vllm.common.errors import UserError
 from resonance_vllm.common.files import write_text
 
 TEMPLATES = Path(__file__).parent / "templates"
 MARKER = "leval-harness-page.txt"
-LONGEST = 1_200
-"""Letters of a text on a page of questions."""
+MOST_EXCLUDED = 50
+"""Excluded files and numbers that are listed."""
 
-NOTES = {"unparsed": "no answer found", "truncated": "document cut", "reached_limit": "hit limit"}
+
+@dataclass(frozen=True)
+class Bar:
+    """The effective context length of a method as a bar.
+
+    Attributes:
+        width: percent of the longest position measured.
+        native: the same of the native context length; None where it is unknown.
+        is_open: whether the length is a lower bound, so that the bar has no end.
+    """
+
+    width: float
+    native: float | None
+    is_open: bool
+
+    @classmethod
+    def of_length(cls, length: EffectiveLength, longest: int) -> "Bar":
+        """Return the bar of a length, among methods that were measured up to `longest`."""
+        end = length.at_least or 0
+        # The native length of a model that was not read so far lies outside of the bars.
+        native = None
+        if length.native is not None and length.native <= longest:
+            native = 100 * length.native / longest
+        return cls(100 * end / longest, native, length.below is None)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A difference with its interval: texts, and whether it is `better`, `worse` or neither."""
+
+    mean: str
+    interval: str = ""
+    effect: str = ""
+
+    @classmethod
+    def of_estimate(cls, estimate: Estimate | None, digits: int) -> "Cell":
+        """Return a cell; a dash where there is no difference."""
+        if estimate is None or estimate.is_exactly_zero:
+            return cls(NOTHING)
+        effect = ""
+        if estimate.is_significant:
+            effect = "worse" if estimate.mean > 0 else "better"
+        return cls(estimate.mean_text(digits), estimate.interval_text(digits), effect)
+
+
+@dataclass(frozen=True)
+class AnswerRow:
+    """A method in the table of the first screen."""
+
+    method: str
+    is_baseline: bool
+    bar: Bar
+    length: str
+    remark: str
+    cost: Cell
+    difference: Cell
+
+
+@dataclass
+class Section:
+    """One model on the page.
+
+    Attributes:
+        anchor: its id in the page.
+        verdict: what the results say of it.
+        title: its name.
+        rows: of the table of the first screen.
+        measured: what was read.
+        cost_heading: heading of the costs.
+        difference_heading: heading of the differences; empty where there are none.
+        main_figures: what is shown at once: name without suffix -> figure.
+        more_figures: what is folded.
+        tables: title -> HTML, folded.
+        answers: file name -> title of the pages of questions and answers.
+    """
+
+    anchor: str
+    verdict: Verdict | None
+    title: str
+    rows: list[AnswerRow] = field(default_factory=list)
+    measured: str = ""
+    cost_heading: str = ""
+    difference_heading: str = ""
+    main_figures: dict[str, PlannedFigure] = field(default_factory=dict)
+    more_figures: dict[str, PlannedFigure] = field(default_factory=dict)
+    tables: dict[str, str] = field(default_factory=dict)
+    answers: dict[str, str] = field(default_factory=dict)
 
 
 def write_page(results: Results, compared: pd.DataFrame, out: Path, title: str) -> Path:
-    """Write a folder that opens from disk and from any web server; the path of its `index.html`.
+    """Write a folder that opens from disk and from any web server.
 
     Args:
         results: what was read.
@@ -41,47 +143,65 @@ def write_page(results: Results, compared: pd.DataFrame, out: Path, title: str) 
         out: a new folder, or one with an earlier page, which is replaced.
         title: of the page.
 
+    Returns:
+        The path of its `index.html`.
+
     Raises:
-        UserError: `out` holds something that is not a page of ours.
+        UserError: `out` holds something that is not a page of this package.
         OSError: it cannot be written.
     """
-    from jinja2 import Environment, FileSystemLoader
+    _make_empty(out)
+    write_text(out / MARKER, "Written by leval-harness page; replaced when it is run again.\n")
+    write_text(out / "numbers.csv", render([], compared, "csv"))
+    write_text(out / "numbers.json", render([], compared, "json"))
+    _write_assets(out)
+    templates = _templates()
+    answers = _write_answers(results, compared, out, title, templates)
+    figures = write_figures(compared, results.blocks, out / "figures")
+    sections = [
+        _section(at, str(block), part, figures, answers)
+        for at, (block, part) in enumerate(compared.groupby("block", sort=False))
+    ]
+    across = []
+    if compared["model"].nunique() > 1:
+        # Models are ranked beside each other wherever they were asked the same questions.
+        across = _tables_html(build_tables(compared_frame(results, across="models")))
+    measured = runs_table(compared)
+    index = templates.get_template("index.html.j2").render(
+        title=title,
+        sections=sections,
+        across=across,
+        terms=TERMS,
+        runs=None if measured is None else html(measured),
+        commands=list(dict.fromkeys(compared["command"].dropna())),
+        excluded=results.excluded[:MOST_EXCLUDED],
+    )
+    write_text(out / "index.html", index)
+    return out / "index.html"
 
+
+def _make_empty(out: Path) -> None:
+    """Make an empty folder in place of an earlier page, and of nothing else."""
     if out.exists() and any(out.iterdir()) and not (out / MARKER).is_file():
         raise UserError(
             f"--out: {out} is not empty and holds no leaderboard page; give a new folder"
         )
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    templates = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True)
-    write_text(out / MARKER, "Written by leval-harness page; replaced when it is run again.\n")
-    write_text(out / "numbers.csv", render([], compared, "csv"))
-    _assets(out)
-    questions = {}
-    for at, (text, page) in enumerate(_questions(results, compared)):
-        name = f"questions-{at:03d}.html"
-        questions[name] = text
-        content = templates.get_template("questions.html.j2").render(title=text, back=title, **page)
-        write_text(out / name, content)
-    several = compared["model"].nunique() > 1
-    across = compared_frame(results, across="models") if several else compared[:0]
-    index = templates.get_template("index.html.j2").render(
-        title=title,
-        sentences=[(label, text.split("`")) for label, text in said(compared)],
-        terms=TERMS,
-        figures=write_figures(compared, out / "figures"),
-        tables=[html(table) for table in build_tables(compared)],
-        across=[html(table) for table in build_tables(across)] if several else [],
-        questions=questions,
-        commands=list(dict.fromkeys(compared["command"].dropna())),
-        excluded=results.excluded[:50],
-    )
-    write_text(out / "index.html", index)
-    return out / "index.html"
 
 
-def _assets(out: Path) -> None:
-    """Styles, and DataTables as itables ships it: a module, which opens from disk as data alone."""
+def _templates() -> Any:
+    from jinja2 import Environment, FileSystemLoader
+
+    loader = FileSystemLoader(TEMPLATES)
+    return Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+
+
+def _write_assets(out: Path) -> None:
+    """Write styles and DataTables, which itables ships as a module.
+
+    A module opens from disk only as data.
+    """
     from itables.utils import find_package_file
 
     bundle = Path(find_package_file("html/dt_bundle.js"))
@@ -93,60 +213,84 @@ def _assets(out: Path) -> None:
         shutil.copyfile(TEMPLATES / name, out / name)
 
 
-def _questions(results: Results, compared: pd.DataFrame) -> Iterator[tuple[str, dict[str, Any]]]:
-    """A title and the content of a page for each block and task, methods side by side."""
-    shown = compared[main_numbers(compared) & compared["status"].eq("done")]
-    shown = shown[shown["kind"].eq("score")].drop_duplicates(["run", "task"])
-    for (block, task), part in shown.groupby(["block", "task"], sort=False):
-        rows: dict[str, dict[str, Any]] = {}
-        names = []
-        for number in part.itertuples():
-            names.append(f"{number.label} at {length_label(number.context_length)}")
-            for file in filter(None, (samples_file(path, str(task)) for path in number.files)):
-                for line in sample_lines(file):
-                    if line.get("filter", number.filter) == number.filter:
-                        row = _asked(line)
-                        same = rows.setdefault(json.dumps([*row.values()]), {**row, "answers": {}})
-                        same["answers"][names[-1]] = _answer(line, number.name)
-        if rows:
-            yield f"{task_label(str(task))}, {block}", {"names": names, "rows": rows.values()}
+def _write_answers(
+    results: Results, compared: pd.DataFrame, out: Path, title: str, templates: Any
+) -> dict[str, dict[str, str]]:
+    """Write the pages of questions and answers; return block -> file name -> title."""
+    written: dict[str, dict[str, str]] = {}
+    for at, page in enumerate(answer_pages(results, compared)):
+        name = f"questions-{at:03d}.html"
+        template = templates.get_template("questions.html.j2")
+        content = template.render(title=page.title, back=title, page=page)
+        write_text(out / name, content)
+        written.setdefault(page.block, {})[name] = page.title
+    return written
 
 
-def _asked(line: Mapping[str, Any]) -> dict[str, str]:
-    """The question of a sample, its document and what was expected."""
-    doc = line["doc"] if isinstance(line.get("doc"), dict) else {}
-    document = doc.get("document_id", line.get("doc_id", ""))
-    question = doc.get("question") or doc.get("query") or f"question {line.get('doc_id')}"
-    expected = str(doc.get("gold", line.get("target")))
-    choices = doc.get("choices")
-    if isinstance(choices, list) and expected.isdecimal() and int(expected) < len(choices):
-        expected = choices[int(expected)]
-    return {"document": _cut(document), "question": _cut(question), "expected": _cut(expected)}
+def _section(
+    number: int,
+    block: str,
+    part: pd.DataFrame,
+    figures: dict[str, PlannedFigure],
+    answers: dict[str, dict[str, str]],
+) -> Section:
+    """Return what the page shows of one model."""
+    verdict = next(iter(verdicts(part)), None)
+    section = Section(anchor=f"model-{number}", verdict=verdict, title=block)
+    if verdict is not None and verdict.summary is not None:
+        section.rows = _answer_rows(verdict.summary)
+        section.measured = _capitalized(
+            f"{measured_text(verdict.summary)}; reference: {reference_text(verdict.summary)}"
+        )
+        section.cost_heading = _capitalized(cost_heading(verdict.summary))
+        if verdict.summary.baseline:
+            section.difference_heading = _capitalized(difference_heading(verdict.summary))
+    for name, figure in figures.items():
+        if figure.block == block:
+            is_main = figure.kind in (EFFECTIVE, DIFFERENCES)
+            target = section.main_figures if is_main else section.more_figures
+            target[name] = figure
+    tables = [table for table in build_tables(part) if table.title != "What was run"]
+    section.tables = {table.title: html(table, "h4") for table in tables}
+    section.answers = answers.get(block, {})
+    return section
 
 
-def _answer(line: Mapping[str, Any], metric: str) -> dict[str, str]:
-    """What a model answered, its score, and whether it was right."""
-    score = line.get(metric)
-    shown = f"{score:g}" if isinstance(score, int | float) else ""
-    return {
-        "text": _cut(_response(line)),
-        "score": shown,
-        "grade": {"1": "right", "0": "wrong"}.get(shown, ""),
-        "notes": ", ".join(text for name, text in NOTES.items() if line.get(name)),
-    }
+def _capitalized(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
-def _response(line: Mapping[str, Any]) -> str:
-    """The text of an answer; of choices that were scored the likeliest one."""
-    responses = line.get("resps") or []
-    first = [each[0] if isinstance(each, list) and each else each for each in responses]
-    if first and all(isinstance(e, list) and str(e[-1]) in ("True", "False") for e in first):
-        requests = list((line.get("arguments") or {}).values())
-        best = max(range(len(first)), key=lambda at: float(first[at][0]))
-        return str(requests[best].get("arg_1", "")) if best < len(requests) else ""
-    return "\n\n".join(map(str, first))
+def _tables_html(tables: Sequence[Table]) -> list[str]:
+    return [html(table) for table in tables if table.title != "What was run"]
 
 
-def _cut(value: object) -> str:
-    text = "" if value is None else str(value)
-    return text if len(text) <= LONGEST else text[:LONGEST] + " … (shortened)"
+def _answer_rows(summary: ModelSummary) -> list[AnswerRow]:
+    """Return the rows of the table of the first screen."""
+    methods = summary.methods
+    cost_digits = digits_of(method.cost for method in methods)
+    difference_digits = digits_of(method.difference for method in methods)
+    rows = []
+    for method in methods:
+        length, remark = _length_and_remark(method)
+        rows.append(
+            AnswerRow(
+                method=method.method,
+                is_baseline=method.method == summary.baseline,
+                bar=Bar.of_length(method.length, summary.longest),
+                length=length,
+                remark=remark,
+                cost=Cell.of_estimate(method.cost, cost_digits),
+                difference=Cell.of_estimate(method.difference, difference_digits),
+            )
+        )
+    return rows
+
+
+def _length_and_remark(method: MethodSummary) -> tuple[str, str]:
+    """Split `9,728 (degrades from ~9,920)` into the length and what is said of it."""
+    text = method.length.text
+    for separator in (" (", ", "):
+        length, found, remark = text.partition(separator)
+        if found:
+            return length, remark.removesuffix(")")
+    return text, ""

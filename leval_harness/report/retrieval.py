@@ -18,8 +18,8 @@ def retrievals(compared: pd.DataFrame) -> pd.DataFrame:
         compared: the compared frame.
 
     Returns:
-        a row for each `block` and `label`: `tasks` that all `lengths` have, `questions` of all
-        lengths together, and as a text `above`, the largest length that reaches RULER's threshold.
+        a row for each `block` and `label`: `tasks` that all `lengths` have, `questions` at each of
+        them, and as a text `above`, the largest length that reaches RULER's threshold.
     """
     is_one = compared["task"].str.fullmatch(RULER) & compared["name"].str.fullmatch(r"\d+")
     rows = compared[is_one.eq(True)].dropna(subset=["value", "n"])
@@ -31,7 +31,7 @@ def retrievals(compared: pd.DataFrame) -> pd.DataFrame:
         counts = [Retrieved(int(each.Index), each.right, int(each.n)) for each in sums.itertuples()]
         if counts:
             names = {"block": block, "label": label, "tasks": tuple(sorted(tasks))}
-            numbers = {"lengths": tuple(map(int, sums.index)), "questions": int(sums["n"].sum())}
+            numbers = {"lengths": tuple(map(int, sums.index)), "questions": tuple(map(int, sums["n"]))}
             found.append({**names, **numbers, "above": length_text(length_above(counts))})
     return pd.DataFrame(found, columns=["block", "label", "tasks", "lengths", "questions", "above"])
 

@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 
 from leval_harness.report.compare import CANNOT_TELL, MOST_UNPARSED, SIGNIFICANT
+from leval_harness.report.effective_context import TASK
 from leval_harness.report.effective_summary import (
     ModelSummary,
     bins_of,
     method_pairs,
     summary,
 )
-from leval_harness.report.effective_context import TASK
 from leval_harness.report.labels import BESIDE, CLOSED, POSGEN, length_label, task_label
 from leval_harness.report.number_text import NOTHING, Estimate, digits_of, range_of_tokens
 from leval_harness.report.retrieval import retrievals
@@ -86,7 +86,8 @@ def effective_tables(compared: pd.DataFrame) -> Iterator[Table]:
                 f"Loss under the method minus loss of {reference_text(answer)}, in nats/token: "
                 "positive is worse.",
                 "In square brackets: 99.5% intervals, simultaneous over the positions of a method. "
-                f"An increase below {answer.methods[0].margin:g} is treated as negligible.",
+                f"An increase below {answer.methods[0].margin:g} is treated as negligible. "
+                f"{NOTHING}: no difference, the method is its own reference there.",
             )
         if not pairs.empty:
             yield Table.plain(
@@ -94,7 +95,7 @@ def effective_tables(compared: pd.DataFrame) -> Iterator[Table]:
                 _by_position(pairs, pairs["label"] + " against " + pairs["baseline"], "Methods"),
                 "Loss under the first method minus loss under the second on the same tokens, in "
                 "nats/token: positive is worse. In square brackets: 99.5% intervals, simultaneous "
-                "over the positions of a pair.",
+                f"over the positions of a pair. {NOTHING}: identical.",
             )
 
 
@@ -137,7 +138,10 @@ def _by_position(rows: pd.DataFrame, names: pd.Series, head: str) -> pd.DataFram
     for (start, end), part in bins.groupby(["start", "end"], sort=False):
         estimates = {names[index]: Estimate.of_row(row) for index, row in part.iterrows()}
         digits = digits_of(estimates.values())
-        texts = {name: estimate.text(digits) for name, estimate in estimates.items()}
+        texts = {
+            name: NOTHING if estimate.is_exactly_zero else estimate.text(digits)
+            for name, estimate in estimates.items()
+        }
         columns[range_of_tokens(start, end)] = texts
     order = pd.Index(names.drop_duplicates(), name=head)
     return pd.DataFrame(columns).reindex(order).fillna(NOTHING)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from leval_harness.report.effective_context import TASK
 from leval_harness.report.effective_summary import (
     MethodSummary,
     ModelSummary,
@@ -18,7 +19,6 @@ from leval_harness.report.effective_summary import (
     method_pairs,
     summary,
 )
-from leval_harness.report.effective_context import TASK
 from leval_harness.report.labels import counted
 from leval_harness.report.next_step import Undecided, command_that_decides
 from leval_harness.report.number_text import (
@@ -31,7 +31,7 @@ from leval_harness.report.number_text import (
 )
 from leval_harness.report.score_sentences import score_sentences
 from leval_harness.report.shortened import shortening_sentences
-from leval_tasks.statistics.effective_context import ERRS, ERRS_WITH_ONE
+from leval_tasks.statistics.effective_context import ERROR_RATE, ERROR_RATE_OF_ONE_DOCUMENT
 
 METHOD, LENGTH = "method", "effective context length"
 
@@ -155,16 +155,22 @@ def _verdict(block: str, part: pd.DataFrame, several: bool) -> Verdict:
 
 def _heading(answer: ModelSummary) -> str:
     """Return `SmolLM2-135M, native context length 8,192 tokens; 3 documents of 11,264 tokens`."""
+    model = answer.model or "Several models"
+    separator = "; " if answer.native is None else ", "
+    return f"{model}{separator}{measured_text(answer)}"
+
+
+def measured_text(answer: ModelSummary) -> str:
+    """Return `native context length 8,192 tokens; 3 documents of 11,264 tokens`."""
     counts = sorted({method.documents for method in answer.methods})
     documents = counted(counts[-1], "document")
     if len(counts) > 1:
         documents = f"{counts[0]} to {documents}"
     up_to = "" if answer.same_length else "up to "
-    read = f"{documents} of {up_to}{tokens_text(answer.longest)} tokens"
-    model = answer.model or "Several models"
+    documents = f"{documents} of {up_to}{tokens_text(answer.longest)} tokens"
     if answer.native is None:
-        return f"{model}; {read}"
-    return f"{model}, native context length {tokens_text(answer.native)} tokens; {read}"
+        return documents
+    return f"native context length {tokens_text(answer.native)} tokens; {documents}"
 
 
 def _recommendation(answer: ModelSummary) -> str:
@@ -270,5 +276,5 @@ def reference_text(answer: ModelSummary) -> str:
 
 
 def _error_rate(first: MethodSummary) -> str:
-    errs = ERRS_WITH_ONE if first.documents == 1 else ERRS
+    errs = ERROR_RATE_OF_ONE_DOCUMENT if first.documents == 1 else ERROR_RATE
     return f"Each bound errs in at most {errs} of samples."

@@ -4,8 +4,8 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 const follow = () => document.documentElement.classList.toggle("dark", dark.matches);
 dark.addEventListener("change", follow);
 follow();
-const number = (run) => parseFloat(run.replace(/<[^>]*>|[*,]/g, "").replace("−", "-"));
-const byNumber = (run, type) => (type === "sort" && isFinite(number(run)) ? number(run) : run);
+const number = (cell) => parseFloat(cell.replace(/<[^>]*>|[*,]/g, "").replace("−", "-"));
+const byNumber = (cell, type) => (type === "sort" && isFinite(number(cell)) ? number(cell) : cell);
 import(window.datatables).then(({ default: DataTable }) => {
   for (const table of document.querySelectorAll("table.sortable")) {
     const long = table.tBodies[0].rows.length > 10;
