@@ -14,7 +14,7 @@ from resonance_vllm.common.files import write_text
 
 if TYPE_CHECKING:
     from leval_harness.api import Comparison
-    from leval_harness.report.tables import Table
+    from leval_harness.report.table import Table
 
 MOST_NOTES = 5
 """Lines on what was left out; the others are counted."""

@@ -176,7 +176,7 @@ def _runs_with_documents(compared: pd.DataFrame) -> pd.DataFrame:
     if "setting window" in runs:
         window = pd.to_numeric(runs["setting window"], errors="coerce")
         native_length = window.fillna(native_length)
-    unmodified = runs["rope"].map(_is_default_rope)
+    unmodified = runs["rope"].map(_is_default_rope).astype(bool)
     if "replaced" in runs:
         unmodified &= runs["replaced"].isna()
     columns = ["run", "block", "label", "rope", "baseline", "margin"]

@@ -81,6 +81,7 @@ class MethodSummary:
         method: its label.
         length: its effective context length.
         cost: loss increase within the native context length; None where nothing lies within it.
+        cost_range: the smallest and the largest cost of a single document; None as `cost`.
         difference: loss minus that of the baseline; None for the baseline itself, and where the two
             have no tokens in common.
         loss_within: mean loss within the native context length, nats/token; None without a number.
@@ -93,6 +94,7 @@ class MethodSummary:
     method: str
     length: EffectiveLength
     cost: Estimate | None
+    cost_range: tuple[float, float] | None
     difference: Estimate | None
     loss_within: float | None
     loss_beyond: float | None
@@ -306,10 +308,17 @@ def _method_summary(name: str, rows: pd.DataFrame, difference: Estimate | None) 
     last_bin = against_reference[against_reference["metric"] == DIFFERENCE].iloc[-1]
     losses = rows[rows["metric"] == LOSS]
     is_within = losses["start"] < (native if pd.notna(native) else float("inf"))
+    cost = None
+    cost_range = None
+    if not costs.empty:
+        row = costs.iloc[0]
+        cost = Estimate.of_row(row)
+        cost_range = (float(row["least"]), float(row["most"]))
     return MethodSummary(
         method=name,
         length=length,
-        cost=None if costs.empty else Estimate.of_row(costs.iloc[0]),
+        cost=cost,
+        cost_range=cost_range,
         difference=difference,
         loss_within=_first(losses[is_within]["value"]),
         loss_beyond=_first(losses[~is_within]["value"]),

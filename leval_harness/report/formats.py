@@ -122,7 +122,7 @@ def verdict_markdown(verdict: Verdict) -> str:
     parts = [f"**{_markdown_text(verdict.heading)}**\n"] if verdict.heading else []
     table = verdict.table()
     if table is not None:
-        parts.append(_markdown_grid(list(table), table.map(_markdown_text).to_numpy()) + "\n")
+        parts.append(_markdown_grid(list(table), table.map(_markdown_text).to_numpy()))
     if verdict.all_sentences:
         lines = [f"- {_markdown_sentence(sentence)}\n" for sentence in verdict.all_sentences]
         parts.append("".join(lines))
@@ -196,9 +196,9 @@ def html(table: Table, heading: str = "h3") -> str:
     grid = _styled(table.cells, table.css, "html").to_html(
         table_attributes=f'class="sortable" aria-label="{title}"'
     )
-    # A region that scrolls sideways must be reachable by keyboard, and so needs a name.
-    region = f'<div class="wide" role="region" tabindex="0" aria-label="{title}">'
-    return f"<{heading}>{title}</{heading}>\n{region}{grid}</div>\n{notes}\n"
+    # What scrolls sideways must be reachable by keyboard, and so needs a name.
+    group = f'<div class="wide" role="group" tabindex="0" aria-label="{title}">'
+    return f"<{heading}>{title}</{heading}>\n{group}{grid}</div>\n{notes}\n"
 
 
 def latex(table: Table) -> str:
@@ -242,8 +242,8 @@ def draw(table: Table, console: "Console") -> None:
     names = table.cells.index.nlevels
     rows = table.cells.reset_index()
     for at, name in enumerate(rows):
-        justify = "left" if at < names else "right"
-        grid.add_column(Text(str(name)), justify=justify, overflow="fold")
+        is_name = at < names
+        grid.add_column(Text(str(name)), justify="left" if is_name else "right", overflow="fold")
     css = table.css.to_numpy()
     for texts, marks in zip(rows.to_numpy(), css, strict=True):
         styles = [""] * names + [TERMINAL_MARKS[mark] for mark in marks]

@@ -115,8 +115,9 @@ class Section:
         measured: what was read.
         cost_heading: heading of the costs.
         difference_heading: heading of the differences; empty where there are none.
-        main_figures: what is shown at once: name without suffix -> figure.
-        more_figures: what is folded.
+        first_figures: the loss increase: name without suffix -> figure.
+        difference_figures: the differences between methods.
+        more_figures: the others, which are folded.
         tables: title -> HTML, folded.
         answers: file name -> title of the pages of questions and answers.
     """
@@ -128,7 +129,8 @@ class Section:
     measured: str = ""
     cost_heading: str = ""
     difference_heading: str = ""
-    main_figures: dict[str, PlannedFigure] = field(default_factory=dict)
+    first_figures: dict[str, PlannedFigure] = field(default_factory=dict)
+    difference_figures: dict[str, PlannedFigure] = field(default_factory=dict)
     more_figures: dict[str, PlannedFigure] = field(default_factory=dict)
     tables: dict[str, str] = field(default_factory=dict)
     answers: dict[str, str] = field(default_factory=dict)
@@ -245,11 +247,10 @@ def _section(
         section.cost_heading = _capitalized(cost_heading(verdict.summary))
         if verdict.summary.baseline:
             section.difference_heading = _capitalized(difference_heading(verdict.summary))
+    of_kind = {EFFECTIVE: section.first_figures, DIFFERENCES: section.difference_figures}
     for name, figure in figures.items():
         if figure.block == block:
-            is_main = figure.kind in (EFFECTIVE, DIFFERENCES)
-            target = section.main_figures if is_main else section.more_figures
-            target[name] = figure
+            of_kind.get(figure.kind, section.more_figures)[name] = figure
     tables = [table for table in build_tables(part) if table.title != "What was run"]
     section.tables = {table.title: html(table, "h4") for table in tables}
     section.answers = answers.get(block, {})

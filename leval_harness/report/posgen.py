@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import pandas as pd
 
 from leval_harness.report.drawing import add_source_note, legend, method_styles, new_figure
-from leval_harness.report.tables import BEST, NONE, QUIET, SECOND, Table
+from leval_harness.report.table import BEST, NONE, QUIET, SECOND, Table
 from leval_harness.results.load import ResultsError, column
 from leval_tasks.posgen.encodings import ENCODINGS, PUBLISHED, Pair, Reading, published_pairs
 from resonance_vllm.common.files import read_json_object

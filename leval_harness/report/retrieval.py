@@ -31,7 +31,10 @@ def retrievals(compared: pd.DataFrame) -> pd.DataFrame:
         counts = [Retrieved(int(each.Index), each.right, int(each.n)) for each in sums.itertuples()]
         if counts:
             names = {"block": block, "label": label, "tasks": tuple(sorted(tasks))}
-            numbers = {"lengths": tuple(map(int, sums.index)), "questions": tuple(map(int, sums["n"]))}
+            numbers = {
+                "lengths": tuple(map(int, sums.index)),
+                "questions": tuple(map(int, sums["n"])),
+            }
             found.append({**names, **numbers, "above": length_text(length_above(counts))})
     return pd.DataFrame(found, columns=["block", "label", "tasks", "lengths", "questions", "above"])
 

@@ -98,9 +98,16 @@ def _undecided(rows: pd.DataFrame, methods: int) -> str:
     # A sign-flip test over documents gives no p below 2 / 2 ** documents.
     needed = math.ceil(1 + math.log2(methods / LEVEL))
     text = f"{counted(len(rows), 'comparison')} undecided"
-    if "partial" in rows and rows["partial"].eq(False).all():
+    if _were_all_documents_read(rows):
         return f"{text}: the task has too few documents, {needed} are needed"
     return f"{text}: at least {needed} documents are needed"
+
+
+def _were_all_documents_read(rows: pd.DataFrame) -> bool:
+    """Return whether no document of the tasks is left that could be read in addition."""
+    if not {"partial", "num_docs"} <= {*rows}:
+        return False
+    return bool(rows["partial"].eq(False).all() and rows["num_docs"].isna().all())
 
 
 def _difference(row: pd.Series) -> str:

@@ -12,13 +12,20 @@ import pandas as pd
 from leval_harness.report.compare import CANNOT_TELL, MOST_UNPARSED, SIGNIFICANT
 from leval_harness.report.effective_context import TASK
 from leval_harness.report.effective_summary import (
+    MethodSummary,
     ModelSummary,
     bins_of,
     method_pairs,
     summary,
 )
 from leval_harness.report.labels import BESIDE, CLOSED, POSGEN, length_label, task_label
-from leval_harness.report.number_text import NOTHING, Estimate, digits_of, range_of_tokens
+from leval_harness.report.number_text import (
+    NOTHING,
+    Estimate,
+    digits_of,
+    number_text,
+    range_of_tokens,
+)
 from leval_harness.report.retrieval import retrievals
 from leval_harness.report.runs_table import runs_table
 from leval_harness.report.score_sentences import questions_text
@@ -111,6 +118,8 @@ def _lengths_table(answer: ModelSummary, model: str) -> Table:
     if any(loss is not None for loss in losses_beyond):
         columns[f"Loss beyond {native}"] = _losses(losses_beyond)
     columns[_capitalized(cost_heading(answer))] = column_of_estimates([m.cost for m in methods])
+    if any(method.documents > 1 for method in methods):
+        columns["Cost of single documents"] = _cost_ranges(methods)
     if answer.baseline:
         differences = column_of_estimates([method.difference for method in methods])
         columns[_capitalized(difference_heading(answer))] = differences
@@ -125,6 +134,18 @@ def _lengths_table(answer: ModelSummary, model: str) -> Table:
 
 def _losses(values: Sequence[float | None]) -> list[str]:
     return [NOTHING if value is None else f"{value:.3f}" for value in values]
+
+
+def _cost_ranges(methods: Sequence[MethodSummary]) -> list[str]:
+    """Return the range of the documents' own costs, with the digits of the costs."""
+    digits = digits_of(method.cost for method in methods)
+    texts = []
+    for method in methods:
+        if method.cost_range is None or method.cost is None or method.cost.is_exactly_zero:
+            texts.append(NOTHING)
+        else:
+            texts.append(" to ".join(number_text(cost, digits) for cost in method.cost_range))
+    return texts
 
 
 def _capitalized(text: str) -> str:

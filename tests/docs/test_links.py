@@ -4,12 +4,9 @@
 """
 
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
-
-from leval_harness.report.tables import READ_MORE
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/**/*.md")])
@@ -37,10 +34,3 @@ def test_links_lead_to_files_and_headings(page: Path):
         ):
             broken.append(link)
     assert not broken
-
-
-def test_notes_of_tables_name_a_page_of_the_documentation():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    site, _, page = READ_MORE.rpartition("leval-harness/")
-    assert f"{site}leval-harness".endswith(project["urls"]["Documentation"])
-    assert (ROOT / "docs" / f"{page}.md").is_file()

@@ -1,30 +1,43 @@
-"""Figures show the numbers of the compared frame."""
+"""Figures show the numbers of the compared frame and of its blocks."""
+
+import itertools
 
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
 from block_frames import frames
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.colors import to_hex
+from matplotlib.text import Text
 
 from leval_harness.report.drawing import (
-    RC,
+    PALETTE,
+    LineEnd,
     add_source_note,
+    figure_style,
+    figure_with_names,
     legend,
     literal_text,
     method_styles,
+    name_line_ends,
     new_figure,
+    spread,
     write_figure,
 )
-from leval_harness.report.effective_context import compared_frame, effective_rows
-from leval_harness.report.figures import (
-    effective_figure,
-    forest_figure,
-    planned_figures,
-    write_figures,
+from leval_harness.report.effective_context import (
+    compared_frame,
+    effective_rows,
+    position_curves,
 )
-from leval_harness.results.load import load_results
+from leval_harness.report.effective_figures import NATIVE_SHADE
+from leval_harness.report.figures import forest_figure, planned_figures, write_figures
+from leval_harness.results.load import BLOCKS, load_results
 
 mpl.use("agg")
+
+NO_BLOCKS = pd.DataFrame(columns=list(BLOCKS))
 
 
 @pytest.fixture(scope="module")
@@ -32,66 +45,143 @@ def compared(sweep):
     return compared_frame(load_results(sweep))
 
 
+METHODS = {
+    "rope": "rope",
+    "yarn": "yarn",
+    "resonance_yarn": lambda blocks: blocks["yarn"] + 0.18,
+}
+
+
 @pytest.fixture(scope="module")
 def effective():
-    return effective_rows(*frames({"rope": "rope", "yarn": "yarn"})).assign(command="c")
+    """The compared frame of three methods on real documents, and its blocks."""
+    compared, blocks = frames(METHODS, filter="none", context_length=11264)
+    rows = effective_rows(compared, blocks).assign(
+        sample=False, group=False, method=lambda rows: rows["label"]
+    )
+    return pd.concat([compared, rows], ignore_index=True), blocks
 
 
-def drawn_points(axes):
-    """Points of every curve with markers, by label."""
-    return {container.get_label(): container.lines[0].get_xydata() for container in axes.containers}
+def drawn(effective, kind):
+    """The figure of a kind, drawn."""
+    (figure,) = [each for each in planned_figures(*effective) if each.kind == kind]
+    return figure.draw()
 
 
-def test_effective_context_draws_the_intervals_of_the_table(effective):
-    figure = effective_figure(effective, method_styles(["rope", "yarn"]))
-    top, below = figure.axes
-    against = effective[effective["baseline"].eq("reference")]
-    for label, points in drawn_points(top).items():
-        rows = against[against["label"].eq(label) & against["metric"].eq("difference")]
-        assert np.allclose(points[:, 1], rows["difference"])
-        container = next(c for c in top.containers if c.get_label() == label)
-        (bars,) = container.lines[2]
-        ends = np.array([segment[:, 1] for segment in bars.get_segments()])
-        assert np.allclose(ends[:, 0], rows["diff_low"])
-        assert np.allclose(ends[:, 1], rows["diff_high"])
-        middles = (rows["start"] + rows["end"]) / 2
-        assert (abs(points[:, 0] - middles) < (rows["end"] - rows["start"]) / 2).all()
-    assert set(drawn_points(below)) == {"yarn against rope"}
+def line_of(axes, label):
+    (line,) = [line for line in axes.lines if line.get_label() == label]
+    return line
 
 
-def test_no_two_pairs_of_methods_look_the_same():
-    methods = {
-        "rope": "rope",
-        "yarn": "yarn",
-        "resonance_yarn": lambda blocks: 0.9 * blocks["yarn"],
-    }
-    rows = effective_rows(*frames(methods)).assign(command="c")
-    below = effective_figure(rows, method_styles(methods)).axes[1]
-    lines = {each.get_label(): each.lines[0] for each in below.containers}
-    assert len(lines) == 3
-    assert len({(line.get_color(), line.get_marker()) for line in lines.values()}) == 3
+def bands_of(axes, color):
+    """The rectangles of intervals in a colour: first and last position, low and high."""
+    bands = []
+    for collection in axes.collections:
+        if to_hex(collection.get_facecolor()[0]).upper() == color:
+            (path,) = collection.get_paths()
+            (left, low), (right, high) = path.vertices.min(axis=0), path.vertices.max(axis=0)
+            bands.append((left, right, low, high))
+    return bands
 
 
-def test_up_is_better_and_says_so_with_the_numbers_of_the_table(effective):
-    for axes in effective_figure(effective, method_styles(["rope", "yarn"])).axes:
-        assert axes.yaxis_inverted()  # a higher loss lies lower
-        assert "up is better" in axes.get_ylabel()
-        assert axes.get_yscale() == "linear"
-        assert axes.get_xscale() == "linear"
+def test_increase_draws_numbers_of_frame_and_blocks(effective):
+    compared, blocks = effective
+    (axes,) = drawn(effective, "effective").axes
+    curves = position_curves(compared, blocks)
+    bins = compared[compared["metric"].eq("difference") & compared["baseline"].eq("reference")]
+    for at, name in enumerate(METHODS):
+        own = curves[(curves["label"] == name) & (curves["baseline"] == "reference")]
+        line = line_of(axes, name)
+        assert np.allclose(line.get_xydata(), own[["position", "difference"]].astype(float))
+        assert line.get_color() == PALETTE[at]
+        rows = bins.loc[bins["label"] == name, ["start", "end", "diff_low", "diff_high"]]
+        assert np.allclose(bands_of(axes, PALETTE[at]), rows.astype(float))
 
 
-def test_the_collapse_is_to_be_seen(effective):
-    axes = effective_figure(effective, method_styles(["rope", "yarn"])).axes[0]
-    worst, best = axes.get_ylim()
-    fall = drawn_points(axes)["rope"][-1, 1] - drawn_points(axes)["rope"][0, 1]
-    assert fall / (worst - best) > 0.5
+def test_increase_is_upwards_and_shows_the_collapse(effective):
+    (axes,) = drawn(effective, "effective").axes
+    assert not axes.yaxis_inverted()
+    assert "increase" in axes.get_ylabel()
+    low, high = axes.get_ylim()
+    collapse = np.ptp(line_of(axes, "rope").get_ydata())
+    assert collapse / (high - low) > 0.5
+
+
+def test_increase_says_margin_native_length_and_window(effective):
+    figure = drawn(effective, "effective")
+    texts = [text.get_text() for axes in figure.axes for text in axes.texts]
+    assert "margin: 0.05" in texts
+    assert "native context length: 8,192 tokens" in texts
+    (note,) = [text.get_text() for text in figure.texts]
+    assert "running mean over 512 tokens" in note
+    (axes,) = figure.axes
+    (shade,) = [p for p in axes.patches if to_hex(p.get_facecolor()) == NATIVE_SHADE]
+    assert (shade.get_x(), shade.get_x() + shade.get_width()) == (2048, 8192)
+
+
+def test_differences_are_a_figure_of_their_own(effective):
+    compared, blocks = effective
+    (axes,) = drawn(effective, "difference").axes
+    names = ["yarn − rope", "resonance_yarn − rope", "resonance_yarn − yarn"]
+    lines = [line_of(axes, name) for name in names]
+    looks = {(line.get_color(), line.get_linestyle()) for line in lines}
+    assert len(looks) == len(lines)
+    curves = position_curves(compared, blocks)
+    own = curves[(curves["label"] == "yarn") & (curves["baseline"] == "rope")]
+    assert np.allclose(lines[0].get_ydata(), own["difference"])
+    alone = frames({"rope": "rope"}, filter="none", context_length=11264)
+    rows = effective_rows(*alone).assign(sample=False, group=False, method="rope")
+    frame = pd.concat([alone[0], rows], ignore_index=True)
+    assert [each.kind for each in planned_figures(frame, alone[1])] == ["effective"]
+
+
+def test_alt_texts_state_the_result(effective):
+    increase, difference = planned_figures(*effective)
+    assert "rope 9,728 (degrades from ~9,920); yarn ≥ 11,264" in increase.alt_text
+    assert "at 9,728 to 11,264 the loss of yarn is lower than that of rope" in difference.alt_text
+
+
+@pytest.mark.parametrize("count", [2, 14])
+def test_names_at_line_ends_do_not_overlap(count):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    ends = [LineEnd(f"a_method_{at}", 10.0, 0.02 + 0.0001 * at, "black") for at in range(count)]
+    with figure_style():
+        figure, axes = figure_with_names(9.2, 4.4, [end.name for end in ends], 0.9)
+        axes.set(xlim=(0, 10), ylim=(-0.02, 0.45))
+        name_line_ends(axes, ends)
+        renderer = FigureCanvasAgg(figure).get_renderer()
+        boxes = [text.get_window_extent(renderer) for text in axes.texts]
+        words = [Text.get_window_extent(text, renderer) for text in axes.texts]
+    assert len(boxes) == count
+    for one, other in itertools.combinations(words, 2):
+        assert not one.overlaps(other)
+    width, height = figure.get_size_inches() * figure.dpi
+    assert all(
+        box.x0 >= 0 and box.x1 <= width and box.y0 >= 0 and box.y1 <= height for box in words
+    )
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=14))
+def test_spread_keeps_order_distance_and_bounds(levels):
+    moved = spread(sorted(levels), 0.07)
+    assert all(after - before >= 0.07 - 1e-9 for before, after in itertools.pairwise(moved))
+    assert moved[0] >= -1e-9
+    assert moved[-1] <= 1 + 1e-9
+    if len(levels) == 1:
+        assert moved == levels
+
+
+def test_fourteen_methods_have_fourteen_styles():
+    styles = method_styles(f"m{at}" for at in range(14))
+    assert len({(s["color"], s["linestyle"]) for s in styles.values()}) == 14
 
 
 def test_there_is_a_figure_for_each_kind_of_result(compared):
-    kinds = [each.kind for each in planned_figures(compared)]
+    kinds = [each.kind for each in planned_figures(compared, NO_BLOCKS)]
     assert set(kinds) == {"length", "forest"}
-    titles = [each.title for each in planned_figures(compared)]
-    assert "SmolLM2-135M: difference to rope at 512" in titles
+    titles = [each.title for each in planned_figures(compared, NO_BLOCKS)]
+    assert "SmolLM2-135M: difference from rope at 512" in titles
 
 
 def test_a_forest_fills_what_differs(compared):
@@ -107,7 +197,7 @@ def test_a_forest_fills_what_differs(compared):
 
 
 def test_the_bundled_sample_gets_no_figure_of_differences(compared):
-    kinds = [each.kind for each in planned_figures(compared.assign(sample=True))]
+    kinds = [each.kind for each in planned_figures(compared.assign(sample=True), NO_BLOCKS)]
     assert "forest" not in kinds
 
 
@@ -125,29 +215,30 @@ def test_names_are_never_read_as_mathematics(name, tmp_path):
         add_source_note(figure, name)
         return figure
 
-    with mpl.rc_context({**RC, "svg.fonttype": "none"}):
-        write_figure(draw, tmp_path / "f.svg")
+    write_figure(draw, tmp_path / "f.svg")
     text = (tmp_path / "f.svg").read_text(encoding="utf-8")
     assert text.count(f">{name}<") == 3
 
 
 def test_an_svg_is_the_same_each_time(effective, tmp_path):
-    styles = method_styles(["rope", "yarn"])
     for name in ("one.svg", "two.svg"):
-        write_figure(lambda: effective_figure(effective, styles), tmp_path / name)
+        write_figure(lambda: drawn(effective, "effective"), tmp_path / name)
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
     with pytest.raises(ValueError, match=r"^figure: .*svg"):
         write_figure(lambda: None, tmp_path / "one.gif")
 
 
-def test_figures_are_written_as_svg_and_png(real_runs, tmp_path):
-    titles = write_figures(compared_frame(load_results(real_runs)), tmp_path)
+def test_figures_are_written_in_three_formats(real_runs, tmp_path):
+    results = load_results(real_runs)
+    figures = write_figures(compared_frame(results), results.blocks, tmp_path)
     written = {path.name for path in tmp_path.iterdir()}
-    assert written == {f"{name}.{kind}" for name in titles for kind in ("svg", "png")}
-    assert next(iter(titles)) == "00-effective"
+    assert written == {f"{name}.{kind}" for name in figures for kind in ("svg", "png", "pdf")}
+    assert list(figures)[:2] == ["00-effective", "01-difference"]
+    svg = (tmp_path / "00-effective.svg").read_text(encoding="utf-8")
+    assert "Loss increase (nats/token)</text>" in svg  # text stays text
 
 
 def test_many_methods_get_no_figure(compared):
     many = [compared.assign(label=f"m{at}", run=at) for at in range(15)]
     many = pd.concat(many, ignore_index=True)
-    assert [each.kind for each in planned_figures(many)] == []
+    assert [each.kind for each in planned_figures(many, NO_BLOCKS)] == []

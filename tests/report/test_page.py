@@ -3,16 +3,20 @@
 import json
 import re
 import shutil
+from html import escape, unescape
 
 import pytest
+from axe import violations
+from block_frames import compared_of
 from browser import chromium
 
 from leval_harness.report.effective_context import compared_frame
-from leval_harness.report.page import MARKER, write_page
-from leval_harness.report.verdict import TERMS, said
+from leval_harness.report.effective_summary import summaries
+from leval_harness.report.page import MARKER, Bar, write_page
+from leval_harness.report.verdict import TERMS, verdicts
 from leval_harness.results.load import load_results
 
-SIZES = [(390, False), (1440, False), (1440, True)]
+SIZES = [(390, False), (800, False), (1440, False), (1440, True)]
 # The line separator ends no line of a samples file; lm-eval writes it as it is.
 EVIL = "<script>window.pwned=1</script></td><img src=x onerror=window.pwned=1>\u2028"
 
@@ -60,12 +64,14 @@ def questions_of_gsm(page):
     return found
 
 
-def test_the_page_holds_verdict_figures_tables_and_questions(page, answered):
+def test_page_holds_verdict_tables_and_numbers(page, answered):
     text = page.read_text(encoding="utf-8")
     compared = compared_frame(answered)
-    for label, sentence in said(compared):
-        assert f"<b>{label}</b>: " in text
-        assert sentence.split(";")[0] in text
+    for verdict in verdicts(compared):
+        for sentence in verdict.sentences:
+            assert escape(sentence.split("`")[0], quote=False) in unescape(text).replace(
+                "&", "&amp;"
+            )
     assert all(text.count(f"<dt>{term}</dt>") == 1 for term in TERMS)
     assert (page.parent / "numbers.csv").read_text().count("\n") == len(compared) + 1
     for source in re.findall(r'(?:src|href)="([^"#]+)"', text):
@@ -75,7 +81,7 @@ def test_the_page_holds_verdict_figures_tables_and_questions(page, answered):
 
 @pytest.mark.browser
 @pytest.mark.parametrize(("width", "dark"), SIZES)
-def test_nothing_overflows_and_nothing_fails(page, width, dark, tmp_path):
+def test_page_fits_every_width(page, width, dark, tmp_path):
     for path in (page, page.parent / "questions-000.html"):
         with chromium(tmp_path / path.stem, width, dark=dark) as driver:
             visit(driver, path)
@@ -91,7 +97,7 @@ def test_nothing_overflows_and_nothing_fails(page, width, dark, tmp_path):
 
 
 @pytest.mark.browser
-def test_what_a_model_wrote_does_not_run(opened):
+def test_model_output_does_not_run(opened):
     driver, page = opened
     for path in sorted(page.parent.glob("*.html")):
         visit(driver, path)
@@ -106,15 +112,15 @@ def test_what_a_model_wrote_does_not_run(opened):
 
 
 @pytest.mark.browser
-def test_tables_sort_by_number_filter_and_export(opened):
+def test_tables_sort_filter_and_export(opened):
     driver, page = opened
     visit(driver, page)
     column = """
         const table = [...document.querySelectorAll('table.sortable')].find(
           t => t.textContent.includes('TOEFL'));
-        const at = [...table.tHead.rows[0].runs].findIndex(c => c.textContent.includes('TOEFL'));
-        if (arguments[0]) table.tHead.rows[0].runs[at].click();
-        return [...table.tBodies[0].rows].map(row => row.runs[at].textContent);
+        const at = [...table.tHead.rows[0].cells].findIndex(c => c.textContent.includes('TOEFL'));
+        if (arguments[0]) table.tHead.rows[0].cells[at].click();
+        return [...table.tBodies[0].rows].map(row => row.cells[at].textContent);
     """
     before = driver.execute_script(column, False)
     driver.execute_script(column, True)
@@ -134,7 +140,7 @@ def test_tables_sort_by_number_filter_and_export(opened):
 
 
 @pytest.mark.browser
-def test_the_page_prints_without_buttons(opened):
+def test_print_has_no_buttons(opened):
     driver, page = opened
     visit(driver, page)
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
@@ -143,9 +149,9 @@ def test_the_page_prints_without_buttons(opened):
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
-def test_answers_to_a_question_stand_side_by_side(page):
+def test_answers_are_side_by_side(page):
     text = questions_of_gsm(page).read_text(encoding="utf-8")
-    heads = re.findall(r"<th>([^<]*)</th>", text)
+    heads = re.findall(r'<th scope="col">([^<]*)</th>', text)
     methods = ["rope at 512", "yarn at 512", "resonance_yarn at 512"]
     assert heads == ["Document", "Question", "Expected", *methods]
     row = re.search(r"<tbody>\s*<tr>(.*?)</tr>", text, re.S)[1]
@@ -153,21 +159,74 @@ def test_answers_to_a_question_stand_side_by_side(page):
     assert re.search(r'class="(right|wrong)"', row)
 
 
-def test_models_are_compared_too_where_there_are_several(page):
-    assert "<h2>Across models</h2>" in page.read_text(encoding="utf-8")
+def test_several_models_have_contents_and_ranking(page):
+    text = page.read_text(encoding="utf-8")
+    assert text.count('<section id="model-') == len(re.findall(r'<a href="#model-', text)) > 1
+    assert ">Across models</h2>" in text
+
+
+@pytest.fixture(scope="module")
+def effective_page(real_runs, tmp_path_factory):
+    """A page with effective context length, of runs that leave something undecided."""
+    results = load_results(real_runs)
+    out = tmp_path_factory.mktemp("effective") / "p"
+    return write_page(results, compared_frame(results), out, title="A <b>")
 
 
 @pytest.mark.slow
-def test_effective_context_stands_first(real_runs, tmp_path):
-    results = load_results(real_runs)
-    page = write_page(results, compared_frame(results), tmp_path / "p", title="A <b>")
-    text = page.read_text(encoding="utf-8")
+def test_page_begins_with_the_answer(effective_page):
+    text = effective_page.read_text(encoding="utf-8")
     assert "A &lt;b&gt;" in text
-    assert text.index("00-effective.svg") < text.index("<h2>Tables</h2>")
+    parts = [
+        "Native context length 8,192 tokens; 3 documents of 1,024 tokens", "Recommended:",
+        '<table class="answer"', "figures/00-effective.svg", '<ul class="sentences">', "<details",
+    ]  # fmt: skip
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
     assert re.search(r"<code>leval-harness sweep [^<]*--set [^<]*num_docs=\d+</code>", text)
+    assert re.search(r'alt="Loss increase over [^"]*: rope ≥ 1,024 \(longest measured\)', text)
 
 
-def test_a_page_replaces_a_page_and_nothing_else(page, sweep, tmp_path):
+@pytest.mark.slow
+def test_page_says_what_was_run(effective_page):
+    text = unescape(effective_page.read_text(encoding="utf-8"))
+    for part in ("Tokens/s", "Peak memory, GiB", "float32", "transformers 5.", "reference"):
+        assert part in text.partition("What was run</h3>")[2]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("dark", [False, True])
+def test_page_has_no_accessibility_violation(page, effective_page, dark, tmp_path):
+    for path in (page, page.parent / "questions-000.html", effective_page):
+        with chromium(tmp_path / path.parent.parent.name / path.stem, 1440, dark=dark) as driver:
+            visit(driver, path)
+            open_details = "document.querySelectorAll('details').forEach(d => d.open = true)"
+            driver.execute_script(open_details)
+            assert violations(driver) == [], path
+
+
+@pytest.mark.browser
+def test_page_is_readable_without_scripts(effective_page, tmp_path):
+    with chromium(tmp_path, 1440) as driver:
+        driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+        driver.get(f"file://{effective_page}")
+        assert (
+            "Recommended: rope up to 1,024 tokens." in driver.find_element("tag name", "body").text
+        )
+
+
+@pytest.mark.parametrize(
+    ("method", "width", "native", "is_open"),
+    [("rope", 86.4, 72.7, False), ("yarn", 100.0, 72.7, True)],
+)
+def test_bar_of_a_length(method, width, native, is_open):
+    (answer,) = summaries(compared_of({"rope": "rope", "yarn": "yarn"}))
+    (length,) = [each.length for each in answer.methods if each.method == method]
+    bar = Bar.of_length(length, answer.longest)
+    assert (round(bar.width, 1), round(bar.native, 1), bar.is_open) == (width, native, is_open)
+
+
+def test_page_replaces_a_page_and_nothing_else(page, sweep, tmp_path):
     results = load_results(sweep)
     compared = compared_frame(results)[:20]
     out = tmp_path / "p"

@@ -18,7 +18,7 @@ from leval_harness.report.posgen import (
     published_of,
     table_1,
 )
-from leval_harness.report.tables import BEST, SECOND
+from leval_harness.report.table import BEST, SECOND
 from leval_harness.results.load import ResultsError
 from leval_tasks.posgen.encodings import Pair
 

@@ -16,13 +16,13 @@ def run(command, *arguments):
     return CliRunner().invoke(command, list(map(str, arguments)))
 
 
-def test_report_writes_tables_and_page_and_shows_verdict_and_one_table(sweep, tmp_path, capsys):
+def test_report_writes_tables_and_page_and_shows_verdict(sweep, tmp_path, capsys):
     results = tmp_path / "results"
     shutil.copytree(sweep, results / "test")
     write_report(results)
     write_report(results)  # its own output is not read as results, and is replaced
     printed = capsys.readouterr().out
-    assert printed.startswith("- yarn against rope: 58.3 points worse on GSM at 512")
+    assert "yarn compared with rope: 58.3 points worse on GSM at 512" in printed
     assert printed.count("### ") == 2  # one table each time
     assert "Tables: " in printed
     assert str(results / "page" / "index.html") in printed
@@ -37,19 +37,33 @@ def test_the_end_of_a_sweep_fits_a_screen(real_runs, tmp_path, capsys):
     assert len(capsys.readouterr().out.splitlines()) <= 40
 
 
-def test_table_begins_with_the_verdict_a_sentence_a_line(real_runs):
+def test_table_begins_with_the_verdict(real_runs):
     lines = run(table, real_runs).stdout.splitlines()
-    said = lines[: lines.index("")]
-    assert said[0].startswith("- SmolLM2-135M, rope: no degradation up to 1,024")
-    assert all(line.startswith("- ") and line.endswith(".") for line in said)
+    assert (
+        lines[0] == "SmolLM2-135M, native context length 8,192 tokens; 3 documents of 1,024 tokens"
+    )
+    assert lines[2].startswith("method    effective context length")
+    assert lines[3].startswith("rope      ≥ 1,024 (longest measured)")
+    assert lines[4].startswith("yarn      undecided")
+    assert lines[6] == "Recommended: rope up to 1,024 tokens."
+    assert all(line.endswith((".", "`")) for line in lines[6 : lines.index("", 6)])
+
+
+def test_table_written_to_a_file_is_markdown(real_runs, tmp_path):
+    run(table, real_runs, "--out", tmp_path / "t.md")
+    lines = (tmp_path / "t.md").read_text(encoding="utf-8").splitlines()
+    assert lines[0].startswith("**SmolLM2-135M, native context length")
+    assert lines[4].startswith("| rope | ≥ 1,024 (longest measured) |")
 
 
 def test_margin_baseline_and_names_reach_the_frame(real_runs):
     wide = run(table, real_runs, "--margin", "0.2").stdout
-    assert "yarn: no degradation up to 1,024, the longest position measured" in wide
+    assert "yarn      ≥ 1,024 (longest measured)" in wide
     turned = run(table, real_runs, "--baseline", "yarn").stdout
-    assert "rope against yarn: 0.028 lower loss (0.015 to 0.042)" in turned
-    assert "yarn against rope: 0.028 higher loss (0.015 to 0.042)" in wide
+    assert "against yarn, 256–1,024" in turned
+    assert "−0.028 [−0.042, −0.015]" in turned
+    assert "against rope, 256–1,024" in wide
+    assert "+0.028 [0.015, 0.042]" in wide
     named = run(table, real_runs, "--method-name", "yarn=served on :8000").stdout
     assert "served on :8000" in named
 
@@ -84,4 +98,4 @@ def test_page_command_prints_the_path(real_runs, tmp_path):
     done = run(page, real_runs, "--out", tmp_path / "p", "--baseline", "yarn")
     assert done.exit_code == 0, done.output
     assert str(tmp_path / "p" / "index.html") in done.output
-    assert "rope against yarn" in (tmp_path / "p" / "index.html").read_text()
+    assert "Against yarn, 256–1,024" in (tmp_path / "p" / "index.html").read_text()

@@ -91,7 +91,7 @@ def test_the_length_is_over_the_tasks_that_all_lengths_have(folder):
     (found,) = retrievals(compared).to_dict("records")
     assert found["tasks"] == ("niah_single_1",)
     assert found["lengths"] == LENGTHS
-    assert found["questions"] == 300
+    assert found["questions"] == (100, 100, 100)
     assert found["above"] == "8K, not 12K"
 
 
@@ -99,7 +99,7 @@ def test_the_table_of_lengths_stands_before_the_scores(folder):
     tables = build_tables(compare(load_results(folder)))
     titles = [table.title for table in tables]
     assert titles[0] == "Retrieval length"
-    assert tables[0].documents.to_numpy().tolist() == [["8K, not 12K", "300"]]
+    assert tables[0].cells.to_numpy().tolist() == [["8K, not 12K", "100 questions per length"]]
 
 
 def test_real_runs_have_too_few_questions_to_tell(real_runs):

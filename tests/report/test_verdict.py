@@ -4,19 +4,25 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from leval_harness.report.verdict import TERMS, main_numbers, said, verdict
+from leval_harness.report.selection import main_numbers
+from leval_harness.report.verdict import verdicts
 
 BASE = {
     "block": "m", "label": "yarn", "baseline": "rope", "task": "leval_closed_coursera",
     "name": "exact_match", "metric": "exact_match", "kind": "score", "unit": "share",
     "length": 8192, "higher_is_better": True, "sample": False, "group": False, "run": 0,
     "mark": "*", "difference": -0.042, "diff_low": -0.061, "diff_high": -0.023,
-    "value": 0.5, "n": 100,
+    "value": 0.5, "n": 100, "wins": 3, "losses": 7, "partial": True, "num_docs": None,
 }  # fmt: skip
 
 
+def sentences_of(frame):
+    return [sentence for verdict in verdicts(frame) for sentence in verdict.all_sentences]
+
+
 def sentences(*changes):
-    return verdict(pd.DataFrame([{**BASE, "run": at, **each} for at, each in enumerate(changes)]))
+    rows = [{**BASE, "run": run, **change} for run, change in enumerate(changes)]
+    return sentences_of(pd.DataFrame(rows))
 
 
 @pytest.mark.parametrize(
@@ -36,67 +42,83 @@ def sentences(*changes):
             {"task": "mt", "name": "ter", "metric": "ter", "unit": "", "higher_is_better": False},
             "0.042 ter better on mt at 8K (0.023 to 0.061)",
         ),
-        ({"mark": ""}, "no difference is shown in 1 comparison"),
-        ({"mark": "?"}, "not decided in 1 comparison: it takes 6 documents"),
+        ({"mark": ""}, "no significant difference in 1 comparison"),
+        ({"mark": "?"}, "1 comparison undecided: at least 6 documents are needed"),
+        (
+            {"mark": "?", "partial": False},
+            "1 comparison undecided: the task has too few documents, 6 are needed",
+        ),
+        (
+            {"mark": "?", "partial": False, "num_docs": 3},
+            "1 comparison undecided: at least 6 documents are needed",
+        ),
+        (
+            {"mark": "?", "difference": 0.0, "wins": 0, "losses": 0},
+            "identical answers in 1 comparison",
+        ),
     ],
 )  # fmt: skip
-def test_a_difference_and_its_interval_are_said_in_one_direction(change, says):
-    assert sentences(change) == [f"yarn against rope: {says}."]
+def test_difference_and_interval_have_one_direction(change, says):
+    assert sentences(change) == [f"yarn compared with rope: {says}."]
 
 
-def test_few_differences_are_named_and_the_others_counted():
+def test_few_differences_are_named_others_counted():
     found = sentences(*({"length": 1024 * 2**at} for at in range(5)), {"mark": ""}, {"mark": "?"})
-    assert found[0].startswith("yarn against rope: 4.2 points worse on Coursera at 16K")
+    assert found[0].startswith("yarn compared with rope: 4.2 points worse on Coursera at 16K")
     assert found[0].endswith(
-        "; 2 further differences; no difference is shown in 1 comparison; not decided in 1 "
-        "comparison: it takes 6 documents."
+        "; 2 further differences; no significant difference in 1 comparison; 1 comparison "
+        "undecided: at least 6 documents are needed."
     )
 
 
-def test_more_methods_take_more_documents():
+def test_more_methods_need_more_documents():
     """2 / 2**7 is below 0.05 / 2, 2 / 2**6 is not."""
     found = sentences({"mark": "?"}, {"mark": "?", "label": "linear"})
-    assert all(each.endswith("it takes 7 documents.") for each in found)
+    assert all(each.endswith("at least 7 documents are needed.") for each in found)
 
 
-def test_a_method_of_any_name_is_what_its_sentence_is_about():
-    found = said(pd.DataFrame([{**BASE, "label": "a: b"}, {**BASE, "block": "n"}]))
-    assert [label for label, _ in found] == ["m, a: b against rope", "n, yarn against rope"]
+def test_two_blocks_have_a_heading_each():
+    frame = pd.DataFrame([{**BASE, "label": "a: b"}, {**BASE, "block": "n"}])
+    found = verdicts(frame)
+    assert [verdict.heading for verdict in found] == ["m", "n"]
+    assert found[0].sentences[0].startswith("a: b compared with rope: ")
 
 
-def test_the_bundled_sample_decides_nothing():
+def test_bundled_sample_decides_nothing():
     assert sentences({"sample": True}) == []
 
 
 @pytest.mark.parametrize(
     ("right", "says"),
     [
-        ((100, 40), "retrieves above 85.6% up to 8K, not 16K (niah_single_1; 200 questions)"),
-        ((100, 99), "retrieves above 85.6% up to at least 16K (niah_single_1; 200 questions)"),
-        ((40, 40), "retrieves above 85.6% nowhere (niah_single_1; 200 questions)"),
+        (
+            (100, 40),
+            "retrieves above 85.6% up to 8K, not 16K (niah_single_1; 100 questions per length)",
+        ),
+        (
+            (100, 99),
+            "retrieves above 85.6% up to at least 16K (niah_single_1; 100 questions per length)",
+        ),
+        ((40, 40), "retrieves above 85.6% at no length (niah_single_1; 100 questions per length)"),
         (
             (86, 86),
-            "retrieval above 85.6% is not decided (niah_single_1; 200 questions): it takes 24 "
-            "questions a length",
+            "is undecided in retrieval above 85.6% (niah_single_1; 100 questions per length): at least "
+            "24 questions per length are needed",
         ),
     ],
 )
-def test_how_far_a_method_retrieves_is_a_sentence(right, says):
+def test_sentence_on_retrieval(right, says):
     rows = [
         {**BASE, "run": at, "task": "niah_single_1", "name": f"{length}", "metric": "score",
          "length": length, "value": each / 100, "n": 100, "difference": np.nan}
         for at, (length, each) in enumerate(zip((8192, 16384), right, strict=True))
     ]  # fmt: skip
-    assert verdict(pd.DataFrame(rows)) == [f"yarn: {says}."]
+    assert sentences_of(pd.DataFrame(rows)) == [f"yarn {says}."]
     both = [*rows, *({**row, "label": "linear"} for row in rows)]
-    assert verdict(pd.DataFrame(both)) == [f"yarn: {says}.", f"linear: {says}."]
+    assert sentences_of(pd.DataFrame(both)) == [f"yarn {says}.", f"linear {says}."]
 
 
-def test_terms_are_at_most_eight():
-    assert len(TERMS) <= 8
-
-
-def test_numbers_of_tables():
+def test_main_numbers_of_tasks():
     names = ["exact_match", "exact_match_strict", "loyalty"]
     frame = pd.DataFrame([
         *({**BASE, "task": "leval_closed_sfiction", "name": n, "metric": n} for n in names),
