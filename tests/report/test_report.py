@@ -28,7 +28,7 @@ def test_report_writes_tables_and_page_and_shows_verdict(sweep, tmp_path, capsys
     assert str(results / "page" / "index.html") in printed
     names = {path.name for path in results.iterdir()}
     assert names == {"test", "page", *(f"table.{form}" for form in WRITTEN)}
-    assert (results / "table.md").read_text().count("### ") == 2
+    assert (results / "table.md").read_text().count("### ") == 3
 
 
 def test_the_end_of_a_sweep_fits_a_screen(real_runs, tmp_path, capsys):
