@@ -73,8 +73,8 @@ def test_the_tutorial_prints_that_of_two_methods_and_a_column_of_the_table(frame
 
 
 def test_the_notebook_prints_the_same(frame):
-    runs = json.loads(page("docs/notebooks/quickstart.ipynb"))["runs"]
-    printed = ["".join(out.get("text", "")) for run in runs for out in run.get("outputs", ())]
+    cells = json.loads(page("docs/notebooks/quickstart.ipynb"))["cells"]
+    printed = ["".join(out.get("text", "")) for cell in cells for out in cell.get("outputs", ())]
     assert lines(verdict(frame)) in "".join(printed)
 
 
@@ -145,9 +145,9 @@ def test_the_notebook_runs(tmp_path, monkeypatch):
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "quickstart").symlink_to(ROOT / "tests" / "report" / "effective")
     monkeypatch.chdir(tmp_path)
-    runs = json.loads(page("docs/notebooks/quickstart.ipynb"))["runs"]
+    cells = json.loads(page("docs/notebooks/quickstart.ipynb"))["cells"]
     names: dict[str, object] = {}
-    for run in runs:
-        if run["cell_type"] == "code":
-            exec("".join(line for line in run["source"] if line[0] != "%"), names)
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            exec("".join(line for line in cell["source"] if line[0] != "%"), names)
     assert len(names["rows"]) >= 4
