@@ -159,8 +159,11 @@ def model(name: str | None, list_models: bool, as_json: bool) -> None:
     if name is None:
         raise click.UsageError(f"give the NAME of a model: {', '.join(MODELS)}; or --list")
     if not is_prepared(name):
-        size = MODELS[name].megabytes
-        click.echo(f"Preparing {name} ({size} MB download, about half a minute)", err=True)
+        small_model = MODELS[name]
+        if small_model.terms:
+            click.echo(small_model.terms, err=True)
+        size = small_model.megabytes
+        click.echo(f"Preparing {name} ({size} MB download, about a minute)", err=True)
     path = prepare(name)
     record = {"name": name, "path": str(path), "context_length": MODELS[name].context_length}
     click.echo(json.dumps(record) if as_json else path)
