@@ -38,11 +38,12 @@ class ArrayReader(gguf.GGUFReader):
     def _strings(self, start: int, count: int) -> tuple[list[np.ndarray], int]:
         """Return the bytes of `count` strings, each after its length (8 bytes), and their size."""
         content = memoryview(self.data)
-        byte_order = "little" if self.endianess == gguf.GGUFEndian.LITTLE else "big"
+        is_little = self.endianess == gguf.GGUFEndian.LITTLE
         strings: list[np.ndarray] = []
         position = start
         for _ in range(count):
-            length = int.from_bytes(content[position : position + 8], byte_order)
+            length_bytes = content[position : position + 8]
+            length = int.from_bytes(length_bytes, "little" if is_little else "big")
             position += 8
             strings.append(np.frombuffer(content[position : position + length], np.uint8))
             position += length
