@@ -2,7 +2,9 @@
 
 import functools
 import importlib.metadata
+import importlib.util
 import json
+import logging
 import os
 import re
 import subprocess
@@ -14,10 +16,10 @@ import pytest
 from vllm_modules import looked_at
 
 from resonance_vllm.checkpoint.limits import length_limit
-from resonance_vllm.checkpoint.overrides import vllm_hf_overrides
+from resonance_vllm.checkpoint.overrides import VERIFY_ROPE_KEY, vllm_hf_overrides
 from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.common.errors import RopeConfigError
-from resonance_vllm.vllm import worker
+from resonance_vllm.vllm import plugin, worker
 
 pytestmark = pytest.mark.vllm
 
@@ -42,6 +44,21 @@ NESTED = {
     "text_config": {k: v for k, v in LLAMA.items() if k != "architectures"},
     "vision_config": {"model_type": "clip_vision_model", "num_hidden_layers": 1},
 }  # fmt: skip
+
+WINDOWED = LLAMA | {
+    "model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"], "sliding_window": 64,
+    "layer_types": ["sliding_attention"] * 2, "num_key_value_heads": 1, "head_dim": 64,
+    "rope_parameters": {
+        kind: {"rope_type": "default", "rope_theta": 10000.0}
+        for kind in ("full_attention", "sliding_attention")
+    },
+}  # fmt: skip
+TWO_KEYS = LLAMA | {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}
+
+
+def global_settings(rope: dict[str, Any]) -> dict[str, Any]:
+    """Overrides that give a method to the layers of Gemma 3 without a window."""
+    return {"rope_parameters": {**WINDOWED["rope_parameters"], "full_attention": rope}}
 
 
 def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -135,6 +152,11 @@ ASKED: dict[str, tuple[dict[str, Any], dict[str, Any], int | None]] = {
         None,
     ),
     "vLLM's own business": (LLAMA, {"rope_parameters": {**SCALED, "rope_type": "dynamic"}}, None),
+    "windowed layers alone": (WINDOWED, global_settings(YARN), None),
+    "windowed layers alone, stock type": (
+        WINDOWED, {**global_settings({**YARN, "rope_type": "yarn"}), VERIFY_ROPE_KEY: True}, None,
+    ),
+    "two dictionaries": (TWO_KEYS, {"rope_parameters": YARN}, None),
     "no RoPE": (
         {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 1},
         {"rope_parameters": YARN}, 512,
@@ -150,6 +172,9 @@ SAYS = {
     "llama3 by hand": r"max_model_len: 4096 is above the limit of 2048 .* --max-model-len 2048",
     "plain on a longer one": r"2048 is above the limit of 256 .* --max-model-len 256",
     "position remapping": "vLLM's attention meets every key at its own position",
+    "windowed layers alone": "layers 0 to 1 are sliding_attention",
+    "windowed layers alone, stock type": "layers 0 to 1 are sliding_attention",
+    "two dictionaries": "rope_scaling: .* is given beside rope_parameters",
     "no RoPE": "GPT2LMHeadModel has no rotary module in vLLM",
 }
 
@@ -182,3 +207,52 @@ def test_an_exchange_without_the_plugin_says_what_to_do(monkeypatch):
     monkeypatch.setattr(worker, "register", functools.cache(lambda: None))  # not called
     with pytest.raises(RopeConfigError, match="name it in VLLM_PLUGINS or install"):
         worker.RopeWorker().set_rope(None)
+
+
+MISSING = """
+import sys
+from resonance_vllm.vllm.inspection import report_of_checkpoint
+for package in sys.argv[2].split(","):
+    sys.modules[package] = None
+try:
+    report_of_checkpoint(sys.argv[1])
+except ValueError as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["qwen3_vl_8b", "qwen25_vl"])
+def test_report_names_the_package_that_is_missing(family: str) -> None:
+    """Families with parts for images, where torchvision is not installed."""
+    pytest.importorskip("vllm")
+    if importlib.util.find_spec("torchvision"):
+        pytest.skip("torchvision is installed here")
+    done = subprocess.run(
+        [sys.executable, "-c", MISSING, str(CONFIGS / family), "torchvision"],
+        capture_output=True, text=True, check=False, env={**os.environ},
+    )  # fmt: skip
+    last = done.stdout.strip().splitlines()[-1]
+    assert last.startswith("RopeConfigError vLLM cannot import its code of Qwen"), last
+    assert "torchvision" in last
+
+
+def test_architecture_failure_is_none_for_other_errors() -> None:
+    from resonance_vllm.vllm.inspection import architecture_failure
+
+    assert architecture_failure(ValueError("max_model_len is too large")) is None
+
+
+def test_log_settings_names_method_and_version(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("vllm.distributed.parallel_state.is_global_first_rank", lambda: True)
+    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
+    with caplog.at_level(logging.INFO, logger="vllm.resonance_vllm"):
+        plugin.log_settings({"rope_type": "resonance_yarn", "factor": 4.0})
+        plugin.log_settings(None)
+    version = importlib.metadata.version("leval-harness")
+    first, second = caplog.messages
+    assert "rope_type=resonance_yarn, factor=4.0" in first
+    assert "as in config.json" in second
+    assert first.endswith(f"(resonance_vllm of leval-harness {version})")
