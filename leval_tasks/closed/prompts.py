@@ -1,9 +1,8 @@
 """The prompts of L-Eval's closed-ended tasks, and documents that are cut to fit into them.
 
-The documents are those of OpenLMLab/LEval cd34b050, `Baselines/llama2-chat-test.py` with `--metric
-exam_eval`, misspellings included, because scores are comparable only with them. Lengths are counted
-in the model's own tokens. All questions about a document get the same cut, that of the longest one,
-so that their prompts share a prefix.
+The texts are those of OpenLMLab/LEval cd34b050, `Baselines/llama2-chat-test.py` with `--metric exam_eval`,
+misspellings included, because scores are comparable only with them. Lengths are counted in the model's own tokens.
+All questions about a document get the same cut, that of the longest one, so that their prompts share a prefix.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +17,13 @@ from leval_tasks.common.errors import ContextLengthError
 from resonance_vllm.common.errors import SettingError
 
 CHAT_TEMPLATE = "chat_template"
-MARK = "@@LEVAL-DOCUMENT@@"  # stands for the document while a template is rendered
+
+DOCUMENT_MARK = "@@LEVAL-DOCUMENT@@"
+"""Represents the document while a template is rendered."""
+
+USER_PROBE, SYSTEM_PROBE = "USER-PROBE", "SYSTEM-PROBE"
+"""Messages by which a template is tried."""
+
 ANSWER = "Answer:"
 DIRECTLY = "Please directly give the answer without any additional output or explanation "
 
@@ -27,10 +32,10 @@ CONTENT = {
     "record": ("", "\n\n{question}"),
     "question": ("Document is as follows. ", " \nQuestion: {question}.  " + DIRECTLY),
 }
-"""What a user asks in each form of `ClosedTask`: the text before a document and after it."""
+"""The user's message in each form of `ClosedTask`: the text before a document and after it."""
 
 SECOND = "Please directly answer without any additional output or explanation. "
-"""Follows SFiction's question about the real world, which stands alone."""
+"""Follows SFiction's question about the real world, which has a prompt of its own."""
 
 FRAMES = {
     "llama2": (
@@ -39,19 +44,24 @@ FRAMES = {
     ),
     "plain": ("{system}\n\n", {"steps": "", "record": "", "question": f"\n{ANSWER}"}),
 }
-"""The frames of text: what precedes the content, and what follows it in each form."""
+"""The frames of plain text: what precedes the user's message, and what follows it in each form."""
 
 Message = dict[str, str]
-# what lm-eval passes to a task: messages in, the rendered prompt (or messages again) out
+"""A message of a chat: `role` and `content`."""
+
 ChatTemplate = Callable[[Sequence[Message]], Any]
+"""What lm-eval passes to a task: takes messages, returns the rendered prompt, or messages for a server."""
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt: the text before a document and after it.
+    """A prompt around a document.
 
-    For chat servers `messages` has the messages with `MARK` in place of the document; the text is
-    then what the server is expected to render, used for counting only.
+    Attributes:
+        before: text before the document.
+        after: text after the document.
+        messages: for chat servers, the messages with `DOCUMENT_MARK` in place of the document. The texts are then
+            what the server is expected to render, and are used for counting only.
     """
 
     before: str
@@ -59,34 +69,46 @@ class Prompt:
     messages: tuple[Message, ...] = ()
 
     def argument(self, document: str, template: ChatTemplate | None = None) -> Any:
-        """The backend's input with a document in it; messages go through a server's template."""
-        if self.messages and template:
-            sent = [m | {"content": m["content"].replace(MARK, document)} for m in self.messages]
-            return template(sent)
-        return self.before + document + self.after
+        """Return the backend's input with a document in it; messages go through a server's template."""
+        if not self.messages or template is None:
+            return self.before + document + self.after
+        messages = []
+        for message in self.messages:
+            content = message["content"].replace(DOCUMENT_MARK, document)
+            messages.append({**message, "content": content})
+        return template(messages)
 
 
 @dataclass(frozen=True)
 class QuestionPrompts:
-    """A question's prompts, the first about the document, and the kept pieces of the document."""
+    """The prompts of one question.
+
+    Attributes:
+        prompts: the prompt about the document, and for some tasks a second one without it.
+        pieces: the kept pieces of the document.
+    """
 
     prompts: tuple[Prompt, ...]
     pieces: tuple[str, ...]
 
     def arguments(self, template: ChatTemplate | None) -> list[Any]:
-        """The backend's input for each prompt."""
-        kept = ("".join(self.pieces), "")  # a second prompt stands alone
-        pairs = zip(self.prompts, kept, strict=False)
-        return [prompt.argument(text, template) for prompt, text in pairs]
+        """Return the backend's input for each prompt."""
+        about_document, *others = self.prompts
+        arguments = [about_document.argument("".join(self.pieces), template)]
+        arguments += [prompt.argument("", template) for prompt in others]
+        return arguments
 
 
 class PromptWriter:
-    """Writes the prompts of questions in one frame; a chat template is probed once.
+    """Writes the prompts of questions in one frame.
 
-    The tokenizer renders messages in place of a chat server's template, for counting. On a chat
-    server, and where the template already opens the model's thinking, `Answer:` goes to the end of
-    the user's message whatever `answer_prefix` says. A `system_instruction` goes before the system
-    prompt.
+    Args:
+        frame: name of the frame.
+        tokenizer: renders messages in place of a chat server's template, for counting.
+        template: lm-eval's chat template; None for a frame of plain text. It is tried once here.
+        answer_prefix: whether `Answer:` begins the assistant's message or ends the user's. It always ends the
+            user's on a chat server, and where the template opens the model's thinking.
+        system_instruction: precedes the system prompt.
     """
 
     def __init__(
@@ -97,90 +119,123 @@ class PromptWriter:
         answer_prefix: str = "assistant",
         system_instruction: str = "",
     ) -> None:
-        self.frame, self.tokenizer, self.template = frame, tokenizer, template
-        self.system = f"{system_instruction}\n\n" if system_instruction else ""
+        self.frame = frame
+        self.tokenizer = tokenizer
+        self.template = template
+        self.system_instruction = system_instruction
         if template is not None:
-            probe = [{"role": "user", "content": "USER-PROBE"}]
-            self.server = not isinstance(template(probe), str)
-            self.system_role = self._has_system_role(probe)
-            opening = self._text(probe).rpartition("USER-PROBE")[2]
-            thinks = opens_thinking(opening, "</think>")
-            self.answer_prefix = "user" if self.server or thinks else answer_prefix
+            self._try_template(template, answer_prefix)
+
+    def _try_template(self, template: ChatTemplate, answer_prefix: str) -> None:
+        """Find out whether a template is a server's, keeps system messages, and opens the thinking."""
+        message = {"role": "user", "content": USER_PROBE}
+        self.for_server = not isinstance(template([message]), str)
+        self.has_system_role = self._keeps_system_message(message)
+        after_message = self._text([message]).rpartition(USER_PROBE)[2]
+        thinks = opens_thinking(after_message, "</think>")
+        self.answer_prefix = "user" if self.for_server or thinks else answer_prefix
+
+    def _keeps_system_message(self, user_message: Message) -> bool:
+        """Return whether a system message survives the template; lm-eval drops it where that fails."""
+        system_message = {"role": "system", "content": SYSTEM_PROBE}
+        try:
+            text = self._text([system_message, user_message])
+        except (TemplateError, ValueError):
+            return False
+        return SYSTEM_PROBE in text
 
     def prompts(self, task: ClosedTask, question: str) -> list[Prompt]:
-        """The prompt about the document, and the second one for a task that has it.
+        """Return the prompt about the document, and the second one for a task that has it.
 
         Raises:
             SettingError: the chat template refuses the messages.
         """
-        system, (before, after) = self.system + task.system_prompt, CONTENT[task.form]
+        system = task.system_prompt
+        if self.system_instruction:
+            system = f"{self.system_instruction}\n\n{system}"
+        before, after = CONTENT[task.form]
         after = after.replace("{question}", question)
-        second = task.second_question(question) + SECOND if task.second_question else ""
+        second_question = None
+        if task.second_question is not None:
+            second_question = task.second_question(question) + SECOND
         if self.template is None:
-            head, tails = FRAMES[self.frame]
-            before = head.replace("{system}", system) + before
-            made = [Prompt(before, after + tails[task.form])]
-            return [*made, Prompt(f"{second}\n{ANSWER}", "")] if second else made
-        prefix = self.answer_prefix if task.form == "question" else ""
-        made = [self._rendered(system, before + MARK + after, prefix)]
-        return [*made, self._rendered("", second, prefix)] if second else made
+            return self._plain_prompts(task, system, before, after, second_question)
+        answer_prefix = self.answer_prefix if task.form == "question" else ""
+        prompts = [self._rendered(system, before + DOCUMENT_MARK + after, answer_prefix)]
+        if second_question is not None:
+            prompts.append(self._rendered("", second_question, answer_prefix))
+        return prompts
 
-    def _rendered(self, system: str, user: str, prefix: str) -> Prompt:
-        """The prompt of a system prompt, perhaps an empty one, and a message of the user."""
-        if prefix == "user":
+    def _plain_prompts(
+        self, task: ClosedTask, system: str, before: str, after: str, second_question: str | None
+    ) -> list[Prompt]:
+        """Return the prompts of a question in a frame of plain text."""
+        head, tails = FRAMES[self.frame]
+        prompts = [Prompt(head.replace("{system}", system) + before, after + tails[task.form])]
+        if second_question is not None:
+            prompts.append(Prompt(f"{second_question}\n{ANSWER}", ""))
+        return prompts
+
+    def _rendered(self, system: str, user: str, answer_prefix: str) -> Prompt:
+        """Return the prompt of a system prompt, which may be empty, and a user's message.
+
+        Raises:
+            SettingError: the chat template refuses the messages.
+        """
+        if answer_prefix == "user":
             user = f"{user}\n{ANSWER}"
-        if system and not self.system_role:
+        messages = []
+        if system and self.has_system_role:
+            messages.append({"role": "system", "content": system})
+        elif system:
             user = f"{system}\n\n{user}"
-        messages = [{"role": "user", "content": user}]
-        if system and self.system_role:
-            messages.insert(0, {"role": "system", "content": system})
+        messages.append({"role": "user", "content": user})
         try:
             text = self._text(messages)
         except TemplateError as error:
             raise SettingError(
-                f"frame: the model's chat template refuses ({error}); allowed: plain or llama2, "
-                "without --apply_chat_template"
+                f"frame: the model's chat template refuses ({error}); use plain or llama2 without "
+                "--apply_chat_template"
             ) from error
-        before, _, after = (text + ANSWER * (prefix == "assistant")).partition(MARK)
-        return Prompt(before, after, tuple(messages) if self.server else ())
+        if answer_prefix == "assistant":
+            text += ANSWER
+        before, _, after = text.partition(DOCUMENT_MARK)
+        return Prompt(before, after, tuple(messages) if self.for_server else ())
 
     def _text(self, messages: Sequence[Message]) -> str:
-        """Rendered messages; for a chat server the tokenizer's rendering."""
-        if not self.server and self.template is not None:
+        """Return rendered messages; for a chat server what the tokenizer renders."""
+        if not self.for_server and self.template is not None:
             return str(self.template(messages))
         if not getattr(self.tokenizer, "chat_template", None):
-            return "\n".join(m["content"] for m in messages)
+            return "\n".join(message["content"] for message in messages)
         render = self.tokenizer.apply_chat_template
         return str(render(messages, tokenize=False, add_generation_prompt=True))
 
-    def _has_system_role(self, user: Sequence[Message]) -> bool:
-        """Whether a system message survives the template (lm-eval drops it where that fails)."""
-        try:
-            text = self._text([{"role": "system", "content": "SYSTEM-PROBE"}, *user])
-        except (TemplateError, ValueError):
-            return False
-        return "SYSTEM-PROBE" in text
-
 
 def frame_name(requested: str | None, template: ChatTemplate | None) -> str:
-    """The frame of a run: the requested one, else the chat template's or Llama-2's.
+    """Return the frame of a run: the requested one, else the chat template's or Llama-2's.
 
     Raises:
         SettingError: the frame needs a chat template and there is none, or excludes one.
     """
-    name = requested or ("llama2" if template is None else CHAT_TEMPLATE)
+    default = "llama2" if template is None else CHAT_TEMPLATE
+    name = requested or default
     if name == CHAT_TEMPLATE and template is None:
         raise SettingError(f"frame: {name!r} needs --apply_chat_template")
     if name != CHAT_TEMPLATE and template is not None:
-        raise SettingError(f"frame: {name!r} is text; leave --apply_chat_template out")
+        raise SettingError(f"frame: {name!r} is plain text; omit --apply_chat_template")
     return name
 
 
 @dataclass(frozen=True)
 class Cut:
-    """What is kept of a document: its text, in two `pieces` around a cut in the middle.
+    """What is kept of a document.
 
-    `head` and `tail` are the kept tokens at its beginning (all where nothing is cut) and its end.
+    Attributes:
+        pieces: the kept text, in two pieces around a cut in the middle.
+        head: tokens kept at the beginning; all of them where nothing is cut.
+        tail: tokens kept at the end.
+        truncated: whether anything was cut.
     """
 
     pieces: tuple[str, ...]
@@ -190,7 +245,12 @@ class Cut:
 
 
 class TokenizedDocument:
-    """A document with the character ranges `offsets` of its tokens."""
+    """A document with the character ranges of its tokens.
+
+    Attributes:
+        text: the whole document.
+        offsets: for each token, its first character and the one after its last.
+    """
 
     def __init__(self, text: str, tokenizer: Any) -> None:
         self.text = text
@@ -202,59 +262,79 @@ class TokenizedDocument:
         return len(self.offsets)
 
     def keep(self, count: int, side: str) -> Cut:
-        """Keep `count` tokens, 1 or more; `side` is where the cut is made: middle, right, left."""
-        n = len(self)
-        if count >= n:
-            return Cut((self.text,), n, 0, truncated=False)
+        """Return a cut that keeps some tokens.
+
+        Args:
+            count: number of tokens to keep, at least 1.
+            side: where the cut is made: `middle`, `right` or `left`.
+        """
+        tokens = len(self)
+        if count >= tokens:
+            return Cut((self.text,), tokens, 0, truncated=False)
         head = {"right": count, "left": 0, "middle": (count + 1) // 2}[side]
         tail = count - head
-        pieces = [self.text[: self.offsets[head - 1][1]]] if head else []
-        pieces += [self.text[self.offsets[n - tail][0] :]] if tail else []
+        pieces = []
+        if head:
+            head_end = self.offsets[head - 1][1]
+            pieces.append(self.text[:head_end])
+        if tail:
+            tail_start = self.offsets[tokens - tail][0]
+            pieces.append(self.text[tail_start:])
         return Cut(tuple(pieces), head, tail, truncated=True)
 
 
-def count_tokens(tokenizer: Any, documents: Sequence[str]) -> list[int]:
-    """Number of tokens of each text, with special tokens except for one that begins with BOS."""
-    bos = getattr(tokenizer, "bos_token", None)
-    special = not (bos and documents[0].startswith(bos))
-    return [len(ids) for ids in tokenizer(list(documents), add_special_tokens=special)["input_ids"]]
+def count_tokens(tokenizer: Any, texts: Sequence[str]) -> list[int]:
+    """Return the number of tokens of each text, with special tokens unless the texts begin with BOS."""
+    bos = getattr(tokenizer, "bos_token", None) or ""
+    has_bos = bool(bos) and texts[0].startswith(bos)
+    encoding = tokenizer(list(texts), add_special_tokens=not has_bos)
+    return [len(ids) for ids in encoding["input_ids"]]
 
 
 def fit(
     document: TokenizedDocument, prompts: Sequence[Prompt], room: int, side: str
 ) -> tuple[Cut | None, list[int]]:
-    """Cut a document so that every prompt about it, which begin alike, has at most `room` tokens.
+    """Cut a document so that every prompt about it has at most `room` tokens.
 
-    The longest question finds the cut, and all of them are counted once it is there. `side` is
-    where the document is cut: `middle`, `right`, `left`; or `skip`.
+    Tokens merge across the border between document and question, so that a length is known only once the whole
+    prompt is tokenized. The cut is first found for the longest question alone, since tokenizing every prompt again
+    and again is slow, and then checked for all of them.
+
+    Args:
+        document: the document.
+        prompts: the prompts of all questions about it, which begin alike.
+        room: tokens that a prompt may have.
+        side: where the document is cut: `middle`, `right` or `left`; or `skip`.
 
     Returns:
-        The cut, None where `skip` leaves the document out; and the length of each prompt in tokens.
+        the cut, None where `skip` excludes the document; and the tokens of each prompt.
 
     Raises:
         ContextLengthError: instructions and question alone do not fit.
     """
+    before = prompts[0].before
     endings = [prompt.after for prompt in prompts]
+    ending_lengths = count_tokens(document.tokenizer, endings)
+    longest_ending = endings[ending_lengths.index(max(ending_lengths))]
 
-    def lengths(cut: Cut, endings: Sequence[str]) -> list[int]:
-        shared = "".join([prompts[0].before, *cut.pieces])
-        return count_tokens(document.tokenizer, [shared + ending for ending in endings])
-
-    sizes = count_tokens(document.tokenizer, endings)
-    longest = endings[sizes.index(max(sizes))]
-    keep = len(document)
-    cut, totals = document.keep(keep, side), list[int]()
-    for asked in ([longest], endings):
-        while (excess := max(totals := lengths(cut, asked)) - room) > 0:
+    cut = document.keep(len(document), side)
+    for checked_endings in ([longest_ending], endings):
+        while True:
+            shared = "".join([before, *cut.pieces])
+            lengths = count_tokens(
+                document.tokenizer, [shared + ending for ending in checked_endings]
+            )
+            excess = max(lengths) - room
+            if excess <= 0:
+                break
             if side == "skip":
-                return None, totals
-            keep -= excess
-            if keep < 1:
-                frame = max(totals) - cut.head - cut.tail
+                return None, lengths
+            kept = cut.head + cut.tail
+            if kept - excess < 1:
                 raise ContextLengthError(
-                    f"The context is too small: instructions and question alone take {frame} "
-                    f"tokens and {max(room, 0)} are left beside the answer. Give a larger "
-                    "context_length or a smaller max_gen_toks."
+                    f"The context is too small: instructions and question alone take "
+                    f"{max(lengths) - kept} tokens and {max(room, 0)} are left beside the answer. "
+                    "Give a larger context_length or a smaller max_gen_toks."
                 )
-            cut = document.keep(keep, side)
-    return cut, totals
+            cut = document.keep(kept - excess, side)
+    return cut, lengths

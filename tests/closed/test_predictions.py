@@ -105,7 +105,8 @@ def by_lm_eval(task: LEvalClosedTask, responses: list[str], gold: str) -> dict[s
 def compared(key: str, cases: Any, path: Path, opened: bool = False) -> int:
     """Score each response both ways; returns how many there were."""
     made = LEvalClosedTask({"task": task_named(key).name, "metadata": {"data_dir": "sample"}})
-    made._opened, count = opened, 0
+    made._thinking_opened = opened
+    count = 0
     for responses, gold in cases:
         text = made.closed.rule.join(responses)
         write(path, {"gt": gold, "model_pred": text})

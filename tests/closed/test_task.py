@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from lm_eval.api.model import LM
 from lm_eval.evaluator import simple_evaluate
+from lm_eval.models.utils import postprocess_generated_text
 from lm_eval.tasks import TaskManager
 
 from leval_harness.results.lm_eval_samples import notes_of
 from leval_tasks.closed.catalog import ENTRIES, SCORES, marks_in, task_named
+from leval_tasks.closed.thinking import THINKING
 from leval_tasks.common.data import SAMPLE
 from leval_tasks.common.errors import ContextLengthError
 from leval_tasks.statistics.by_document import clustered_stderr
@@ -222,27 +224,67 @@ def test_thinking_is_removed_and_recorded(evaluate):
         assert {each["thinking_removed"] for each in marks} == {expected}
 
 
-def test_thinking_cut_before_its_end_is_counted(evaluate):
-    def thinks(request: Any) -> str:
-        odd = request.doc["question_id"] % 2
-        return f"A? B? C? {gold(request)}" if odd else f"So.</think>{gold(request)}"
+class Thinker(Reader):
+    """A model whose template opens its thinking, and which may remove it as lm-eval's models do."""
 
-    class Thinker(Reader):
-        def apply_chat_template(self, messages: Any, add_generation_prompt: bool = True) -> str:
-            return super().apply_chat_template(messages) + "<think>\n"
+    def __init__(self, answer: Any, think_end_token: str | int | None, begin: str) -> None:
+        super().__init__(answer)
+        self.think_end_token, self.begin = think_end_token, begin
 
-    result = evaluate(["leval_closed_toefl"], Thinker(thinks), chat=True)
-    samples = result["samples"]["leval_closed_toefl"]
-    unfinished = [notes_of(each)["thinking_unfinished"] for each in samples]
-    assert unfinished == [each["doc"]["question_id"] % 2 for each in samples]
-    assert [each["exact_match"] for each in samples] == [1 - each for each in unfinished]
-    described = result["configs"]["leval_closed_toefl"]["metadata"]["prompt"]
+    def apply_chat_template(self, messages: Any, add_generation_prompt: bool = True) -> str:
+        return f"{super().apply_chat_template(messages)}{self.begin}\n"
+
+    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
+        self.removed = self.think_end_token
+        responses = super().generate_until(requests)
+        mark = self.think_end_token
+        if mark == 2:  # SmolLM2's <|im_end|>, which decoding drops
+            return [response.rpartition("<|im_end|>")[2].lstrip() for response in responses]
+        return [postprocess_generated_text(response, None, mark) for response in responses]
+
+
+def cut_in_odd_questions(end: str) -> Any:
+    """Thoughts of 24 tokens at least, cut by the limit in every other question."""
+
+    def answer(request: Any) -> str:
+        thought = f"A? B? C? {gold(request)}" * 12
+        cut = request.doc["question_id"] % 2
+        return thought if cut else f"So.{end}{gold(request)}"
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("end", "think_end_token", "settings", "options"),
+    [
+        ("</think>", None, {}, {}),
+        ("</think>", "</think>", {}, {}),
+        ("[/THINK]", None, {"end_of_thinking": "[/THINK]"}, {}),
+        ("[/THINK]", "[/THINK]", {}, {}),
+        ("</thought>", "</thought>", {}, {}),
+        ("<|END_THINKING|>", "<|END_THINKING|>", {}, {}),
+        # the backend removes it: the task's own mark is given, stop strings are, or decoding drops it
+        ("</think>", "</think>", {"end_of_thinking": "</think>"}, {}),
+        ("</think>", "</think>", {}, {"until": ["\n\n"]}),
+        ("<|im_end|>", 2, {}, {}),
+    ],
+)
+def test_thinking_cut_is_no_answer(evaluate, end, think_end_token, settings, options):
+    """Whoever removes the thinking, and by whatever mark."""
+    begin = THINKING.get(end, "<think>")
+    model = Thinker(cut_in_odd_questions(end), think_end_token, begin)
+    results = evaluate(
+        ["leval_closed_toefl"], model, chat=True,
+        options={"gen_kwargs": {"max_gen_toks": 24, **options}}, **settings,
+    )  # fmt: skip
+    samples = results["samples"]["leval_closed_toefl"]
+    unfinished = [notes_of(sample)["thinking_unfinished"] for sample in samples]
+    assert unfinished == [sample["doc"]["question_id"] % 2 for sample in samples]
+    assert [sample["exact_match"] for sample in samples] == [1 - cut for cut in unfinished]
+    assert [notes_of(sample)["unparsed"] for sample in samples] == unfinished
+    described = results["configs"]["leval_closed_toefl"]["metadata"]["prompt"]
     assert described["opens_thinking"] is True
-    removed = evaluate(
-        ["leval_closed_toefl"], Thinker(thinks), chat=True, think_end_token="</think>"
-    )  # by the backend: an answer without a mark says nothing then
-    samples = removed["samples"]["leval_closed_toefl"]
-    assert not any(notes_of(each)["thinking_unfinished"] for each in samples)
+    assert model.think_end_token == think_end_token, "other tasks need it"
 
 
 @pytest.mark.parametrize(
