@@ -5,13 +5,13 @@ import shlex
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from leval_harness.cli.console import interrupted_by_signals
 from leval_harness.cli.output import FOLDER
-from leval_harness.results.layout import FAILED_RUNS, LOG, RUNS_FOLDER
+from leval_harness.results.layout import FAILED_RUNS, LOG
 from resonance_vllm.common.errors import SettingError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     help="Processes at a time for models that take no GPU. [default: that of the config]",
 )  # fmt: skip
 @click.option("--executor", type=click.Choice(["local", "ray"]), default="local")
-@click.option("--dry-run", is_flag=True, help="Show the groups and their runs; run nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the runs and what would fail; run nothing.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: as JSON.")
 def sweep(
     config: str,
@@ -65,7 +65,7 @@ def sweep(
         runs = plan(loaded)
         loaded = loaded.model_copy(update={"jobs": jobs or loaded.jobs})
         if dry_run:
-            _dry_run(runs, folder, as_json)
+            _dry_run(loaded, runs, folder, executor, as_json)
             return 0
         return _run(loaded, runs, folder, executor)
 
@@ -79,38 +79,26 @@ def _refuse_unwritable(folder: Path) -> None:
         raise SettingError(f"--out: {folder} cannot be written ({error.strerror})") from None
 
 
-def _dry_run(runs: "list[RunRecord]", folder: Path, as_json: bool) -> None:
-    """Print the groups with their runs, and in what these differ from runs on disk."""
-    from leval_harness.sweep.gpus import visible_gpus
-    from leval_harness.sweep.groups import grouped
-    from leval_harness.sweep.identity import closest
+def _dry_run(
+    config: "SweepConfig", runs: "list[RunRecord]", folder: Path, executor: str, as_json: bool
+) -> None:
+    """Print what the sweep would do.
 
-    finished = {path.name: path for path in sorted((folder / RUNS_FOLDER).glob("*"))}
-    planned = {run.run_id for run in runs}
-    others = [path for name, path in finished.items() if name not in planned]
-    rows: list[dict[str, Any]] = []
-    for group in grouped(runs, visible_gpus()):
-        of_group = []
-        for run in group.runs:
-            row: dict[str, Any] = {"run_id": run.run_id}
-            row |= {"title": run.title, "done": run.run_id in finished}
-            if not row["done"] and others:
-                row["closest"], row["differs"] = closest(run, others)
-            of_group.append(row)
-        rows.append({"model": group.runs[0].model.name, "gpus": group.gpus, "runs": of_group})
+    Raises:
+        ConfigError: something would make a run fail.
+    """
+    from leval_harness.sweep import ConfigError
+    from leval_harness.sweep.dry_run import dry_run
+    from leval_harness.sweep.executor import capacity_here
+
+    found = dry_run(runs, folder, capacity_here(executor, config.jobs))
     if as_json:
-        click.echo(json.dumps({"groups": rows}, indent=2))
-        return
-    for number, each in enumerate(rows, start=1):
-        click.echo(f"Group {number}: {each['model']}, {_runs(len(each['runs']))}, one load")
-        click.echo(f"  GPUs: {each['gpus']}")
-        for row in each["runs"]:
-            state = "done " if row["done"] else "to do"
-            click.echo(f"  {row['run_id']}  {state}  {row['title']}")
-            for place, (old, new) in list(row.get("differs", {}).items())[:5]:
-                click.echo(f"    not {row['closest']}: {place}: {old} -> {new}")
-    to_do = sum(not row["done"] for each in rows for row in each["runs"])
-    click.echo(f"{_runs(len(runs))}, {to_do} to do")
+        click.echo(json.dumps(found.to_dict(), indent=2))
+    else:
+        for line in found.lines():
+            click.echo(line)
+    if found.problems:
+        raise ConfigError("\n".join(found.problems))
 
 
 def _run(

@@ -4,10 +4,12 @@ A new executor is a class with the attribute and the three methods of `Executor`
 `EXECUTORS`. The loop that decides which worker starts when (`run.Sweep`) knows nothing else of it.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from leval_harness.sweep.gpus import visible_gpus
 from resonance_vllm.common.errors import check_choice
 
 if TYPE_CHECKING:
@@ -85,3 +87,15 @@ def create_executor(name: str, cpu_workers: int) -> Executor:
     module, _, attribute = EXECUTORS[check_choice("executor", name, EXECUTORS)].partition(":")
     executor: Executor = getattr(import_module(module), attribute)(cpu_workers)
     return executor
+
+
+def capacity_here(name: str, cpu_workers: int) -> Capacity:
+    """Return what an executor can run as far as this machine knows, without starting anything.
+
+    Args:
+        name: a key of `EXECUTORS`; of a cluster the size is not known.
+        cpu_workers: as of `create_executor`.
+    """
+    gpus = visible_gpus()
+    largest = len(gpus) if name == "local" else sys.maxsize
+    return Capacity(gpus, cpu_workers, largest)

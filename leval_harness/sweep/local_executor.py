@@ -12,8 +12,7 @@ from pathlib import Path
 
 from leval_harness.sweep import SweepError
 from leval_harness.sweep.claims import HERE, Folder, unique_name
-from leval_harness.sweep.executor import Capacity
-from leval_harness.sweep.gpus import visible_gpus
+from leval_harness.sweep.executor import capacity_here
 from leval_harness.sweep.worker import GAVE_UP, WorkerRequest
 from resonance_vllm.common.errors import escape_control_characters
 from resonance_vllm.common.files import read_json_object
@@ -104,8 +103,7 @@ class LocalExecutor:
     """Runs workers on this machine, each with GPUs of its own or on the CPU."""
 
     def __init__(self, cpu_workers: int) -> None:
-        gpus = visible_gpus()
-        self.capacity = Capacity(gpus, cpu_workers, len(gpus))
+        self.capacity = capacity_here("local", cpu_workers)
 
     def start(
         self, request: WorkerRequest, gpus: Sequence[str], environment: Mapping[str, str]

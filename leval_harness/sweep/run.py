@@ -13,13 +13,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from leval_harness.results.layout import SCHEMA_VERSION, SWEEP
-from leval_harness.sweep import ConfigError, SweepError
+from leval_harness.results.layout import RUN_FILE, RUNS_FOLDER, SCHEMA_VERSION, SWEEP
+from leval_harness.sweep import SweepError
 from leval_harness.sweep.claims import Folder, RunState
 from leval_harness.sweep.config import SweepConfig
-from leval_harness.sweep.executor import Capacity, Executor, create_executor
+from leval_harness.sweep.executor import Executor, create_executor
 from leval_harness.sweep.gpus import VISIBLE_DEVICES
 from leval_harness.sweep.groups import Group, grouped
+from leval_harness.sweep.preflight import check_runs
 from leval_harness.sweep.progress import Progress, say
 from leval_harness.sweep.run_record import RunRecord
 from leval_harness.sweep.worker import WorkerRequest
@@ -193,23 +194,6 @@ def elsewhere(states: Mapping[str, RunState]) -> list[Mapping[str, Any]]:
     return [state.owner for state in states.values() if state.owner is not None]
 
 
-def refuse_missing_gpus(groups: Sequence[Group], capacity: Capacity) -> None:
-    """Refuse models that need more GPUs than one machine has.
-
-    Raises:
-        ConfigError: names each of them.
-    """
-    needed = {group.runs[0].model.name: group.gpus for group in groups}
-    problems = [
-        f"models: {name} takes {gpus} GPUs and {capacity.gpus_per_machine} are visible on one "
-        "machine; reduce tensor_parallel_size or gpus of the model, or run where there are more"
-        for name, gpus in needed.items()
-        if gpus > capacity.gpus_per_machine
-    ]
-    if problems:
-        raise ConfigError("\n".join(problems))
-
-
 def run_sweep(
     config: SweepConfig,
     runs: Sequence[RunRecord],
@@ -230,17 +214,18 @@ def run_sweep(
         Id of each run -> its state at the end.
 
     Raises:
-        ConfigError: a model takes more GPUs than there are.
+        ConfigError: something would make a run fail, see `preflight`.
         SweepError: the disk is full, workers cannot be started, or the cluster is gone.
     """
     where = create_executor(executor, config.jobs)
+    finished = [run for run in runs if (path / RUNS_FOLDER / run.run_id / RUN_FILE).exists()]
+    check_runs([run for run in runs if run not in finished], where.capacity)
     groups = grouped(runs, where.capacity.gpus)
-    refuse_missing_gpus(groups, where.capacity)
     folder = Folder(path)
     write_sweep(folder, config, runs, command)
     for run in runs:
         folder.forget_failure(run.run_id)
-    done = sum(folder.is_done(run.run_id) for run in runs)
+    done = len(finished)
     say(
         f"{escape_control_characters(str(path))}: {len(runs)} runs, {done} done, {len(runs) - done} to do"
     )

@@ -30,6 +30,13 @@ SETTINGS: dict[str, type[task_settings.TaskSettings]] = {
 """Family -> its settings in `--metadata`; those of PosGen come from the checkpoint as well."""
 
 
+MODEL_SETTINGS = {
+    "tokenizer", "tokenizer_revision", "pretrained", "model", "revision", "trust_remote_code",
+    "shipped_length",
+}  # fmt: skip
+"""Settings about the model that tasks read beside those of their family."""
+
+
 class OwnTask(NamedTuple):
     """A task or group of this project, as its YAML and the catalogue say.
 
@@ -131,7 +138,15 @@ def check_settings(names: Iterable[str], metadata: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: names the setting, its value and what is allowed.
     """
-    for family in families_of(names) & set(SETTINGS):
+    families = families_of(names)
+    if "" not in families:  # other tasks have settings of their own, which nobody lists
+        known = {name for family in task_settings.FAMILIES for name in field_names(family)}
+        unknown = [key for key in metadata if key not in known | {"corpus"} | MODEL_SETTINGS]
+        if unknown:
+            raise ConfigError(
+                "\n".join(f"metadata.{key}: no task of this package reads it" for key in unknown)
+            )
+    for family in families & set(SETTINGS):
         try:
             task_settings.read_metadata(SETTINGS[family], metadata)
         except SettingError as error:
@@ -177,6 +192,21 @@ def length_setting(
             f"metadata.{LENGTH_KEY}: write it as context_lengths of the sweep, a run a length"
         )
     return {LENGTH_KEY: LENGTH_FORMS[min(folders)](length)}
+
+
+def tasks_in_folder(names: Iterable[str], folder: str) -> list[str]:
+    """Return the tasks in a folder of lm-eval's tasks that some names, groups or tags stand for."""
+    tasks: dict[str, None] = {}
+    ahead = [name for name in lm_eval_names(names) if name in lm_eval_index()]
+    while ahead:
+        name = ahead.pop()
+        entry = lm_eval_index()[name]
+        members = list(entry.tags) if entry.yaml_path is None else (entry.cfg or {}).get("task")
+        if isinstance(members, list):
+            ahead += [member for member in members if member in lm_eval_index()]
+        elif folder in _folders(name):
+            tasks[name] = None
+    return sorted(tasks)
 
 
 def _folders(name: str) -> set[str]:

@@ -46,9 +46,10 @@ LLAMA = {
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    """Folder of a checkpoint of 4,096 trained positions, enough to plan runs."""
+    """Folder of a checkpoint of 4,096 positions, enough to plan runs: its weights are empty."""
     folder = tmp_path / "model"
     folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"")
     (folder / "config.json").write_text(json.dumps(LLAMA))
     return folder
 
