@@ -15,7 +15,8 @@ from leval_harness.sweep.groups import Group, grouped
 from leval_harness.sweep.identity import closest
 from leval_harness.sweep.preflight import check_runs
 from leval_harness.sweep.run_record import RunRecord
-from resonance_vllm.checkpoint.config import PositionConfig, length_limit
+from resonance_vllm.checkpoint.limits import length_limit
+from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.core.spec import RopeSpec
 
 MOST_DIFFERENCES = 5
