@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 from resonance_vllm.checkpoint.arguments import ROPE_PRECISIONS
 from resonance_vllm.checkpoint.overrides import VERIFY_ROPE_KEY, with_rope
-from resonance_vllm.checkpoint.positions import PositionConfig, language_model_config
+from resonance_vllm.checkpoint.positions import PositionConfig, complete_rope, language_model_config
 from resonance_vllm.checkpoint.reached_layers import refuse_unused
 from resonance_vllm.checkpoint.rope_dict import (
     is_windowed,
@@ -25,7 +25,7 @@ from resonance_vllm.checkpoint.rope_dict import (
 )
 from resonance_vllm.common.errors import RopeConfigError, check_choice
 from resonance_vllm.core.remapping import RemappedMethod
-from resonance_vllm.core.spec import NATIVE_LENGTH_KEY, OWN_TYPES, RopeRequest, RopeSpec
+from resonance_vllm.core.spec import NATIVE_LENGTH_KEY, OWN_TYPES, RopeSpec
 from resonance_vllm.hf import remapping
 from resonance_vllm.hf.buffers import verify_frequencies
 from resonance_vllm.hf.hooks import AngleHook, Float32InputHook, remove_hooks
@@ -161,24 +161,8 @@ def settings_to_write(rope: Rope | None, config: Any) -> RopeSpec | None:
         return None
     refuse_unused(language_model_config(config)[0])
     positions = PositionConfig.from_config(config)
-    spec = rope if isinstance(rope, RopeSpec) else _complete(rope, positions)
+    spec = complete_rope(rope, positions)
     return None if spec == positions.own_spec_or_none else spec
-
-
-def _complete(rope: Mapping[str, Any] | str, positions: PositionConfig) -> RopeSpec:
-    """Return settings with the keys that a model's config knows.
-
-    A dictionary with every required key is complete: where it leaves out an optional key, its
-    default is meant and not what the checkpoint has.
-    """
-    if isinstance(rope, str):
-        return positions.complete(RopeRequest.parse(rope))
-    request = RopeRequest.from_dict(rope)
-    fields = request.type.method.model_fields
-    required = {key for key, field in fields.items() if field.is_required()}
-    if required <= request.settings.keys():
-        return RopeSpec.from_settings(request.type, request.settings)
-    return positions.complete(request)
 
 
 def _loaded_settings(model: Any) -> list[tuple[Any, dict[str, Any]]]:

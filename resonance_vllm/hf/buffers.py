@@ -15,6 +15,7 @@ from transformers.modeling_utils import local_torch_dtype
 
 from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.hf.building import CODE_ERRORS
+from resonance_vllm.verify import RotaryState, frequency_problems
 
 _ADVICE = (
     "this code does not work with this version of transformers: use the version that the model "
@@ -33,27 +34,21 @@ def verify_frequencies(model: Any) -> None:
         for key, buffer in module._buffers.items():
             if buffer is None or not key.endswith("inv_freq") or buffer.is_meta:
                 continue
-            reason = _why_impossible(buffer)
-            if reason:
-                raise _not_initialised(name, module, f"{key} {reason}")
+            problems = _problems(buffer)
+            if problems:
+                raise _not_initialised(name, module, f"{key}: {problems[0]}")
     if any(_is_custom(module) for module in model.modules()):
         _compare_with_code(model)
 
 
-def _why_impossible(inv_freq: Tensor) -> str | None:
-    """Return why a buffer cannot hold inverse frequencies; None where it can.
-
-    The slowest features of some families have zero frequency: they are not rotated.
-    """
-    values = inv_freq.detach().float()
-    if not bool(values.isfinite().all()):
-        return "is not finite"
-    if bool((values < 0).any()) or not bool((values > 0).any()):
-        return "is not positive"
-    # Models for images keep several rows of frequencies, whose order is their own affair.
-    if values.ndim == 1 and bool((values.diff() > 0).any()):
-        return "is not falling"
-    return None
+def _problems(inv_freq: Tensor) -> list[str]:
+    """Return why a buffer cannot hold inverse frequencies, in clauses; none where it can."""
+    if inv_freq.ndim == 1:
+        return frequency_problems(RotaryState(inv_freq, attention_factor=1.0))
+    # Models for images keep rows of frequencies, whose order and sign are the family's choice.
+    if bool(inv_freq.detach().isfinite().all()):
+        return []
+    return ["the inverse frequencies are not finite"]
 
 
 def _is_custom(module: nn.Module) -> bool:
@@ -79,7 +74,7 @@ def _compare_with_code(model: Any) -> None:
             held = module._buffers.get(key)
             computed = reference._buffers.get(key)
             if held is not None and computed is not None and not _same(held, computed):
-                raise _not_initialised(name, module, f"{key} is not what its code computes")
+                raise _not_initialised(name, module, f"{key}: not what its code computes")
 
 
 class _EmptyOnMeta(TorchFunctionMode):

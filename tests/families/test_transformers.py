@@ -50,7 +50,7 @@ RUNS = [f for f in folders() if (said("transformers", f) or refusal(f) or RIGHT)
 every_family_that_runs = pytest.mark.parametrize("family", every(4, RUNS))
 
 
-def test_resonance_on_what_is_shipped_or_a_reason(family):
+def test_report_of_family_is_right_or_refused(family):
     refused = refusal(family)
     settle("transformers", family, refused)
     if refused is None:
@@ -99,7 +99,7 @@ def swappable(config):
 
 
 @every_family_that_runs
-def test_methods_are_exchanged_in_a_model_bit_for_bit(family):
+def test_apply_rope_swap_equals_a_fresh_model(family):
     """yarn → resonance_yarn → linear → default → unmodified, each as in a model made with it."""
     config = config_of(family)
     model = model_of(config)
@@ -118,7 +118,7 @@ def test_methods_are_exchanged_in_a_model_bit_for_bit(family):
 
 
 @every_family_that_runs
-def test_a_saved_copied_and_cast_model_turns_alike(family, tmp_path):
+def test_apply_rope_survives_saving_copying_and_casting(family, tmp_path):
     model = resonant(family)
     wanted = output(model, IDS)
     assert output(copy.deepcopy(model), IDS).equal(wanted)
@@ -142,7 +142,7 @@ def of(kind):
 
 
 @every_family_that_runs
-def test_a_rotary_module_compiles_whole(family):
+def test_rotary_module_compiles_with_fullgraph(family):
     model = resonant(family)
     for module, _, kind in global_rotations(model):
         if any(getattr(hook, "at_length", None) for hook in module._forward_hooks.values()):
@@ -156,7 +156,7 @@ def test_a_rotary_module_compiles_whole(family):
 
 
 @every_family_that_runs
-def test_rotation_in_float32(family):
+def test_apply_rope_float32_on_family(family):
     """Queries and keys are turned by float32 cos and sin and given back in the model's dtype."""
     model = resonant(family).to(torch.bfloat16)
     hf.apply_rope(model)  # transformers casts frequencies too

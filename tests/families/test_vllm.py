@@ -43,13 +43,13 @@ def answers():
     return refused | dict(zip(jobs, looked_at(list(jobs.values()), HOUR), strict=True))
 
 
-def test_resonance_on_what_is_shipped_or_a_reason(family):
+def test_report_of_family_is_right_or_refused(family):
     shipped, asked = (answers()[family, own] for own in (False, True))
     settle("vllm", family, shipped.get("refused", asked.get("refused")))
 
 
 @pytest.mark.parametrize("family", RUNS, ids=lambda folder: folder.name)
-def test_both_libraries_turn_alike(family):
+def test_reports_of_both_libraries_agree(family):
     from resonance_vllm.hf.inspection import report_of_checkpoint
 
     theirs = report_of_checkpoint(str(family), resonance(family)[0], SERVED)

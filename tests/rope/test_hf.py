@@ -52,7 +52,7 @@ TEXTS = {n: torch.randint(3, 64, (n,), generator=torch.Generator().manual_seed(n
 
 
 @pytest.mark.parametrize("rope_type", TURNING)
-def test_an_answer_depends_on_its_request_alone(tiny, rope_type):
+def test_apply_rope_answers_depend_on_their_request_alone(tiny, rope_type):
     """Whatever was read before, and whatever other rows are read with it."""
     model = asked(tiny, rope_type)
     alone = {n: logits(copy.deepcopy(model), text.tolist())[0] for n, text in TEXTS.items()}
@@ -76,7 +76,7 @@ def test_an_answer_depends_on_its_request_alone(tiny, rope_type):
 
 
 @pytest.mark.parametrize("rope_type", TURNING)
-def test_cos_and_sin_are_those_of_the_closed_form(tiny, rope_type):
+def test_apply_rope_cos_and_sin_equal_the_closed_form(tiny, rope_type):
     """At each length of a sequence; exact where wavelengths are whole numbers."""
     spec, module = complete(rope_type), asked(tiny, rope_type).model.rotary_emb
     for length in (8, LENGTH, 17, 40, 17, 8):
@@ -93,7 +93,7 @@ def test_cos_and_sin_are_those_of_the_closed_form(tiny, rope_type):
 
 @given(st.lists(st.sampled_from([None, *TURNING, "self_extend"]), min_size=2, max_size=6))
 @settings(max_examples=20, deadline=None)
-def test_methods_are_exchanged_in_any_order(order):
+def test_apply_rope_swaps_methods_in_any_order(order):
     """Logits equal those of a model that was made with the settings, bit for bit."""
     sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "head_dim": 16,
              "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": LENGTH,
@@ -114,7 +114,7 @@ def test_methods_are_exchanged_in_any_order(order):
         assert model.config.rope_parameters == fresh.config.rope_parameters
 
 
-def test_a_type_works_in_config_json_and_from_pretrained(tiny, tmp_path, caplog):
+def test_register_lets_from_pretrained_read_types(tiny, tmp_path, caplog):
     """Plain `from_pretrained` has the frequencies; `load` the exact phase, and compares."""
     model = asked(tiny, "resonance_yarn")
     model.save_pretrained(tmp_path)
@@ -127,7 +127,7 @@ def test_a_type_works_in_config_json_and_from_pretrained(tiny, tmp_path, caplog)
     assert "Missing validation" not in caplog.text
 
 
-def test_load_writes_the_settings_and_none_means_them(tiny, tmp_path):
+def test_load_writes_settings_that_none_restores(tiny, tmp_path):
     tiny("llama", DEFAULT).save_pretrained(tmp_path)
     model = hf.load(str(tmp_path), RESONANCE_YARN, limit=64, dtype=torch.float32)
     assert model.config.rope_parameters["rope_type"] == "resonance_yarn"
@@ -142,7 +142,7 @@ def test_load_writes_the_settings_and_none_means_them(tiny, tmp_path):
 
 
 @pytest.mark.slow
-def test_compiled_whole(tiny):
+def test_apply_rope_compiles_with_fullgraph(tiny):
     model = asked(tiny, "resonance_yarn")
     text = torch.as_tensor([TEXTS[25].tolist()])
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
@@ -151,7 +151,7 @@ def test_compiled_whole(tiny):
     torch.compiler.reset()
 
 
-def test_dispatched_and_wrapped_models(tiny):
+def test_apply_rope_on_dispatched_and_wrapped_models(tiny):
     """accelerate's hooks around each module, and PEFT's model around the whole."""
     from accelerate import cpu_offload
     from peft import LoraConfig, get_peft_model
@@ -170,7 +170,7 @@ def test_dispatched_and_wrapped_models(tiny):
     assert logits(wrapped, text).equal(shipped)
 
 
-def test_rotation_in_float32_and_where_there_is_none(tiny, caplog):
+def test_apply_rope_float32_and_models_without_rotation(tiny, caplog):
     model = tiny("llama", DEFAULT).to(torch.bfloat16)
     before = logits(model, TEXTS[60].tolist())
     hf.apply_rope(model, None, "float32")
@@ -201,7 +201,7 @@ class Ignoring(torch.nn.Module):
 
 
 @pytest.mark.parametrize("rope_type", ["yarn", "resonance_yarn", "ntk_aware"])
-def test_a_module_that_ignores_its_settings_is_named(tiny, rope_type):
+def test_apply_rope_names_a_module_that_ignores_settings(tiny, rope_type):
     model = tiny("llama", DEFAULT)
     model.model.rotary_emb = Ignoring(model.config)
     before = logits(model, TEXTS[25].tolist())
@@ -220,13 +220,13 @@ def test_a_module_that_ignores_its_settings_is_named(tiny, rope_type):
         ("t5gemma", {}, "whose encoder reads the text"),
     ],
 )  # fmt: skip
-def test_models_without_a_rope_to_change_are_refused(family, extra, words):
+def test_apply_rope_refuses_models_without_rope(family, extra, words):
     model = build_on_meta(AutoConfig.for_model(family, **extra))
     with pytest.raises(RopeConfigError, match=words):
         hf.apply_rope(model, complete("linear"))
 
 
-def test_only_layers_without_a_window_are_changed(tiny):
+def test_apply_rope_leaves_windowed_layers_unmodified(tiny):
     model = tiny("gemma3_text", DEFAULT)
     spec = PositionConfig.from_config(model.config).complete({"rope_type": "linear", "factor": 4})
     before = {each.layer_type: each for each in hf.apply_rope(model)}

@@ -44,14 +44,14 @@ def close(found, expected):
     torch.testing.assert_close(found.double(), expected, atol=5e-4, rtol=0)
 
 
-def test_every_map_has_a_naive_form():
+def test_remapping_has_a_naive_form_of_each_method():
     assert set(MAPS) == {n for n, method in METHODS.items() if issubclass(method, RemappedMethod)}
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", MAPS)
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
-def test_logits_are_those_of_the_definition(name, family):
+def test_remapping_logits_equal_the_definition(name, family):
     """Prefill, chunked prefill and decoding."""
     model, tokens = tiny(family, settings(name)), text()
     expected = naive_maps.expected(model, tokens, name)
@@ -64,7 +64,7 @@ def test_logits_are_those_of_the_definition(name, family):
 @torch.no_grad()
 @pytest.mark.parametrize("name", MAPS)
 @pytest.mark.parametrize("window", [4, 20])
-def test_a_sliding_window_hides_keys_from_every_part(name, window):
+def test_remapping_with_a_sliding_window(name, window):
     model, tokens = tiny("mistral", settings(name), sliding_window=window), text()
     expected = naive_maps.expected(model, tokens, name, window=window)
     close(model(torch.tensor([tokens])).logits[0], expected)
@@ -72,7 +72,7 @@ def test_a_sliding_window_hides_keys_from_every_part(name, window):
 
 
 @torch.no_grad()
-def test_resonance_below_the_map():
+def test_remapping_with_resonance():
     model, tokens = (
         tiny("llama", settings("self_extend") | {"rope_type": "resonance_self_extend"}),
         text(),
@@ -84,7 +84,7 @@ def test_resonance_below_the_map():
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", MAPS)
-def test_up_to_the_trained_length_it_is_plain_rope(name):
+def test_remapping_is_plain_rope_up_to_native_length(name):
     """With the default window and chunk, and with factor 1."""
     rope = {k: v for k, v in settings(name, factor=1.0).items() if k not in MAPS[name][0]}
     mapped, tokens = tiny("llama", rope), text(naive_maps.NATIVE)
@@ -96,7 +96,7 @@ def test_up_to_the_trained_length_it_is_plain_rope(name):
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", MAPS)
-def test_padded_rows_generate_what_each_does_alone(name):
+def test_remapping_generates_padded_rows_as_single_ones(name):
     model, long, short = tiny("llama", settings(name)), text(40), text(27, seed=1)
     padded = torch.tensor([long, [3] * 13 + short])
     mask = torch.ones_like(padded)
@@ -111,7 +111,7 @@ def test_padded_rows_generate_what_each_does_alone(name):
 
 
 @torch.no_grad()
-def test_saved_copied_and_cast_models_keep_the_map(tmp_path):
+def test_remapping_is_saved_copied_and_cast(tmp_path):
     model, tokens = tiny("llama", settings("self_extend")), torch.tensor([text()])
     expected = model(tokens).logits
     model.save_pretrained(tmp_path)
@@ -128,7 +128,7 @@ LENGTHS = st.integers(8, 64)
 
 @given(st.data(), LENGTHS, st.sampled_from([1.0, 1.5, 2.0, 7.0]))
 @pytest.mark.parametrize("name", MAPS)
-def test_parts_hold_every_key_once_at_trained_distances(name, data, trained, factor):
+def test_parts_hold_each_key_once_within_native_distances(name, data, trained, factor):
     given_keys = {"rope_theta": BASE, "original_max_position_embeddings": trained}
     if name == "dual_chunk":
         given_keys["chunk_size"] = data.draw(st.integers((trained + 1) // 2, trained - 1))
@@ -203,7 +203,7 @@ def of_family(family, rope):
 
 @torch.no_grad()
 @pytest.mark.parametrize("family", remapping.SUPPORTED)
-def test_every_supported_family_is_turned_by_its_own_rotation(family):
+def test_remapping_uses_the_rotation_of_each_family(family):
     """With a window over the whole text it is plain RoPE, and all of it is our turning."""
     tokens = text()
     rope = settings("self_extend", window_size=71, original_max_position_embeddings=72, factor=1.0)
@@ -215,20 +215,20 @@ def test_every_supported_family_is_turned_by_its_own_rotation(family):
 
 
 @pytest.mark.parametrize("family", ["gemma2", "deepseek_v3", "hunyuan_v1_dense"])
-def test_families_that_were_not_compared_are_refused(family):
+def test_remapping_refuses_other_families(family):
     with pytest.raises(RopeConfigError, match=f"model_type '{family}'; allowed: ernie4_5, "):
         tiny(family, settings("self_extend"))
 
 
 @torch.no_grad()
-def test_another_attention_function_is_refused():
+def test_remapping_refuses_another_attention_function():
     model, tokens = tiny("llama", settings("self_extend")), torch.tensor([text()])
     model.set_attn_implementation("sdpa")
     with pytest.raises(RopeConfigError, match=r"attn_implementation: 'sdpa' .*'self_extend' needs"):
         model(tokens)
 
 
-def test_training_and_foreign_caches_are_refused():
+def test_remapping_refuses_training_and_other_caches():
     model, tokens = tiny("llama", settings("self_extend")), torch.tensor([text(20)])
     with pytest.raises(RopeConfigError, match="no gradients"):
         model(tokens)
@@ -239,7 +239,7 @@ def test_training_and_foreign_caches_are_refused():
 
 
 @pytest.mark.parametrize("rope_type", sorted(MOVING))
-def test_vllm_and_export_refuse_with_the_reason(rope_type, tmp_path):
+def test_remapping_is_refused_by_vllm_and_export(rope_type, tmp_path):
     rope = settings(rope_type.removeprefix("resonance_")) | {"rope_type": rope_type}
     tiny("llama", {"rope_type": "default", "rope_theta": BASE}).save_pretrained(tmp_path)
     with pytest.raises(RopeConfigError, match="vLLM's attention meets every key at its own"):

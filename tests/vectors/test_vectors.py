@@ -12,7 +12,7 @@ FILE = FOLDER / "rope_vectors.json"
 VECTORS = json.loads(FILE.read_text(encoding="utf-8"))["vectors"]
 
 
-def test_the_file_is_what_the_formulas_give(monkeypatch):
+def test_vectors_file_equals_the_formulas(monkeypatch):
     monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
     import generate
 
@@ -24,7 +24,7 @@ def test_the_file_is_what_the_formulas_give(monkeypatch):
     [vector for vector in VECTORS if "alpha" not in vector["rope"]],  # HunYuan's fixed base
     ids=lambda vector: vector["id"],
 )
-def test_our_methods_have_these_numbers(vector):
+def test_methods_equal_the_vectors(vector):
     """`resonance_vllm.core` shares no line with the closed forms."""
     import torch
     from turned import cos_sin
@@ -56,7 +56,7 @@ def test_our_methods_have_these_numbers(vector):
         assert (values - expected).abs().max() < 1e-8 + 1e-15 * length
 
 
-def test_cos_and_sin_are_those_of_40_digits():
+def test_vectors_cos_and_sin_equal_40_digits():
     for vector in VECTORS[::7]:
         with mpmath.workdps(40):
             for row, position in enumerate(vector["positions"]):

@@ -1,7 +1,7 @@
 """transformers and vLLM's engine give the same log-probabilities, in float32.
 
 In bfloat16 rounding hides a forgotten Resonance; in float32 a wrong rope stands out by orders of
-magnitude, which `test_plain_yarn_in_its_place_is_noticed` shows.
+magnitude, which `test_engine_differs_for_another_method` shows.
 """
 
 from collections.abc import Iterator
@@ -115,14 +115,14 @@ def backend(tiny_llama: Path, smollm2: Path) -> Iterator[Any]:
     lm.close()
 
 
-def test_engine_as_started(backend: Any, tiny_llama: Path) -> None:
+def test_engine_with_overrides_agrees(backend: Any, tiny_llama: Path) -> None:
     """The path of a user: settings through `hf_overrides`, nothing swapped."""
     model = load_hf(tiny_llama, YARN, SERVED)
     for length in LENGTHS:
         assert apart(model, backend.model, random_prompt(length)) <= 1e-3
 
 
-def test_a_backend_exchanges_methods(backend: Any) -> None:
+def test_backend_swaps_methods(backend: Any) -> None:
     text = [504, 253, 260, 105, 48, 314, 253, 260, 99, 7, 12, 504] * 4
 
     def total(rope: dict[str, Any] | None) -> float:
@@ -140,7 +140,7 @@ def test_a_backend_exchanges_methods(backend: Any) -> None:
 
 
 @pytest.mark.parametrize("rope_type", FIXED)
-def test_fixed_types_agree(backend: Any, tiny_llama: Path, rope_type: str) -> None:
+def test_engine_agrees_for_fixed_types(backend: Any, tiny_llama: Path, rope_type: str) -> None:
     rope = {"rope_type": rope_type, **FIXED[rope_type]}
     model = load_hf(tiny_llama, rope, SERVED)
     use_rope(backend.model, tiny_llama, rope)
@@ -158,7 +158,7 @@ def test_fixed_types_agree(backend: Any, tiny_llama: Path, rope_type: str) -> No
         ({"rope_type": "resonance_dynamic", "factor": 4}, 1000, (1000,), 300),
     ],
 )
-def test_types_that_follow_the_length_agree_at_the_served_one(
+def test_engine_agrees_for_dynamic_types_at_served_length(
     backend: Any, tiny_llama: Path, rope: Any, served: int, agree: Any, differ: int
 ) -> None:
     model = load_hf(tiny_llama, rope, served)
@@ -168,7 +168,7 @@ def test_types_that_follow_the_length_agree_at_the_served_one(
     assert apart(model, backend.model, random_prompt(differ)) > 0.01
 
 
-def test_plain_yarn_in_its_place_is_noticed(backend: Any, tiny_llama: Path) -> None:
+def test_engine_differs_for_another_method(backend: Any, tiny_llama: Path) -> None:
     model = load_hf(tiny_llama, YARN, SERVED)
     use_rope(backend.model, tiny_llama, {"rope_type": "yarn", "factor": 4})
     for length in LENGTHS:
@@ -186,7 +186,7 @@ def test_plain_yarn_in_its_place_is_noticed(backend: Any, tiny_llama: Path) -> N
         ({}, "smollm3"),
     ],
 )
-def test_other_ways_to_run_a_model_agree(
+def test_engine_agrees_compiled_parallel_and_by_transformers(
     tiny_llama: Path, tmp_path: Path, monkeypatch: Any, more: dict[str, Any], family: str | None
 ) -> None:
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # small machines lack two cores
@@ -212,7 +212,7 @@ def test_other_ways_to_run_a_model_agree(
         engine.llm_engine.engine_core.shutdown()
 
 
-def test_layers_of_a_real_model_agree_at_2k_and_9k(smollm2: Path, tmp_path: Path) -> None:
+def test_engine_agrees_for_a_real_model_at_2k_and_9k(smollm2: Path, tmp_path: Path) -> None:
     """On 9,216 tokens of readable English: the bundled sample's documents, one after another."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

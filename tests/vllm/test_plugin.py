@@ -68,12 +68,12 @@ def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_the_entry_point_is_installed_under_our_name() -> None:
+def test_register_is_the_entry_point() -> None:
     (found,) = importlib.metadata.entry_points(group="vllm.general_plugins", name="resonance_rope")
     assert found.value == "resonance_vllm.vllm:register"
 
 
-def test_importing_the_module_imports_no_vllm() -> None:
+def test_plugin_import_loads_no_vllm() -> None:
     script = (
         "import sys, resonance_vllm.vllm.plugin; "
         "print([name for name in ('vllm', 'transformers') if name in sys.modules])"
@@ -82,7 +82,7 @@ def test_importing_the_module_imports_no_vllm() -> None:
 
 
 @pytest.mark.long
-def test_registering_twice_wraps_once_and_reaches_earlier_imports() -> None:
+def test_register_wraps_once_and_reaches_earlier_imports() -> None:
     script = """
 import vllm.model_executor.layers.rotary_embedding as rope
 from vllm.model_executor.models import llama
@@ -110,7 +110,7 @@ print("fine")
         "gemma3_1b resonance_yarn:factor=2", "qwen3_8b resonance_yarn:factor=1.5",
     ],
 )  # fmt: skip
-def test_vllm_allows_the_limit_of_the_settings(tmp_path: Path, request_: str) -> None:
+def test_overrides_give_vllm_the_limit_of_the_settings(tmp_path: Path, request_: str) -> None:
     """No function of vLLM's is changed for it: the JSON that we write has the length."""
     from vllm.engine.arg_utils import EngineArgs
 
@@ -191,7 +191,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", [name for name in ASKED if name not in SAYS])
-def test_the_settings_reach_the_modules(built: dict[str, Any], name: str) -> None:
+def test_requests_reach_the_modules(built: dict[str, Any], name: str) -> None:
     (module,) = built[name]["held"]
     assert module["exact_phase"] == (name != "vLLM's own business")
     if module["exact_phase"] and not {"llama3", "plain"} & set(re.findall(r"\w+", name)):
@@ -199,11 +199,11 @@ def test_the_settings_reach_the_modules(built: dict[str, Any], name: str) -> Non
 
 
 @pytest.mark.parametrize("name", SAYS)
-def test_what_cannot_be_right_is_refused_with_the_way_on(built: dict[str, Any], name: str) -> None:
+def test_requests_are_refused_with_a_remedy(built: dict[str, Any], name: str) -> None:
     assert re.search(SAYS[name], built[name].get("refused", "it was built"))
 
 
-def test_an_exchange_without_the_plugin_says_what_to_do(monkeypatch):
+def test_set_rope_without_the_plugin_says_what_to_do(monkeypatch):
     monkeypatch.setattr(worker, "register", functools.cache(lambda: None))  # not called
     with pytest.raises(RopeConfigError, match="name it in VLLM_PLUGINS or install"):
         worker.RopeWorker().set_rope(None)

@@ -44,7 +44,7 @@ def client(address: str) -> Any:
     return OpenAI(base_url=address, api_key="none", timeout=300, max_retries=0)
 
 
-def test_the_served_length_is_the_one_asked_for_and_an_answer_is_right(client: Any) -> None:
+def test_server_has_the_requested_length_and_answers(client: Any) -> None:
     (model,) = client.models.list().data
     assert model.max_model_len == LENGTH
     answer = client.completions.create(
@@ -78,7 +78,7 @@ def by_transformers(path: Path, rope: dict[str, Any]) -> list[float]:
     return last.max(-1).values.tolist()
 
 
-def test_a_running_server_takes_other_settings(client: Any, address: str, smollm2: Path) -> None:
+def test_server_swaps_settings(client: Any, address: str, smollm2: Path) -> None:
     """Its cached keys are forgotten: coming back gives the numbers of before, twice asked."""
     before = logprobs(client)
     assert before == pytest.approx(by_transformers(smollm2, ROPE), abs=1e-3)
@@ -149,7 +149,9 @@ def used_tokens(url: str, body: dict[str, Any]) -> int:
         return int(json.load(answer)["usage"]["prompt_tokens"])
 
 
-def test_completions_equal_hf(forks: Forks, as_shipped: str, smollm2: Path, tmp_path: Path) -> None:
+def test_server_completions_equal_hf(
+    forks: Forks, as_shipped: str, smollm2: Path, tmp_path: Path
+) -> None:
     url = f"{as_shipped}/completions"
     server = {"model": "smollm2", "base_url": url, "tokenizer": str(smollm2), "max_length": 2048}
     server["tokenizer_backend"] = "huggingface"
@@ -167,7 +169,9 @@ def test_completions_equal_hf(forks: Forks, as_shipped: str, smollm2: Path, tmp_
 
 
 @pytest.mark.long
-def test_chat_completions(forks: Forks, as_shipped: str, smollm2: Path, tmp_path: Path) -> None:
+def test_server_chat_completions(
+    forks: Forks, as_shipped: str, smollm2: Path, tmp_path: Path
+) -> None:
     url = f"{as_shipped}/chat/completions"
     server = {"model": "smollm2", "base_url": url, "tokenizer": str(smollm2)}
     ours = lm_eval(forks, tmp_path, "local-chat-completions", server, "--apply_chat_template")

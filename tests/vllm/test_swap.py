@@ -68,7 +68,7 @@ def same_as_fresh(found: Any, *, features: int | None = None) -> None:
     assert len(set(logprobs.values())) == len(logprobs)
 
 
-def test_a_real_model(tmp_path: Path, smollm2: Path) -> None:
+def test_swap_in_a_real_model(tmp_path: Path, smollm2: Path) -> None:
     wrong = {"rope_theta": 1e5, "factor": 2.0}
     long = {"original_max_position_embeddings": 8192, "short_factor": [1.0] * 32}
     refused = {
@@ -115,11 +115,11 @@ def small(folder: Path, family: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_small_models_of_families(tmp_path: Path, family: str) -> None:
+def test_swap_in_small_models_of_families(tmp_path: Path, family: str) -> None:
     same_as_fresh(run(tmp_path, **small(tmp_path / "model", family)))
 
 
-def test_compiled_graphs_see_the_tables(tmp_path: Path) -> None:
+def test_swap_reaches_compiled_graphs(tmp_path: Path) -> None:
     asked = small(tmp_path / "model", "llama")
     del asked["settings"]["linear"]
     order = ["yarn", "default", "resonance_yarn"]

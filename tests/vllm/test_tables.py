@@ -54,7 +54,7 @@ def made(name: str, dtype: torch.dtype = torch.float32, **changes: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", [name for name in OWN_TYPES if name not in MOVING])
-def test_every_type_of_ours_has_a_table_of_its_values(name: str) -> None:
+def test_get_rope_table_equals_the_closed_form(name: str) -> None:
     spec = asked(name)
     _, table = table_of(made(name))
     assert len(table) >= max(SERVED, spec.method.length_limit(ORIGINAL))
@@ -62,7 +62,7 @@ def test_every_type_of_ours_has_a_table_of_its_values(name: str) -> None:
     torch.testing.assert_close(table, wanted, atol=2e-3, rtol=0)
 
 
-def test_resonance_yarn_is_a_class_of_vllms_yarn() -> None:
+def test_resonance_yarn_class_is_a_subclass_of_yarn() -> None:
     from vllm.model_executor.layers import rotary_embedding
 
     ours, stock = made("resonance_yarn"), got({"rope_type": "yarn", **COMMON})
@@ -73,7 +73,7 @@ def test_resonance_yarn_is_a_class_of_vllms_yarn() -> None:
     assert type(ours).forward_cpu is type(stock).forward_cpu
 
 
-def test_layers_share_a_table_and_plain_ones_keep_theirs() -> None:
+def test_get_rope_shares_tables_of_equal_requests() -> None:
     ours = made("ntk_aware")
     assert made("ntk_aware") is ours
     assert made("ntk_aware", factor=2.0) is not ours
@@ -85,7 +85,7 @@ def test_layers_share_a_table_and_plain_ones_keep_theirs() -> None:
 
 
 @pytest.mark.parametrize("name", ["resonance", "resonance_yarn"])
-def test_positions_of_several_axes_turn_the_features_of_their_axis(name: str) -> None:
+def test_get_rope_with_positions_of_several_axes(name: str) -> None:
     sections = [8, 12, 12]
     several = made(name, mrope_section=sections)
     one_row = table_of(made(name))[1]
@@ -101,6 +101,6 @@ def test_positions_of_several_axes_turn_the_features_of_their_axis(name: str) ->
 
 
 @pytest.mark.parametrize("changes", [{"factor": 8.0}, {"attention_factor": 2.0}])
-def test_a_model_file_that_puts_another_key_in_place_changes_nothing(changes: Any) -> None:
+def test_get_rope_ignores_keys_of_model_files(changes: Any) -> None:
     seen = {**stock_settings({}, asked("resonance_yarn"), SERVED, "default"), **changes}
     assert got(seen).cos_sin_cache.equal(made("resonance_yarn").cos_sin_cache)

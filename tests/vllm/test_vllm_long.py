@@ -71,7 +71,7 @@ def trie_nodes(prompts: list[list[int]]) -> int:
 
 
 @given(PROMPTS.flatmap(lambda p: st.tuples(st.just(p), st.permutations(p))))
-def test_any_order_of_requests_computes_each_token_once(
+def test_vllm_long_computes_each_token_once(
     drawn: tuple[list[list[int]], list[list[int]]],
 ) -> None:
     told = []
@@ -180,7 +180,7 @@ def requests() -> list[Any]:
 
 
 @pytest.mark.long
-def test_a_cache_for_one_document_is_enough(ours: Any) -> None:
+def test_vllm_long_needs_a_cache_for_one_document(ours: Any) -> None:
     asked = requests()
     assert ours.model.llm_engine.vllm_config.scheduler_config.max_num_seqs == 8
     stock = stock_of(ours)

@@ -19,7 +19,7 @@ INFO 11-26 [core.py:110] Initializing a V1 LLM engine
 POINTER = RuntimeError("Engine core initialization failed. See root cause above. Failed: {}")
 
 
-def test_the_last_exception_of_a_log_is_the_reason() -> None:
+def test_engine_reason_is_the_last_exception_of_a_log() -> None:
     assert engine_reason(POINTER, LOG) == "ValueError: To serve at least one request"
     assert engine_reason(RuntimeError("no\nlog"), LOG) == "no log", "it points to nothing"
     assert "root cause above" in engine_reason(POINTER, "INFO nothing\n")
@@ -35,7 +35,7 @@ def test_the_last_exception_of_a_log_is_the_reason() -> None:
         ({"gpu_memory_utilization": 0.5}, "", True, False),
     ],
 )
-def test_a_cache_that_fits_is_passed_where_none_is_given(
+def test_with_cpu_cache_passes_a_size_that_fits(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], variable: str, cpu: bool, sized: bool
 ) -> None:
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", variable)
@@ -49,7 +49,7 @@ def test_a_cache_that_fits_is_passed_where_none_is_given(
 
 @pytest.mark.vllm
 @pytest.mark.long
-def test_an_engine_that_does_not_start_says_why(smollm2: Path) -> None:
+def test_backend_says_why_an_engine_does_not_start(smollm2: Path) -> None:
     from leval_harness.backends import backend_class
 
     engine = {"dtype": "float32", "enforce_eager": True, "max_model_len": 64, "max_num_seqs": 2}
