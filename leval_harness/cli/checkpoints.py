@@ -2,30 +2,45 @@
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from leval_harness.cli.output import FOLDER, json_option, model_folder, model_path
+from leval_harness.cli.output import FOLDER, examples, json_option, model_folder, model_path
 from leval_harness.models.catalog import MODELS
 from resonance_vllm.common.errors import SettingError
 
 TITLES = {"transformers": "transformers", "vllm": "vLLM"}
+"""Library -> how it writes its name."""
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "leval-harness check smollm2",
+        "leval-harness check smollm2 --rope resonance_yarn:factor=2 --context-length 16384",
+    )
+)
 @click.argument("model", callback=model_path)
-@click.option("--rope", "rope_text", help="TYPE:key=value,... or JSON. [default: as it is]")
-@click.option("--context-length", type=click.IntRange(min=1), help="Longest sequence in tokens.")
+@click.option(
+    "--rope",
+    "rope_text",
+    help="RoPE method to load the model with, as TYPE:key=value,... or as JSON.",
+    show_default="the checkpoint's own settings",
+)
+@click.option(
+    "--context-length",
+    type=click.IntRange(min=1),
+    help="Longest sequence that will be used, in tokens; an error where the limit is below it.",
+)
 @click.option(
     "--library",
     "libraries",
     type=click.Choice(list(TITLES)),
     multiple=True,
-    default=list(TITLES),
-    help="Ask one library alone. [default: both]",
+    help="Inspect only this library.",
+    show_default="both",
 )
 @json_option
 def check(
@@ -35,92 +50,110 @@ def check(
     libraries: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Build MODEL's rotary modules on transformers and vLLM, and print their settings.
+    """Show the RoPE settings that transformers and vLLM would use for MODEL.
 
-    MODEL is a checkpoint folder, a hub name, or `smollm2`. No weights are loaded: each library
-    builds the model without them. vLLM need not be installed; where it is, the command of a server
-    with the method is printed. Ends with 2 where transformers refuses the method.
-
-    Example: leval-harness check ./smollm2 --rope resonance_yarn:factor=2 --context-length 16384
+    MODEL is a checkpoint folder, a name on the hub, or smollm2. Each library builds the model's
+    rotary modules without loading weights. Where vLLM is installed, the command that serves the
+    model with the method is printed, too. The exit code is 2 if transformers refuses the method.
     """
     from resonance_vllm.check import report
-    from resonance_vllm.checkpoint.limits import check_length
     from resonance_vllm.checkpoint.positions import PositionConfig
     from resonance_vllm.core.spec import RopeRequest
 
-    request = RopeRequest.parse(rope_text) if rope_text else None
     positions = PositionConfig.from_checkpoint(model)
-    rope = None if request is None else positions.complete(request)
-    facts = report(model, positions, rope, context_length, libraries).to_dict()
+    rope = None
+    if rope_text:
+        rope = positions.complete(RopeRequest.parse(rope_text))
+    facts = report(model, positions, rope, context_length, libraries or tuple(TITLES)).to_dict()
     if as_json:
         click.echo(json.dumps(facts))
     else:
-        click.echo(f"Shipped\n  {_shipped(positions)}")
+        click.echo(f"Checkpoint\n  {_own_settings(positions)}")
         for library, title in TITLES.items():
-            click.echo("\n".join([title, *_lines(facts[library])]))
+            click.echo("\n".join([title, *_library_lines(facts[library])]))
         for note in facts.get("notes", ()):
             click.echo(f"Note: {note}")
     refused = facts["transformers"].get("refused")
     if rope is not None and refused:
-        raise SettingError(f"rope_type: transformers refuses {rope.rope_type!r}: {refused}")
+        raise SettingError(f"--rope: transformers refuses {rope.rope_type!r}: {refused}")
     if facts["transformers"].get("limit") is not None:
         check_length(positions, rope, context_length)
 
 
-def _shipped(positions: Any) -> str:
-    """What the checkpoint ships."""
-    rope = {k: "[...]" if isinstance(v, list) else v for k, v in positions.rope.items()}
-    length = positions.max_position_embeddings
-    return f"{json.dumps(rope, default=str)}, {length or 'an unknown number of'} positions"
+def _own_settings(positions: Any) -> str:
+    """Return the settings of a checkpoint's config.json in one line, long lists shortened."""
+    settings = {}
+    for key, value in positions.rope.items():
+        settings[key] = "[...]" if isinstance(value, list) else value
+    length = positions.max_position_embeddings or "an unknown number of"
+    return f"{json.dumps(settings, default=str)}, {length} positions"
 
 
-def _lines(side: dict[str, Any]) -> Iterator[str]:
-    """The lines of one library; modules with the same settings are printed once."""
+def _library_lines(side: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines on one library; modules with the same settings are printed once."""
     for reason in ("not_installed", "not_asked", "refused"):
         if reason in side:
             yield f"  {reason.replace('_', ' ')}: {side[reason]}"
     if "limit" in side:
-        limit = side["limit"]
-        yield f"  limit                    {'unknown' if limit is None else f'{limit} tokens'}"
+        limit = "unknown"
+        if side["limit"] is not None:
+            limit = f"{side['limit']} tokens"
+        yield f"  limit                    {limit}"
     names_of: dict[str, list[str]] = {}
     for module in side.get("modules", ()):
         names_of.setdefault(_description(module), []).append(module["name"])
     for description, names in names_of.items():
-        yield f"  {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}"
-        yield from (f"    {line}" for line in description.splitlines())
+        others = ""
+        if len(names) > 1:
+            others = f" and {len(names) - 1} more"
+        yield f"  {names[0]}{others}"
+        for line in description.splitlines():
+            yield f"    {line}"
     if "modules" in side and side.get("serve"):
         yield f"  {side['serve']}"
 
 
-def _description(module: dict[str, Any]) -> str:
-    frequencies = module["inv_freq"]
-    turning = sum(frequency != 0 for frequency in frequencies)
-    still = f" ({len(frequencies) - turning} stand still)" if turning < len(frequencies) else ""
-    lines = [f"layer type             {module['layer_type']}"] if module["layer_type"] else []
-    ends = f"{frequencies[0]:.9g} … {frequencies[-1]:.9g}" if frequencies else "none"
-    return "\n".join(
-        [
-            *lines,
-            f"inv_freq               {ends}, {len(frequencies)} features{still}",
-            f"attention factor       {module['attention_factor']:.6g}",
-            f"exact phase            {'yes' if module['exact_phase'] else 'no'}",
-        ]
-    )
+def _description(module: Mapping[str, Any]) -> str:
+    """Return the settings of one rotary module, one per line."""
+    inv_freq = module["inv_freq"]
+    ends = "none"
+    if inv_freq:
+        ends = f"{inv_freq[0]:.9g} … {inv_freq[-1]:.9g}"
+    not_rotated = inv_freq.count(0)
+    remark = ""
+    if not_rotated:
+        remark = f" ({not_rotated} are not rotated)"
+    lines = [
+        f"inv_freq               {ends}, {len(inv_freq)} features{remark}",
+        f"attention factor       {module['attention_factor']:.6g}",
+        f"exact phase            {'yes' if module['exact_phase'] else 'no'}",
+    ]
+    if module["layer_type"]:
+        lines.insert(0, f"layer type             {module['layer_type']}")
+    return "\n".join(lines)
 
 
-@click.command()
+@click.command(
+    epilog=examples("leval-harness export smollm2 --rope resonance_yarn:factor=2 --out smollm2-16k")
+)
 @click.argument("checkpoint", callback=model_folder)
-@click.option("--rope", "rope_text", required=True, help="TYPE:key=value,... or a JSON dictionary.")
-@click.option("--out", type=FOLDER, required=True, help="New folder.")
+@click.option(
+    "--rope",
+    "rope_text",
+    required=True,
+    help="RoPE method that the new checkpoint gets, as TYPE:key=value,... or as JSON.",
+)
+@click.option(
+    "--out", type=FOLDER, required=True, help="Folder of the new checkpoint; it must not exist."
+)
 @json_option
 def export(checkpoint: Path, rope_text: str, out: Path, as_json: bool) -> None:
-    """Write CHECKPOINT so that stock libraries run it with a method, without any plugin.
+    """Write a copy of CHECKPOINT that stock libraries run with a RoPE method.
 
-    Another folder with per-dimension factors in config.json (`longrope`), for transformers and
-    vLLM. Weights are linked or copied, never rewritten. Methods that follow the sequence's length
-    (dynamic) are refused. The exact phase of Resonance is lost.
-
-    Example: leval-harness export ./smollm2 --rope resonance_yarn:factor=2 --out ./smollm2-16k
+    The method is written into config.json as one factor per dimension (longrope), which
+    transformers and vLLM read without any plugin. Weights are linked or copied, never rewritten.
+    Methods that depend on the sequence length (dynamic) cannot be exported, and Resonance loses its
+    exact phase. CHECKPOINT is a folder, or smollm2.
     """
     from resonance_vllm.core.spec import RopeRequest
     from resonance_vllm.export import export_checkpoint
@@ -130,16 +163,17 @@ def export(checkpoint: Path, rope_text: str, out: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"out": str(out), "max_model_len": limit, "serve": serve}))
         return
-    name = out
-    click.echo(f"wrote {name}: transformers and vLLM run it as it is, up to {limit:,} tokens")
-    click.echo("exact phase is not portable: angles are the libraries' own float32 products")
-    click.echo("vLLM otherwise serves the native context length only, so give it the limit:")
+    click.echo(
+        f"Written: {out}; transformers and vLLM run it without a plugin, up to {limit:,} tokens"
+    )
+    click.echo("The exact phase of Resonance cannot be exported: angles are float32 products.")
+    click.echo("vLLM serves only the native context length unless it is given the limit:")
     click.echo(serve)
 
 
 @click.command(
     name="model",
-    epilog="Example: leval-harness model smollm2",
+    epilog=examples("leval-harness model smollm2", "leval-harness model --list"),
 )
 @click.argument("name", type=click.Choice(list(MODELS)), required=False)
 @click.option("--list", "list_models", is_flag=True, help="List the models that can be prepared.")

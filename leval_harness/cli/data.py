@@ -1,67 +1,103 @@
 """`leval-harness data`: L-Eval's files, fetched and verified."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from leval_harness.cli.output import FOLDER, json_option
+from leval_harness.cli.output import FOLDER, examples, json_option
 from leval_tasks.closed.catalog import ENTRIES, ClosedTask
 from leval_tasks.common import data as files
 from leval_tasks.common.errors import DataError, HubUnreachableError
 
+OTHER_SOURCE = (
+    "The files are also in https://github.com/OpenLMLab/LEval, in the folder "
+    "LEval-data/Closed-ended-tasks: clone it and give that folder as data_dir."
+)
+"""Advice where the hub does not have a file, or cannot be reached."""
 
-@click.group(epilog="Example: leval-harness data fetch --out DATA; leval-harness data verify DATA")
+
+@click.group(
+    epilog=examples("leval-harness data fetch --out leval-data", "leval-harness data verify sample")
+)
 def data() -> None:
-    """Fetch or verify the documents that the tasks read."""
+    """Fetch or verify the documents of L-Eval's closed-ended tasks."""
 
 
-@data.command(epilog="Example: leval-harness data verify DATA")
-@click.argument("folder", metavar="[DATA]", required=False)
+@data.command(
+    epilog=examples(
+        "leval-harness data verify sample", "leval-harness data verify leval-data --json"
+    )
+)
+@click.argument("folder", metavar="[FOLDER]", required=False)
 @json_option
 def verify(folder: str | None, as_json: bool) -> None:
-    """Compare files with the published ones.
+    """Compare the files in FOLDER with the published ones.
 
-    DATA is a folder with L-Eval's files; by default LEVAL_DATA_DIR, else the hub. Exit code 1 where
-    one is another.
+    FOLDER holds L-Eval's JSONL files, or is the word sample for the bundled sample. Without it, the
+    files of LEVAL_DATA_DIR are verified, else those of the hub. The exit code is 1 if a file is
+    missing or is not the published one.
     """
     source = files.resolve_source(folder)
-    if not any(map(source.has, ENTRIES)):
-        raise files.missing_file(source, ENTRIES[0])
-    _report([_checked(source, task) for task in ENTRIES if source.has(task)], as_json)
+    _report([_verified(source, task) for task in ENTRIES], as_json)
 
 
-@data.command(epilog="Example: leval-harness data fetch --out DATA")
-@click.option("--out", required=True, type=FOLDER, help="Folder to write the files to.")
+@data.command(epilog=examples("leval-harness data fetch --out leval-data"))
+@click.option("--out", required=True, type=FOLDER, help="Folder that the files are written to.")
 @json_option
 def fetch(out: Path, as_json: bool) -> None:
-    """Fetch all files from the hub and check them."""
-    hub, rows = files.Source("hub", files.HUB_REPOSITORY), []
+    """Fetch all files from the Hugging Face hub and verify them.
+
+    The exit code is 1 if a file cannot be fetched or is not the published one; only verified files
+    are written.
+    """
+    hub = files.Source("hub", files.HUB_REPOSITORY)
+    rows = []
     for task in ENTRIES:
-        rows.append(_checked(hub, task))
-        if rows[-1]["ok"]:
+        try:
+            row = _verified(hub, task)
+        except HubUnreachableError as error:  # the other files cannot be fetched either
+            raise HubUnreachableError(_without_fetch_advice(error)) from None
+        if row["ok"]:
             out.mkdir(parents=True, exist_ok=True)
             (out / task.file).write_bytes(files.hub_file(task).read_bytes())
+        rows.append(row)
     _report(rows, as_json)
 
 
-def _checked(source: files.Source, task: ClosedTask) -> dict[str, Any]:
-    """Read a task's file; what was found, or why it could not be used."""
+def _verified(source: files.Source, task: ClosedTask) -> dict[str, Any]:
+    """Return a row on a task's file: its name, its state, and whether it can be used."""
+    if not source.has(task):
+        return {"file": task.file, "ok": False, "state": f"MISSING; {task.name} needs it"}
     try:
         file = files.load(source, task)
     except HubUnreachableError:
         raise
     except DataError as error:
-        return {"file": task.file, "ok": False, "state": f"FAILED: {error}"}
-    published = file.verified or source.kind == "sample"
-    ok = published or not task.sha256
-    unknown = "not known" if ok else "FAILED: not the published file"
-    return {"file": task.file, "ok": ok, "state": "as published" if published else unknown}
+        return {"file": task.file, "ok": False, "state": f"FAILED: {_without_fetch_advice(error)}"}
+    if file.verified:
+        return {"file": task.file, "ok": True, "state": "as published"}
+    if source.kind == "sample":
+        return {"file": task.file, "ok": True, "state": "bundled sample, written for this package"}
+    if not task.sha256:
+        return {"file": task.file, "ok": True, "state": "readable; the published hash is unknown"}
+    return {"file": task.file, "ok": False, "state": "FAILED: not the published file"}
 
 
-def _report(rows: list[dict[str, Any]], as_json: bool) -> None:
-    shown = "\n".join(f"  {row['file']:20s} {row['state']}" for row in rows)
-    click.echo(json.dumps(rows) if as_json else shown)
+def _without_fetch_advice(error: DataError) -> str:
+    """Return an error's message, with the advice to run `data fetch` replaced by another source."""
+    return str(error).replace(files.HOW_TO_GET, OTHER_SOURCE)
+
+
+def _report(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
+    """Print a line for each file, and end with exit code 1 if one cannot be used."""
+    if as_json:
+        click.echo(json.dumps(rows))
+    else:
+        width = max(len(row["file"]) for row in rows)
+        for row in rows:
+            click.echo(f"  {row['file']:{width}}  {row['state']}")
     if not all(row["ok"] for row in rows):
         raise click.exceptions.Exit(1)

@@ -77,7 +77,7 @@ def test_prompt_shows_frame_cut_and_second_prompt() -> None:
         command, [*arguments, "--data-dir", "sample", "--context-length", "2048"]
     )
     assert shown.exit_code == 0, shown.output
-    for part in ("prompt template: plain", "tokens left out", "--- second prompt"):
+    for part in ("prompt template: plain", "tokens dropped", "--- second prompt"):
         assert part in shown.output
 
 
