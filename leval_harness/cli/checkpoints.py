@@ -57,6 +57,7 @@ def check(
     model with the method is printed, too. The exit code is 2 if transformers refuses the method.
     """
     from resonance_vllm.check import report
+    from resonance_vllm.checkpoint.limits import check_length
     from resonance_vllm.checkpoint.positions import PositionConfig
     from resonance_vllm.core.spec import RopeRequest
 

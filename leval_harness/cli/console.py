@@ -11,8 +11,8 @@ import click
 
 from resonance_vllm.common.errors import RunError, UserError, install_hint
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Ctrl-C, a scheduler that ends a job, a terminal that is closed."""
+END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Sent by Ctrl-C, by a scheduler that ends a job, and by a terminal that is closed."""
 EXTRAS = {
     "hf": ("torch", "transformers", "accelerate", "safetensors", "tokenizers", "gguf"),
     "ray": ("ray",),
@@ -20,47 +20,41 @@ EXTRAS = {
     "train": ("peft",),
     "vllm": ("vllm",),
 }
-"""Packages that the base installation lacks, and the extra that brings them."""
-MENDABLE = (ValueError, OSError, ImportError, NotImplementedError)
-"""With these, libraries tell a user what is missing or cannot be done."""
+"""Extra of this package -> packages that it installs and the base installation lacks."""
+EXPECTED_ERRORS = (ValueError, OSError, ImportError, NotImplementedError)
+"""Errors by which libraries tell a user what is missing or unsupported; printed without traceback."""
 
 
 @contextlib.contextmanager
 def interrupted_by_signals() -> Iterator[None]:
-    """Raise `KeyboardInterrupt` at the first of the `ENDING` signals; ignore those that follow.
+    """Raise `KeyboardInterrupt` at the first of `END_SIGNALS`, and ignore those that follow.
 
-    The cleaning up after the interrupt is thus not interrupted itself. A signal that this process
-    was started to ignore (`nohup`) stays ignored. The handlers of before are restored at the end.
+    Ignoring them keeps a second Ctrl-C from interrupting the clean-up. A signal that this process
+    was started to ignore (`nohup`) stays ignored. The earlier handlers are restored at the end.
     """
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        for each in ENDING:
-            signal.signal(each, signal.SIG_IGN)
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        for end_signal in END_SIGNALS:
+            signal.signal(end_signal, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = {number: signal.getsignal(number) for number in ENDING}
+    handlers = {number: signal.getsignal(number) for number in END_SIGNALS}
     try:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             if handler != signal.SIG_IGN:
-                signal.signal(number, stop)
+                signal.signal(number, interrupt)
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
-def _extra_for(error: BaseException) -> str:
-    """What to install where a package of an extra is missing; empty for every other error."""
-    missing = error.name if isinstance(error, ModuleNotFoundError) else None
-    found = [extra for extra, packages in EXTRAS.items() if missing in packages]
-    return f"; {install_hint(found[0])}" if found else ""
-
-
 def exit_code_for(error: BaseException) -> int:
-    """Print `error` as a user should see it and return the exit code.
+    """Print an error as a user should see it, and return the exit code.
 
-    1 has failed, 2 is wrong usage or input (a `UserError` that is no `RunError`, or what click
-    refuses), 130 interrupted.
+    Returns:
+        1 for a failure, 2 for wrong usage or input (a `UserError` that is not a `RunError`, or an
+        error of click), 130 for an interrupt.
     """
     if isinstance(error, KeyboardInterrupt | click.Abort):
         click.echo("Interrupted.", err=True)
@@ -69,9 +63,22 @@ def exit_code_for(error: BaseException) -> int:
         error.show()
         return error.exit_code
     from_template = type(error).__module__.startswith("jinja2")
-    if os.environ.get("LEVAL_HARNESS_DEBUG") or not (isinstance(error, MENDABLE) or from_template):
+    expected = from_template or isinstance(error, EXPECTED_ERRORS)
+    if os.environ.get("LEVAL_HARNESS_DEBUG") or not expected:
         traceback.print_exception(error)
-    reason = str(error) or type(error).__name__  # a MemoryError says nothing
-    where = "chat template: " if from_template else ""
-    click.echo(f"Error: {where}{reason}{_extra_for(error)}", err=True)
-    return 2 if isinstance(error, UserError) and not isinstance(error, RunError) else 1
+    message = str(error) or type(error).__name__  # a MemoryError has no message
+    if from_template:
+        message = f"chat template: {message}"
+    click.echo(f"Error: {message}{_install_advice(error)}", err=True)
+    if isinstance(error, UserError) and not isinstance(error, RunError):
+        return 2
+    return 1
+
+
+def _install_advice(error: BaseException) -> str:
+    """Return how to install the extra of a missing package; empty for every other error."""
+    if isinstance(error, ModuleNotFoundError):
+        for extra, packages in EXTRAS.items():
+            if error.name in packages:
+                return f"; {install_hint(extra)}"
+    return ""

@@ -17,6 +17,8 @@ OTHER_SOURCE = (
     "LEval-data/Closed-ended-tasks: clone it and give that folder as data_dir."
 )
 """Advice where the hub does not have a file, or cannot be reached."""
+MISSING = "MISSING"
+"""State of a file that a folder does not have."""
 
 
 @click.group(
@@ -26,11 +28,7 @@ def data() -> None:
     """Fetch or verify the documents of L-Eval's closed-ended tasks."""
 
 
-@data.command(
-    epilog=examples(
-        "leval-harness data verify sample", "leval-harness data verify leval-data --json"
-    )
-)
+@data.command(epilog=examples("leval-harness data verify sample"))
 @click.argument("folder", metavar="[FOLDER]", required=False)
 @json_option
 def verify(folder: str | None, as_json: bool) -> None:
@@ -41,7 +39,10 @@ def verify(folder: str | None, as_json: bool) -> None:
     missing or is not the published one.
     """
     source = files.resolve_source(folder)
-    _report([_verified(source, task) for task in ENTRIES], as_json)
+    rows = [_verified(source, task) for task in ENTRIES]
+    if any(row["state"].startswith(MISSING) for row in rows):
+        click.echo(f"{source.path} lacks files. {files.HOW_TO_GET}", err=True)
+    _report(rows, as_json)
 
 
 @data.command(epilog=examples("leval-harness data fetch --out leval-data"))
@@ -70,7 +71,7 @@ def fetch(out: Path, as_json: bool) -> None:
 def _verified(source: files.Source, task: ClosedTask) -> dict[str, Any]:
     """Return a row on a task's file: its name, its state, and whether it can be used."""
     if not source.has(task):
-        return {"file": task.file, "ok": False, "state": f"MISSING; {task.name} needs it"}
+        return {"file": task.file, "ok": False, "state": f"{MISSING}; {task.name} needs it"}
     try:
         file = files.load(source, task)
     except HubUnreachableError:

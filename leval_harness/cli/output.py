@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import click
 from pydantic import BaseModel
@@ -45,47 +45,58 @@ def model_folder(context: click.Context, parameter: click.Parameter, value: str)
 
 
 def setting_options(model: type[BaseModel]) -> Callable[[Command], Command]:
-    """An option for each plain field of a settings class, which alone knows ranges and defaults.
+    """Add an option for each plain field of a settings class, which alone knows its range.
 
-    What the command gets is None where an option was not given, see `given`.
+    The command gets None where an option is not given, see `given_options`.
     """
 
     def add_options(command: Command) -> Command:
+        # click lists the option that was added last first
         for name, field in reversed(model.model_fields.items()):
-            kind = str if get_origin(field.annotation) is Literal else field.annotation
-            if kind not in (bool, int, float, str):
+            kind: Any = field.annotation
+            if get_origin(kind) is Literal:
+                kind = click.Choice(get_args(kind))
+            elif kind not in (bool, int, float, str):
                 continue
-            flag = name.replace("_", "-")
-            flags = f"--{flag}/--no-{flag}" if kind is bool else f"--{flag}"
-            command = click.option(flags, type=kind, default=None, help=field.description)(command)
+            flag = f"--{name.replace('_', '-')}"
+            if kind is bool:
+                flag = f"{flag}/--no-{name.replace('_', '-')}"
+            command = click.option(flag, type=kind, default=None, help=field.description)(command)
         return command
 
     return add_options
 
 
-def given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options that were given: another is None, or () where it is repeatable."""
+def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that were given; the others are None, or () where they are repeatable."""
     return {name: value for name, value in options.items() if value not in (None, ())}
 
 
 def table_options(command: Command) -> Command:
-    """`--format`, `--json` and `--out` of the commands that print tables."""
-    form_help = (
-        "csv and json write every number, the others the tables people read. [default: drawn on a "
-        "terminal, md in files and pipes]"
-    )
-    command = json_option(click.option("--out", type=FILE, help="Write to this file.")(command))
-    return click.option("--format", "output", type=click.Choice(FORMATS), help=form_help)(command)
+    """Add `--format`, `--json` and `--out`, which the commands that print tables share."""
+    command = click.option(
+        "--out", type=FILE, help="Write to this file instead of standard output."
+    )(command)
+    command = json_option(command)
+    return click.option(
+        "--format",
+        "output",
+        type=click.Choice(FORMATS),
+        help="Format of the output. csv and json have every number, the others the tables that "
+        "people read.",
+        show_default="drawn on a terminal, md in files and pipes",
+    )(command)
 
 
 def write_or_print(text: str, out: Path | None) -> None:
-    """Write to a file and report it, or print; pipes and devices are written to directly."""
+    """Print a text, or write it to a file and report that."""
     from resonance_vllm.common.files import write_text
 
     if out is None:
         click.echo(text, nl=False)
         return
-    if out.exists() and not out.is_file():  # /dev/stdout: a rename would put a file in its place
+    if out.exists() and not out.is_file():
+        # a pipe or device such as /dev/stdout: write_text would rename a new file into its place
         out.write_text(text, encoding="utf-8")
     else:
         write_text(out, text)

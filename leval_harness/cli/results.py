@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from leval_harness.cli.output import FOLDER, results_argument, table_options, write_or_print
+from leval_harness.cli.output import (
+    FOLDER,
+    examples,
+    results_argument,
+    table_options,
+    write_or_print,
+)
 from leval_harness.results.layout import WRITTEN
 from resonance_vllm.common.errors import SettingError
 from resonance_vllm.common.files import write_text
@@ -17,38 +23,47 @@ if TYPE_CHECKING:
     from leval_harness.report.table import Table
 
 MOST_NOTES = 5
-"""Lines on what was left out; the others are counted."""
+"""Excluded files that are named; the others are counted."""
+MOST_ROWS = 40
+"""Rows of a table that is printed at the end of a sweep; longer ones are named."""
 
 
-def comparing(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options on what is compared, of both commands."""
+def comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options on what is compared, which `table` and `page` share."""
+    # click lists the option that was added last first
     for option in (
         click.option(
-            "--margin", type=click.FloatRange(min=0, max=1, min_open=True), default=None,
-            metavar="NATS", help="Effective context length: a smaller loss counts as none, nats a "
-            "token. Default: the sweep's, else 0.05.",
+            "--margin", type=click.FloatRange(min=0, max=1, min_open=True), metavar="NATS",
+            help="Effective context length: loss increases below this many nats/token are treated "
+            "as zero.", show_default="the sweep's, else 0.05",
         ),
         click.option(
             "--method-name", "names", multiple=True, metavar="METHOD=NAME",
-            help="Another name of a method, or of one run by its id or folder. Repeatable.",
+            help="Show a method, or one run by its id or folder, under another name. Repeatable.",
         ),
-        click.option("--baseline", help="Method to compare with; default: the sweep's."),
+        click.option(
+            "--baseline", metavar="METHOD", help="Method that the others are compared with.",
+            show_default="the sweep's",
+        ),
     ):  # fmt: skip
         command = option(command)
     return command
 
 
 @click.command(
-    epilog="Example: leval-harness table results/all-methods --baseline yarn --format tex"
+    epilog=examples(
+        "leval-harness table results/quickstart",
+        "leval-harness table results/quickstart --baseline yarn --format tex --out table.tex",
+    )
 )
 @results_argument
 @table_options
 @click.option(
     "--across", type=click.Choice(("methods", "models")), default="methods",
-    help="What is compared on the same questions.",
+    help="Compare the methods of each model, or the models with each other, on the same questions.",
 )  # fmt: skip
-@comparing
-@click.option("--published", is_flag=True, help="Show the paper's rows beside ours.")
+@comparison_options
+@click.option("--published", is_flag=True, help="Show the paper's published rows beside yours.")
 def table(
     results: tuple[Path, ...],
     output: str | None,
@@ -58,7 +73,10 @@ def table(
     names: tuple[str, ...],
     **how: Any,
 ) -> None:
-    """Compare methods from one or more RESULTS folders, also plain lm-eval output."""
+    """Show the verdict and the tables of one or more RESULTS folders.
+
+    RESULTS are folders of sweeps, or folders that lm-eval wrote results to.
+    """
     loaded = read_results(results, names, **how)
     if how["across"] == "methods" and loaded.compared["model"].nunique() > 1:
         click.echo("Several models: --across models compares them on the same questions.", err=True)
@@ -66,47 +84,65 @@ def table(
         from leval_harness.report.tables import build_tables
 
         show(loaded, build_tables(loaded.compared, published))
-    else:
-        form = output or ("text" if out is None else "md")
-        write_or_print(loaded.table("json" if as_json else form, published), out)
+        return
+    form = output or "text"
+    if as_json:
+        form = "json"
+    elif output is None and out is not None:
+        form = "md"
+    write_or_print(loaded.table(form, published), out)
 
 
-@click.command(epilog="Example: leval-harness page results/all-methods --out public/leaderboard")
+@click.command(epilog=examples("leval-harness page results/quickstart --out public/leaderboard"))
 @results_argument
-@click.option("--out", required=True, type=FOLDER, help="Folder; an earlier page is replaced.")
-@comparing
-@click.option("--title", default="Long-context leaderboard")
+@click.option(
+    "--out", required=True, type=FOLDER, help="Folder of the page; an earlier page is replaced."
+)
+@comparison_options
+@click.option("--title", default="Long-context leaderboard", help="Heading of the page.")
 def page(
     results: tuple[Path, ...], out: Path, names: tuple[str, ...], title: str, **how: Any
 ) -> None:
-    """Write a page that opens from disk, from one or more RESULTS folders."""
+    """Write a leaderboard page with tables and figures for one or more RESULTS folders.
+
+    The page opens from disk: open index.html of the folder in a browser.
+    """
     index = read_results(results, names, **how).page(out, title)
     click.echo(f"Page: {index.resolve()}")
 
 
 def read_results(folders: Sequence[Path], names: Sequence[str] = (), **how: Any) -> "Comparison":
-    """Read results and print what was left out of them; `names` are `METHOD=NAME`.
+    """Read results and report the files that were excluded.
+
+    Args:
+        folders: results folders.
+        names: other names of methods, `METHOD=NAME`.
+        **how: arguments of `leval_harness.load` on what is compared.
 
     Raises:
+        SettingError: a name is not of the form METHOD=NAME.
         ResultsError: nothing readable, or no such method.
     """
     from leval_harness.api import load
 
-    pairs = [each.partition("=") for each in names]
-    for method, sign, name in pairs:
+    method_names = {}
+    for text in names:
+        method, sign, name = text.partition("=")
         if not (method and sign and name):
-            raise SettingError(f"--method-name: {method}{sign}{name} is not METHOD=NAME")
-    loaded = load(*folders, method_names={method: name for method, _, name in pairs}, **how)
-    files = [each for each in loaded.excluded if each.value is None]  # numbers: in Python
-    for each in files[:MOST_NOTES]:
-        click.echo(f"Left out: {each}", err=True)
+            raise SettingError(f"--method-name: {text!r} is not of the form METHOD=NAME")
+        method_names[method] = name
+    loaded = load(*folders, method_names=method_names, **how)
+    # excluded numbers (with a value) are listed by the Python API only
+    files = [excluded for excluded in loaded.excluded if excluded.value is None]
+    for file in files[:MOST_NOTES]:
+        click.echo(f"Excluded: {file}", err=True)
     if len(files) > MOST_NOTES:
-        click.echo(f"Left out: {len(files) - MOST_NOTES} more", err=True)
+        click.echo(f"Excluded: {len(files) - MOST_NOTES} more", err=True)
     return loaded
 
 
 def show(loaded: "Comparison", tables: Sequence["Table"]) -> None:
-    """The verdict and some tables; drawn on a terminal, Markdown elsewhere."""
+    """Print the verdict and some tables: drawn on a terminal, plain text elsewhere."""
     from leval_harness.report.formats import draw, draw_verdict, render
     from leval_harness.report.verdict import verdicts
 
@@ -118,12 +154,14 @@ def show(loaded: "Comparison", tables: Sequence["Table"]) -> None:
     console = Console(highlight=False)
     for verdict in verdicts(loaded.compared):
         draw_verdict(verdict, console)
-    for each in tables:
-        draw(each, console)
+    for each_table in tables:
+        draw(each_table, console)
 
 
 def write_report(results_dir: Path) -> None:
-    """Write `table.md` and its like, and `page/`, into a results folder; show the main things.
+    """Write the tables and the page of a sweep into its folder, and print verdict and tables.
+
+    Tables with more than `MOST_ROWS` rows are named instead of printed.
 
     Raises:
         ResultsError: nothing readable in the folder.
@@ -136,8 +174,11 @@ def write_report(results_dir: Path) -> None:
     tables = build_tables(loaded.compared)
     for form in WRITTEN:
         write_text(results_dir / f"table.{form}", render(tables, loaded.compared, form))
-    show(loaded, tables[:1])
-    others = ", ".join(f".{form}" for form in WRITTEN[1:])
-    more = f"{len(tables)} tables" if len(tables) > 1 else "the table"
-    click.echo(f"\nTables: {results_dir / 'table.md'} ({more}; also {others})")
+    shown_in_full = [table for table in tables if len(table.cells) <= MOST_ROWS]
+    show(loaded, shown_in_full)
+    for table in tables:
+        if len(table.cells) > MOST_ROWS:
+            click.echo(f"Not shown: {table.title} ({len(table.cells)} rows), in table.md")
+    other_forms = ", ".join(f"table.{form}" for form in WRITTEN[1:])
+    click.echo(f"\nTables: {results_dir / 'table.md'} (also {other_forms})")
     click.echo(f"Page:   {loaded.page(results_dir / 'page').resolve()}")

@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 
 from leval_harness.cli.output import FILE, examples, json_option
 from resonance_vllm.core.method import Method
-from resonance_vllm.core.spec import ALIASES, METHODS, RopeSpec, parsed_value
+from resonance_vllm.core.spec import ALIASES, METHODS, RopeSpec, parse_value
 
 COMMON_KEYS = {*Method.model_fields, "factor", "original_max_position_embeddings"}
 """Keys of methods that have an option of their own below."""
@@ -131,9 +131,9 @@ def _spec(options: Mapping[str, Any]) -> RopeSpec:
     }
     for key, text in options.items():
         if isinstance(text, str):
-            values[key] = parsed_value(text)
+            values[key] = parse_value(text)
     own_keys = method.key_names()
-    settings = method.example(options["head_dim"])
+    settings = method.example_settings(options["head_dim"])
     settings |= {key: value for key, value in values.items() if key in own_keys}
     plain = RopeSpec.from_dict({"rope_type": method.name, **settings})
     return RopeSpec(plain.method, options["resonance"])
@@ -181,11 +181,11 @@ def _plot(spec: RopeSpec, options: Mapping[str, Any]) -> None:
     """Draw the method with Resonance and without."""
     from leval_harness.report.drawing import write_figure
     from leval_harness.report.rope_figures import DrawnMethod, pair_figure
-    from resonance_vllm.core.features import angles_around, rope_features
+    from resonance_vllm.core.features import angles_near_native_length, rope_features
 
     head_dim, original, seq_len = options["head_dim"], options["original"], options["seq_len"]
     specs = [RopeSpec(spec.method, resonance) for resonance in (False, True)]
-    feature, positions, angles = angles_around(specs, head_dim, original, seq_len)
+    feature, positions, angles = angles_near_native_length(specs, head_dim, original, seq_len)
     methods = []
     for variant, variant_angles in zip(specs, angles, strict=True):
         facts = rope_features(variant, head_dim, original, options["factor"], seq_len).to_dict()

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from leval_harness.cli.console import interrupted_by_signals
-from leval_harness.cli.output import FOLDER
+from leval_harness.cli.output import FOLDER, examples
 from leval_harness.results.layout import FAILED_RUNS, LOG
+from leval_harness.sweep.executor import EXECUTORS
 from resonance_vllm.common.errors import SettingError
 
 if TYPE_CHECKING:
@@ -21,21 +22,34 @@ if TYPE_CHECKING:
 
 @click.command(
     name="sweep",
-    epilog="Example: leval-harness sweep quickstart --set methods.yarn.factor=4 --out results",
+    epilog=examples(
+        "leval-harness sweep quickstart --dry-run",
+        "leval-harness sweep quickstart",
+        "leval-harness sweep quickstart --set methods.yarn.factor=4 --out results-x4",
+    ),
 )
 @click.argument("config")
 @click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE",
-    help="Override a setting, e.g. methods.yarn.factor=4; may be repeated.",
+    help="Override a setting of the config, for example methods.yarn.factor=4. Repeatable.",
 )  # fmt: skip
-@click.option("--out", type=FOLDER, default="results", help="The sweep gets a folder in it.")
 @click.option(
-    "--jobs", type=click.IntRange(min=1), default=None,
-    help="Processes at a time for models that take no GPU. [default: that of the config]",
+    "--out", type=FOLDER, default="results",
+    help="Folder in which the sweep gets a folder of its name.",
 )  # fmt: skip
-@click.option("--executor", type=click.Choice(["local", "ray"]), default="local")
-@click.option("--dry-run", is_flag=True, help="Show the runs and what would fail; run nothing.")
-@click.option("--json", "as_json", is_flag=True, help="With --dry-run: as JSON.")
+@click.option(
+    "--jobs", type=click.IntRange(min=1),
+    help="Number of processes at a time for models that use no GPU.",
+    show_default="that of the config",
+)  # fmt: skip
+@click.option(
+    "--executor", type=click.Choice(list(EXECUTORS)), default="local",
+    help="Where workers are started: on this machine, or on a Ray cluster.",
+)  # fmt: skip
+@click.option(
+    "--dry-run", is_flag=True, help="Show the runs, what they need and what would fail; run nothing."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the --dry-run as JSON.")
 def sweep(
     config: str,
     overrides: tuple[str, ...],
@@ -45,13 +59,20 @@ def sweep(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Run the sweep CONFIG: a YAML file, or the name of one that is shipped (quickstart).
+    """Compare models, methods and context lengths as CONFIG says, and show the results.
 
-    Runs that one loaded model can serve share a process, and processes share the GPUs. What is
-    done is not done again, so the same command resumes a sweep that was ended, in whatever way; on
-    several machines it shares the work. Exit code: 0 all runs done, 1 some failed, 2 the config
-    cannot be run, 130 after Ctrl-C, SIGTERM or SIGHUP.
-    """
+    CONFIG is a YAML file, or the name of a sweep that this package ships (quickstart). Runs that
+    one loaded model can serve share a process, and processes share the GPUs. Finished runs are not
+    repeated: the same command resumes a sweep that was interrupted in any way, and started on
+    several machines it shares the work between them.
+
+    \b
+    Exit codes:
+      0    all runs are done
+      1    some runs failed
+      2    the config cannot be run
+      130  ended by Ctrl-C, SIGTERM or SIGHUP
+    """  # noqa: D301 - click's mark of a paragraph that is not wrapped
     if as_json and not dry_run:
         raise click.UsageError("--json goes with --dry-run; `leval-harness table` has the results")
     from leval_harness.sweep.config import load_config
@@ -71,10 +92,11 @@ def sweep(
 
 
 def _refuse_unwritable(folder: Path) -> None:
-    """Say what cannot be written before anything is loaded; nothing is left behind."""
-    there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    """Refuse a folder that cannot be written before anything is loaded; leave nothing behind."""
+    ancestors = (folder, *folder.absolute().parents)
+    existing = next(ancestor for ancestor in ancestors if ancestor.exists())
     try:
-        tempfile.TemporaryDirectory(dir=there).cleanup()
+        tempfile.TemporaryDirectory(dir=existing).cleanup()
     except OSError as error:
         raise SettingError(f"--out: {folder} cannot be written ({error.strerror})") from None
 
@@ -91,14 +113,14 @@ def _dry_run(
     from leval_harness.sweep.dry_run import dry_run
     from leval_harness.sweep.executor import capacity_here
 
-    found = dry_run(runs, folder, capacity_here(executor, config.jobs))
+    report = dry_run(runs, folder, capacity_here(executor, config.jobs))
     if as_json:
-        click.echo(json.dumps(found.to_dict(), indent=2))
+        click.echo(json.dumps(report.to_dict(), indent=2))
     else:
-        for line in found.lines():
+        for line in report.lines():
             click.echo(line)
-    if found.problems:
-        raise ConfigError("\n".join(found.problems))
+    if report.problems:
+        raise ConfigError("\n".join(report.problems))
 
 
 def _run(
@@ -107,17 +129,19 @@ def _run(
     path: Path,
     executor: str,
 ) -> int:
-    """Run what is not done, list what failed, write and print the table where all is over."""
+    """Run what is not done, report failures, and write and print the tables when all is over."""
     from leval_harness.sweep.run import elsewhere, run_sweep
 
     command = "leval-harness " + shlex.join(sys.argv[1:])
+    reported = True
     try:
         states = run_sweep(config, runs, path, command, executor)
         others = elsewhere(states)
-        finished = any(state.done for state in states.values())
-        reported = _report(path) if finished and not others else True
+        # the machine that ends last writes the tables
+        if not others and any(state.done for state in states.values()):
+            reported = _report(path)
     except KeyboardInterrupt:
-        click.echo(f"\nInterrupted; what is done is kept. Resume with:\n  {command}", err=True)
+        click.echo(f"\nInterrupted; finished runs are kept. Resume with:\n  {command}", err=True)
         return 130
     failed = {name: state.failure for name, state in states.items() if state.failure}
     titles = {run.run_id: run.title for run in runs}
@@ -125,26 +149,30 @@ def _run(
         click.echo(f"\nFailed: {titles[name]}\n  {reason}", err=True)
         click.echo(f"  log: {path}/{FAILED_RUNS}/{name}/{LOG}", err=True)
     if failed:
-        many = _runs(len(failed))
-        click.echo(f"\nFailed: {many}. Try again with:\n  {command}", err=True)
+        count = _runs(len(failed))
+        click.echo(f"\nFailed: {count}. Try again with:\n  {command}", err=True)
     if others:
-        hosts = ", ".join(sorted({str(each.get("host", "?")) for each in others}))
-        many = _runs(len(others))
-        click.echo(f"{many} still computed on {hosts}; who ends last writes the table")
-    return 1 if failed or not reported else 0
+        hosts = ", ".join(sorted({str(claim.get("host", "?")) for claim in others}))
+        count = _runs(len(others))
+        click.echo(f"{count} still in progress on {hosts}, which will write the tables")
+    if failed or not reported:
+        return 1
+    return 0
 
 
 def _runs(number: int) -> str:
-    return f"{number} run{'' if number == 1 else 's'}"
+    """Return `1 run`, `2 runs` and so on."""
+    plural = "" if number == 1 else "s"
+    return f"{number} run{plural}"
 
 
 def _report(folder: Path) -> bool:
-    """Write table and page; return whether it worked. An error here costs no run."""
+    """Write tables and page, and return whether that worked. An error here loses no run."""
     from leval_harness.cli.results import write_report
 
     try:
         write_report(folder)
     except (ValueError, OSError, ImportError) as error:
-        click.echo(f"Error: the results are there, the table is not: {error}", err=True)
+        click.echo(f"Error: the runs are done, but the tables failed: {error}", err=True)
         return False
     return True

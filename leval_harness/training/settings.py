@@ -1,5 +1,6 @@
-"""What a run of PosGen or of fine-tuning is, and their presets in `harness_configs`."""
+"""Settings of PosGen and of fine-tuning, and their presets in `harness_configs`."""
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -15,60 +16,95 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Architecture(Settings):
-    """Sizes of the decoder.
+    """Sizes of the decoder that PosGen trains; all dimensions of a head are rotated.
 
-    Kind `llama` has SwiGLU and scaled attention; `t5` is the T5-Small layer, see `t5`. All
-    dimensions of a head rotate. The authors' code never trains the feed-forward layers.
+    Kind `llama` is a Llama layer (SwiGLU, attention logits divided by the square root of the head
+    size), `t5` the layer of T5-Small, see `leval_harness.training.t5`.
     """
 
-    kind: Literal["llama", "t5"] = Field(default="llama", description="Of the layers.")
-    layers: PositiveInt = Field(default=2, description="Number of layers.")
-    hidden: PositiveInt = Field(default=512, description="Width of the residual stream.")
-    heads: PositiveInt = Field(default=8, description="Attention heads of a layer.")
-    head_dim: PositiveInt = Field(default=64, description="Dimensions of a head.")
-    feed_forward: PositiveInt = Field(default=2048, description="Width of the feed-forward.")
-    dropout: Share = Field(default=0.0, description="With kind llama of attention weights alone.")
+    kind: Literal["llama", "t5"] = Field(
+        default="llama", description="Kind of decoder layer: Llama's, or T5-Small's."
+    )
+    layers: PositiveInt = Field(default=2, description="Number of decoder layers.")
+    hidden: PositiveInt = Field(default=512, description="Width of the hidden states.")
+    heads: PositiveInt = Field(default=8, description="Number of attention heads per layer.")
+    head_dim: PositiveInt = Field(default=64, description="Number of dimensions per head.")
+    feed_forward: PositiveInt = Field(
+        default=2048, description="Width of the feed-forward layers inside."
+    )
+    dropout: Share = Field(
+        default=0.0,
+        description="Dropout rate; with kind llama it applies to attention weights only.",
+    )
+    # the authors' code never trains these, see `harness_configs/posgen/code.yaml`
     freeze_feed_forward: bool = Field(
-        default=False, description="Never train the feed-forward layers and their norms."
+        default=False, description="Leave the feed-forward layers and their norms untrained."
     )
 
 
 class Recipe(Settings):
-    """Everything about training but the run's own sub-task, encoding and seed.
+    """Everything about a PosGen training that its sub-task, encoding and seed do not say.
 
-    `data` has the fields of `PosGenSettings` that differ from its defaults; a seed decides initial
-    weights, dropout and batch order; without `validation_rows` the whole split is validated. The
-    best model is the first with the highest in-distribution accuracy at a validation: `best`
-    validates with the trained encoding, `best_scaled` with the code's YaRN, as the authors do.
+    Attributes:
+        architecture: sizes of the decoder.
+        reading: `text` trains each model with the encoding that it is tested with; `code` trains
+            without scaling and switches it on for the test, as the authors' code does.
+        data: the fields of `PosGenSettings` that differ from its defaults.
+        subtasks: sub-tasks that models are trained on.
+        seeds: each decides initial weights, dropout and batch order of one model per sub-task and
+            encoding.
+        epochs: passes over the training sequences.
+        batch_size: sequences per optimiser step.
+        learning_rate: peak of the one-cycle schedule.
+        weight_decay: of AdamW.
+        evaluate_every: epochs between two validations.
+        validation_rows: sequences of the validation split that are used; None for all.
+        bf16: whether the forward pass runs under bfloat16 autocast.
+        base: `rope_theta` of the encodings.
+        keep: the model that is tested: the `last` one, or the first one with the highest
+            in-distribution accuracy at a validation. `best` validates with the encoding that is
+            trained, `best_scaled` with the YaRN of the authors' code, as the authors do.
     """
 
     architecture: Architecture = Architecture()
     reading: Reading = Field(
         default="text",
-        description="text: trained as tested; code: trained unscaled, scaled for the test.",
+        description="text trains with the encoding that is tested; code trains without scaling and "
+        "switches it on for the test.",
     )
     data: dict[str, int | str] = Field(default_factory=dict)
     subtasks: tuple[str, ...] = Field(default=SUBTASKS, strict=False, min_length=1)
     seeds: tuple[int, ...] = Field(default=(0, 1, 2, 3, 4), strict=False, min_length=1)
-    epochs: PositiveInt = Field(default=150, description="Passes over the training sequences.")
-    batch_size: PositiveInt = Field(default=128, description="Sequences a step.")
-    learning_rate: PositiveFloat = Field(default=2e-4, description="Peak of the one cycle.")
-    weight_decay: NonNegativeFloat = Field(default=0.01, description="Of AdamW.")
-    evaluate_every: PositiveInt = Field(default=2, description="Epochs between two validations.")
+    epochs: PositiveInt = Field(
+        default=150, description="Number of passes over the training sequences."
+    )
+    batch_size: PositiveInt = Field(
+        default=128, description="Number of sequences per optimiser step."
+    )
+    learning_rate: PositiveFloat = Field(
+        default=2e-4, description="Peak learning rate of the one-cycle schedule."
+    )
+    weight_decay: NonNegativeFloat = Field(default=0.01, description="Weight decay of AdamW.")
+    evaluate_every: PositiveInt = Field(
+        default=2, description="Number of epochs between two validations."
+    )
     validation_rows: PositiveInt | None = None
-    bf16: bool = Field(default=False, description="bfloat16 autocast.")
-    base: PositiveFloat = Field(default=10_000.0, description="Of the encodings' frequencies.")
+    bf16: bool = Field(default=False, description="Run the forward pass under bfloat16 autocast.")
+    base: PositiveFloat = Field(
+        default=10_000.0, description="Base of the encodings' frequencies, rope_theta."
+    )
     keep: Literal["last", "best", "best_scaled"] = Field(
         default="last",
-        description="Model that is tested: last, best at a validation, or best_scaled: under YaRN.",
+        description="Test the last model, or the best one at a validation; best_scaled validates "
+        "under YaRN.",
     )
 
     def settings(self, subtask: str) -> PosGenSettings:
-        """The data set of a sub-task."""
+        """Return the settings of a sub-task's data set."""
         return parse_settings(PosGenSettings, {**self.data, "subtask": subtask})
 
     def recorded(self) -> dict[str, Any]:
-        """What decides a trained model; all of a folder share it.
+        """Return the settings that decide a trained model; all models in a folder share them.
 
         The reading and the sub-tasks only say which models to train and how to test them.
         """
@@ -77,17 +113,17 @@ class Recipe(Settings):
     @property
     def steps_per_epoch(self) -> int:
         """Batches in one pass over the training sequences; the last one may be smaller."""
-        return -(-self.settings("cot").train // self.batch_size)
+        return math.ceil(self.settings("cot").train / self.batch_size)
 
     @property
     def steps(self) -> int:
-        """Optimiser steps of a run."""
+        """Optimiser steps of a training."""
         return self.epochs * self.steps_per_epoch
 
 
 @dataclass(frozen=True, order=True)
 class PosGenRun:
-    """One model: what it is trained on, how it encodes positions, and its seed."""
+    """One model: the sub-task that it is trained on, its position encoding, and its seed."""
 
     subtask: str
     encoding: str
@@ -95,67 +131,116 @@ class PosGenRun:
 
     @property
     def folder(self) -> str:
-        """Below the output folder."""
+        """Folder of the model below the output folder."""
         return f"{self.subtask}/{self.encoding}/seed-{self.seed}"
 
 
 class FineTuneSettings(Settings):
-    """A fine-tuning run, apart from model, data and output folder.
+    """Settings of a fine-tuning, without model, data and output folder.
 
-    `rope` is the RoPE request, as `rope_parameters` or with what the model knows left out; None
-    keeps the model's own.
+    `rope` holds `rope_parameters`, in which what the model's config says may be left out; None
+    keeps the model's own settings.
     """
 
     rope: dict[str, Any] | None = None
-    sequence_length: PositiveInt = Field(default=2048, description="Tokens of a training sequence.")
-    steps: PositiveInt = Field(default=100, description="Optimiser steps.")
-    batch_size: PositiveInt = Field(default=1, description="Sequences a device reads at once.")
-    accumulation: PositiveInt = Field(default=1, description="Micro-batches an optimiser step.")
-    learning_rate: PositiveFloat = Field(default=2e-5, description="Peak, after the warm-up.")
-    weight_decay: NonNegativeFloat = Field(default=0.01, description="Of AdamW.")
-    adam_beta2: Share = Field(default=0.95, description="Of AdamW; beta1 is 0.9.")
-    warmup: Share = Field(default=0.05, description="Share of the steps in which the rate rises.")
-    schedule: str = Field(default="constant_with_warmup", description="transformers' name of one.")
-    max_grad_norm: NonNegativeFloat = Field(default=0.0, description="Of the gradients; 0: none.")
-    bf16: bool = Field(
-        default=True, description="bfloat16 autocast, float32 weights and optimiser."
+    sequence_length: PositiveInt = Field(
+        default=2048, description="Length of a training sequence in tokens."
     )
-    gradient_checkpointing: bool = Field(default=False, description="Slower, in less memory.")
-    lora_rank: NonNegativeInt = Field(default=0, description="Rank of LoRA; 0 trains all weights.")
-    held_out: NonNegativeInt = Field(default=3, description="Documents kept out of training.")
-    save_steps: PositiveInt = Field(default=50, description="Steps between two resumable states.")
-    seed: int = Field(default=42, description="Of the split, the order and LoRA's initial weights.")
+    steps: PositiveInt = Field(default=100, description="Number of optimiser steps.")
+    batch_size: PositiveInt = Field(
+        default=1, description="Number of sequences per device and forward pass."
+    )
+    accumulation: PositiveInt = Field(
+        default=1, description="Number of forward passes per optimiser step."
+    )
+    learning_rate: PositiveFloat = Field(
+        default=2e-5, description="Learning rate after the warm-up."
+    )
+    weight_decay: NonNegativeFloat = Field(default=0.01, description="Weight decay of AdamW.")
+    adam_beta2: Share = Field(default=0.95, description="Beta2 of AdamW; beta1 is 0.9.")
+    warmup: Share = Field(
+        default=0.05, description="Share of the steps in which the learning rate rises."
+    )
+    schedule: str = Field(
+        default="constant_with_warmup",
+        description="Learning-rate schedule, by its name in transformers.",
+    )
+    max_grad_norm: NonNegativeFloat = Field(
+        default=0.0, description="Norm to which gradients are clipped; 0 clips nothing."
+    )
+    bf16: bool = Field(
+        default=True,
+        description="Use bfloat16 autocast; weights and optimiser stay in float32.",
+    )
+    gradient_checkpointing: bool = Field(
+        default=False, description="Recompute activations to save memory, which is slower."
+    )
+    lora_rank: NonNegativeInt = Field(
+        default=0, description="Rank of LoRA adapters; 0 trains all weights."
+    )
+    held_out: NonNegativeInt = Field(
+        default=3, description="Number of documents that are kept out of training."
+    )
+    save_steps: PositiveInt = Field(
+        default=50, description="Number of steps between two states that can be resumed."
+    )
+    seed: int = Field(
+        default=42, description="Seed of the document split, the order and LoRA's initial weights."
+    )
 
 
 Preset = TypeVar("Preset", Recipe, FineTuneSettings)
 
 
 def preset(kind: type[Preset], name: str) -> Preset:
-    """A recipe or fine-tuning settings shipped in `harness_configs`, by name."""
-    files = packaged_configs("posgen" if kind is Recipe else "train")
+    """Return a recipe, or fine-tuning settings, that this package ships.
+
+    Args:
+        kind: `Recipe` or `FineTuneSettings`.
+        name: name of the YAML file without its suffix.
+
+    Raises:
+        SettingError: there is no such file, with the nearest names.
+    """
+    folder = "train"
+    if kind is Recipe:
+        folder = "posgen"
+    files = packaged_configs(folder)
     return parse_settings(kind, read_yaml(files[check_choice("preset", name, files)]), name)
 
 
 def rope_parameters(encoding: str, recipe: Recipe) -> dict[str, Any]:
-    """The `rope_parameters` of one of `ENCODINGS`.
+    """Return the `rope_parameters` of one of `ENCODINGS`.
 
-    YaRN extends the native context length, of the numbers and the `[EOS]` before them. The authors' code
-    ramps over the extended length N in place of the trained one L, with a factor of N/L. As
-    wavelengths are chosen by the native context length, that is written as the same ramp over L: `beta`
-    turns in N tokens are `beta L/N` turns in L.
+    YaRN extends the native context length L, which is the numbers of a training sequence and the
+    `[EOS]` before them. The authors' code (scaling `code`) computes its ramp over the extended
+    length N instead of L, with a factor of N/L. YaRN's ramp is defined over L here, so the same
+    ramp is written with other bounds: `beta` rotations in N tokens are `beta L/N` rotations in L.
+
+    Args:
+        encoding: name of the encoding.
+        recipe: lengths of the sequences, and the base of the frequencies.
     """
-    about, data = ENCODINGS[encoding], recipe.settings("cot")
-    rope: dict[str, Any] = {"rope_theta": recipe.base}
-    if about.scaling is None:
-        return {"rope_type": "resonance" if about.resonance else "default", **rope}
-    factor, turns = data.length / data.train_length, 1.0
-    if about.scaling == "code":
-        factor = turns = (data.length + 1) / (data.train_length + 1)
+    chosen = ENCODINGS[encoding]
+    data = recipe.settings("cot")
+    if chosen.scaling is None:
+        rope_type = "default"
+        if chosen.resonance:
+            rope_type = "resonance"
+        return {"rope_type": rope_type, "rope_theta": recipe.base}
+    rope_type = "yarn"
+    if chosen.resonance:
+        rope_type = "resonance_yarn"
+    factor = data.length / data.train_length
+    ramp_length_ratio = 1.0  # ramp over L
+    if chosen.scaling == "code":
+        factor = (data.length + 1) / (data.train_length + 1)
+        ramp_length_ratio = factor  # ramp over N
     return {
-        "rope_type": "resonance_yarn" if about.resonance else "yarn",
-        **rope,
+        "rope_type": rope_type,
+        "rope_theta": recipe.base,
         "factor": factor,
         "original_max_position_embeddings": data.train_length + 1,
-        "beta_fast": 2.0 / turns,
-        "beta_slow": 1.0 / turns,
+        "beta_fast": 2.0 / ramp_length_ratio,
+        "beta_slow": 1.0 / ramp_length_ratio,
     }

@@ -4,11 +4,11 @@ import signal
 
 import pytest
 
-from leval_harness.cli.console import ENDING, interrupted_by_signals
+from leval_harness.cli.console import END_SIGNALS, interrupted_by_signals
 
 
 def test_the_first_signal_interrupts_and_those_that_follow_do_not():
-    before = [signal.getsignal(number) for number in ENDING]
+    before = [signal.getsignal(number) for number in END_SIGNALS]
     cleaned = []
 
     def interrupted():
@@ -22,4 +22,4 @@ def test_the_first_signal_interrupts_and_those_that_follow_do_not():
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert cleaned == [True]
-    assert [signal.getsignal(number) for number in ENDING] == before
+    assert [signal.getsignal(number) for number in END_SIGNALS] == before

@@ -31,7 +31,6 @@ score --task gsm text.txt
 table empty                                             # no run.json and no results
 page {results}/posgen --out full                        # give a new folder
 data verify absent                                      # does not exist
-data verify empty                                       # has no coursera.jsonl
 data fetch                                              # --out
 posgen evaluate empty --encoding yarn                   # posgen train
 posgen table empty                                      # posgen train
