@@ -1,52 +1,74 @@
-"""`leval-harness lm-eval`: lm-eval's own command line with everything of ours registered."""
+"""`leval-harness lm-eval`: lm-eval's own command line, with this package registered in it."""
 
 import argparse
+import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-from unittest.mock import patch
 
 import click
+from resonance_vllm.checkpoint.arguments import ROPE_PRECISIONS
 
 from leval_harness.backends import take_over
-from leval_harness.cli.lm_eval_run import complete, requests_cache
-from resonance_vllm.checkpoint.arguments import ROPE_PRECISIONS
+from leval_harness.cli.lm_eval_run import complete, requests_cache, with_json_dictionaries
+from leval_harness.cli.output import examples
+from leval_harness.sweep.answers import refuse_nan
 from resonance_vllm.common.errors import SettingError, UserError, install_hint
+
+logger = logging.getLogger(__name__)
 
 
 @click.command(
     name="lm-eval",
     add_help_option=False,
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    epilog=examples(
+        "leval-harness lm-eval ls groups",
+        "leval-harness lm-eval run --model hf --model_args pretrained=smollm2 "
+        '--tasks leval_closed_toefl --metadata \'{"data_dir": "sample"}\' --limit 2 '
+        "--rope resonance_yarn:factor=2",
+    ),
 )
-@click.option("--rope", metavar="TYPE:key=value,…", help="E.g. resonance_yarn:factor=2.")
 @click.option(
-    "--rope-precision", type=click.Choice(ROPE_PRECISIONS),
-    help="Of the rotation on transformers. [default: float32]",
-)  # fmt: skip
+    "--rope",
+    metavar="TYPE:key=value,…",
+    help="RoPE method that the model of --model_args is loaded with, for example "
+    "resonance_yarn:factor=2; JSON is read, too.",
+    show_default="the checkpoint's own settings",
+)
 @click.option(
-    "--context-length", type=click.IntRange(min=1),
-    help="Longest sequence in tokens. [default: that of --model_args, else the settings' limit]",
-)  # fmt: skip
+    "--rope-precision",
+    type=click.Choice(ROPE_PRECISIONS),
+    help="Precision in which transformers models rotate queries and keys: float32, or the dtype of "
+    "the model as in stock lm-eval. The same with and without --rope.",
+    show_default="float32",
+)
+@click.option(
+    "--context-length",
+    type=click.IntRange(min=1),
+    help="With --rope: longest sequence in tokens.",
+    show_default="that of --model_args, else the limit of the method",
+)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def lm_eval(context: click.Context, /, arguments: tuple[str, ...], **options: Any) -> None:
-    """Run lm-eval with our RoPE types, models and tasks registered; its arguments follow.
+    """Run lm-eval with this package's RoPE methods, models and tasks registered.
 
-    Example: leval-harness lm-eval run --model hf --model_args pretrained=MODEL --tasks leval_closed
-    --rope resonance_yarn:factor=2 --metadata '{"data_dir": "sample"}'
+    ARGUMENTS are those of lm-eval, whose help follows. The name smollm2 can be used as a model.
     """
     if {"-h", "--help"} & set(arguments) or not arguments:
         click.echo(context.get_help() + "\n")
-    if options["rope"] is None and any(options.values()):
-        raise SettingError("--rope-precision and --context-length go with --rope")
+    if options["rope"] is None and options["context_length"] is not None:
+        raise SettingError("--context-length needs --rope; without it, give max_length (hf) or "
+                           "max_model_len (vllm) in --model_args")  # fmt: skip
     _register()
     try:
         _run(options, arguments)
     except AssertionError as error:
         if not str(error):
             raise
-        raise UserError(str(error)) from error  # lm-eval's own way to refuse an argument
+        raise UserError(str(error)) from error  # lm-eval refuses some arguments by assertions
     except ValueError as error:
         if not str(error).startswith("Tasks not found"):
             raise
@@ -54,39 +76,91 @@ def lm_eval(context: click.Context, /, arguments: tuple[str, ...], **options: An
 
 
 def _run(options: Mapping[str, Any], arguments: Sequence[str]) -> None:
-    """What lm-eval's own command does, with our options in its settings."""
+    """Run what lm-eval's own command would, with this command's options in its settings."""
     from lm_eval.utils import setup_logging
 
     setup_logging()
     settings = parsed(arguments)
     if settings.command != "run":
         if options["rope"] is not None:
-            raise SettingError("--rope goes with `run --model_args pretrained=MODEL --tasks …`")
+            raise SettingError("--rope needs `run --model_args pretrained=MODEL --tasks …`")
         settings.func(settings)
         return
     values = complete(settings, options)
     take_over(values["model"])
-    with requests_cache(values):
+    with requests_cache(values), nan_answers_refused(values["model"]):
         settings.func(settings)
 
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
-    """Arguments as lm-eval's own parser reads them; it reads those of the process."""
+    """Return the arguments as lm-eval's own parser reads them.
+
+    The parser offers no other way than to read the words of the process.
+    """
     from lm_eval._cli.harness import HarnessCLI
 
-    with patch("sys.argv", ["lm-eval", *arguments]):
+    words = sys.argv
+    sys.argv = ["lm-eval", *with_json_dictionaries(arguments)]
+    try:
         return HarnessCLI().parse_args()
+    finally:
+        sys.argv = words
+
+
+@contextlib.contextmanager
+def nan_answers_refused(name: str) -> Iterator[None]:
+    """Let the model of a name in lm-eval's registry end the run at an answer that is NaN.
+
+    lm-eval would average it, and report scores from numbers that do not exist.
+
+    Args:
+        name: of the model; a name that the registry does not know is left to lm-eval.
+    """
+    from lm_eval.api.registry import get_model, model_registry
+
+    try:
+        model_class = get_model(name)
+    except KeyError:
+        yield
+        return
+
+    class CheckedModel(model_class):  # type: ignore[misc, valid-type]
+        def loglikelihood(self, requests: Any, *args: Any, **kwargs: Any) -> Any:
+            answers = super().loglikelihood(requests, *args, **kwargs)
+            for request, answer in zip(requests, answers, strict=True):
+                refuse_nan(request, answer)
+            return answers
+
+        def loglikelihood_rolling(self, requests: Any, *args: Any, **kwargs: Any) -> Any:
+            answers = super().loglikelihood_rolling(requests, *args, **kwargs)
+            for request, answer in zip(requests, answers, strict=True):
+                refuse_nan(request, answer)
+            return answers
+
+    CheckedModel.__name__ = model_class.__name__
+    registered = model_registry._objs[name]
+    model_registry._objs[name] = CheckedModel
+    try:
+        yield
+    finally:
+        model_registry._objs[name] = registered
 
 
 def _register() -> None:
-    """RoPE types into transformers, models into lm-eval; vLLM and tasks find ours by themselves."""
+    """Register RoPE types in transformers and models in lm-eval.
+
+    vLLM and lm-eval's index of tasks find those of this package by themselves.
+    """
     try:
         import leval_harness.backends
         from leval_harness.training import t5
         from resonance_vllm import hf
     except ImportError as error:
-        without = f"running without our RoPE types and backends; {install_hint('hf')}"
-        logging.getLogger(__name__).warning("%s: %s", error, without)
+        logger.warning(
+            "%s: running without this package's RoPE types and models; %s",
+            error,
+            install_hint("hf"),
+        )
         return
     hf.register()
     t5.register()

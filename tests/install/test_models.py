@@ -78,7 +78,7 @@ def test_local_path_in_diff_and_lm_eval(cache: Path) -> None:
     (folder / "config.json").write_text("{}")
     assert Setup.parse("hf-long:smollm2,dtype=float32").target == str(folder)
     settings = argparse.Namespace(model_args={"pretrained": "smollm2"}, tasks=["leval_closed_gsm"])
-    complete(settings, {"rope": None})
+    complete(settings, dict.fromkeys(("rope", "rope_precision", "context_length")))
     assert settings.model_args["pretrained"] == str(folder)
 
 
