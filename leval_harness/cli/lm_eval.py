@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
-from resonance_vllm.checkpoint.arguments import ROPE_PRECISIONS
 
 from leval_harness.backends import take_over
 from leval_harness.cli.lm_eval_run import complete, requests_cache, with_json_dictionaries
 from leval_harness.cli.output import examples
 from leval_harness.sweep.answers import refuse_nan
-from resonance_vllm.common.errors import SettingError, UserError, install_hint
+from resonance_vllm.checkpoint.arguments import ROPE_PRECISIONS
+from resonance_vllm.common.errors import RunError, SettingError, UserError, install_hint
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ def _run(options: Mapping[str, Any], arguments: Sequence[str]) -> None:
         return
     values = complete(settings, options)
     take_over(values["model"])
-    with requests_cache(values), nan_answers_refused(values["model"]):
+    with requests_cache(values), nan_answers_reported(values["model"]):
         settings.func(settings)
 
 
@@ -108,42 +108,68 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 @contextlib.contextmanager
-def nan_answers_refused(name: str) -> Iterator[None]:
-    """Let the model of a name in lm-eval's registry end the run at an answer that is NaN.
+def nan_answers_reported(name: str) -> Iterator[None]:
+    """End a run with an error if an answer of its model was NaN.
 
-    lm-eval would average it, and report scores from numbers that do not exist.
+    lm-eval averages NaN, and counts a choice among NaN as an answer. The run is finished all the
+    same, so that its other results are kept.
 
     Args:
-        name: of the model; a name that the registry does not know is left to lm-eval.
+        name: of the model in lm-eval's registry; a name that it does not know is left to lm-eval.
+
+    Raises:
+        RunError: names task, document and position of the first NaN.
     """
     from lm_eval.api.registry import get_model, model_registry
 
+    problems: list[str] = []
     try:
         model_class = get_model(name)
     except KeyError:
         yield
         return
-
-    class CheckedModel(model_class):  # type: ignore[misc, valid-type]
-        def loglikelihood(self, requests: Any, *args: Any, **kwargs: Any) -> Any:
-            answers = super().loglikelihood(requests, *args, **kwargs)
-            for request, answer in zip(requests, answers, strict=True):
-                refuse_nan(request, answer)
-            return answers
-
-        def loglikelihood_rolling(self, requests: Any, *args: Any, **kwargs: Any) -> Any:
-            answers = super().loglikelihood_rolling(requests, *args, **kwargs)
-            for request, answer in zip(requests, answers, strict=True):
-                refuse_nan(request, answer)
-            return answers
-
-    CheckedModel.__name__ = model_class.__name__
     registered = model_registry._objs[name]
-    model_registry._objs[name] = CheckedModel
+    model_registry._objs[name] = _checked_model(model_class, problems)
     try:
         yield
     finally:
         model_registry._objs[name] = registered
+    if problems:
+        raise RunError(f"{problems[0]} ({len(problems)} answers in all)")
+
+
+def _checked_model(model_class: Any, problems: list[str]) -> Any:
+    """Return a class of lm-eval's model that adds a message to `problems` for each NaN answer."""
+    from leval_tasks.common.token_logprobs import REQUEST, scored_requests
+
+    def checked(requests: Any, answers: Any) -> Any:
+        for request, answer in zip(requests, answers, strict=True):
+            try:
+                refuse_nan(request, answer)
+            except RunError as error:
+                problems.append(str(error))
+        return answers
+
+    class CheckedModel(model_class):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            # the perplexity tasks give a model this method unless it has one
+            setattr(self, REQUEST, self.scored_tokens)
+
+        def scored_tokens(self, requests: Any) -> Any:
+            return checked(requests, scored_requests(self, requests))
+
+        def loglikelihood(self, requests: Any, *args: Any, **kwargs: Any) -> Any:
+            return checked(requests, super().loglikelihood(requests, *args, **kwargs))
+
+        def loglikelihood_rolling(self, requests: Any, *args: Any, **kwargs: Any) -> Any:
+            return checked(requests, super().loglikelihood_rolling(requests, *args, **kwargs))
+
+    # lm-eval reports the class's name, and the tasks tell vLLM's models by the module
+    CheckedModel.__name__ = model_class.__name__
+    CheckedModel.__qualname__ = model_class.__qualname__
+    CheckedModel.__module__ = model_class.__module__
+    return CheckedModel
 
 
 def _register() -> None:

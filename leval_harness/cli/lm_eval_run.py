@@ -14,13 +14,12 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from resonance_vllm.checkpoint.arguments import model_args
-from resonance_vllm.checkpoint.positions import PositionConfig
-
 from leval_harness.backends import LIBRARIES, library_of
 from leval_harness.models.prepare import local_path
 from leval_harness.sweep.credentials import refuse_credentials
 from leval_tasks.common.metadata import refuse_near_misses
+from resonance_vllm.checkpoint.arguments import model_args
+from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.common.errors import (
     SettingError,
     UserError,

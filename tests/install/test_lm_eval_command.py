@@ -209,7 +209,7 @@ def test_nan_answer_ends_the_run(
     settings = json.dumps({"context_length": 64, "num_docs": 1})
     words = ["--model_args", f"pretrained={folder}", "--tasks", "ppl_pydocs"]
     ended = forks.command("lm-eval", "run", "--model", "hf", *words, "--metadata", settings)
-    assert ended.returncode == 1
+    assert ended.returncode == 1, ended.stderr + ended.stdout
     assert "ppl_pydocs, document" in ended.stderr
     assert "NaN" in ended.stderr.splitlines()[-1]
 
