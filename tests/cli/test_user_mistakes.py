@@ -82,7 +82,7 @@ lm-eval run --rope                                      # '--rope' requires an a
 lm-eval run --rope yarn:factor=2 --rope-precision half  # 'half' is not one of
 lm-eval run --rope yarn:factor=2 --context-length 0     # 0 is not in the range
 lm-eval run --tasks leval_closed_toef --model_args=pretrained=m  # not found: leval_closed_toef
-lm-eval run --rope-precision model                      # go with --rope
+lm-eval run --context-length 8                           # --context-length needs --rope
 """
 """Behind a line, what is said."""
 
