@@ -47,7 +47,9 @@ if TYPE_CHECKING:
     help="Where workers are started: on this machine, or on a Ray cluster.",
 )  # fmt: skip
 @click.option(
-    "--dry-run", is_flag=True, help="Show the runs, what they need and what would fail; run nothing."
+    "--dry-run",
+    is_flag=True,
+    help="Show the runs, what they need and what would fail; run nothing.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the --dry-run as JSON.")
 def sweep(
