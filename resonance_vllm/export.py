@@ -1,7 +1,8 @@
 """Portable checkpoints: a fixed method written as per-dimension `longrope`.
 
-Stock transformers and stock vLLM run that type without us: each divides the plain frequencies by
-one factor a feature. The angle is then their float32 product, so the exact phase is lost.
+Stock transformers and stock vLLM run that type without this package: each divides the plain
+frequencies by one factor per feature. The angle is then their float32 product of position and
+frequency, so the exact phase of Resonance is lost.
 """
 
 import contextlib
@@ -22,46 +23,63 @@ from resonance_vllm.core.remapping import RemappedMethod
 from resonance_vllm.core.spec import NATIVE_LENGTH_KEY, RopeRequest, RopeSpec
 from resonance_vllm.verify import RotaryReport, compare_states, differing_constants
 
+WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt")
+"""Files that are hard-linked, because they are large and never change."""
+
 
 def export_checkpoint(checkpoint: Path, request: RopeRequest, out: Path) -> int:
-    """Write a checkpoint with a portable rope config into a new folder.
+    """Write a checkpoint with a portable RoPE config into a new folder.
 
     Weights are hard-linked, or copied across file systems; of the other files only config.json is
-    rewritten. Stock transformers builds the model by it, without weights, and is compared. What
-    vLLM builds, `check` tells.
+    rewritten. Stock transformers then builds the model from it, without weights, and every rotary
+    module is compared with the request. `check` shows what vLLM builds.
+
+    Args:
+        checkpoint: folder of the checkpoint.
+        request: RoPE settings, completed from its config.
+        out: the new folder.
 
     Returns:
-        Longest sequence in tokens, to be given to vLLM as `--max-model-len`.
+        Longest sequence in tokens, for vLLM's `--max-model-len`.
 
     Raises:
-        RopeConfigError: no fixed list of factors has the method's frequencies, or the model's stock
-            code would not turn by the config.
+        RopeConfigError: `out` exists, no fixed list of factors has the method's frequencies, or the
+            model's stock code would not rotate by them.
     """
     if out.exists():
-        raise RopeConfigError(f"out: {out} is there already; give a new folder")
+        raise RopeConfigError(f"out: {out} already exists")
     model = PositionConfig.from_checkpoint(str(checkpoint))
     rope = model.complete(request)
-    asked = _asked_rotation(checkpoint, rope)
+    requested = _requested_rotation(checkpoint, rope)
     out.mkdir(parents=True)
     try:
-        content = json.dumps(_config(checkpoint, rope, model, asked), indent=2) + "\n"
+        content = json.dumps(_portable_config(checkpoint, rope, model, requested), indent=2) + "\n"
         write_text(out / "config.json", content)
-        _compare(checkpoint, rope, str(out), asked)
-        for source in checkpoint.iterdir():
-            target = out / source.name
-            if source.suffix in (".safetensors", ".bin", ".pt"):
-                with contextlib.suppress(OSError):  # across file systems
-                    target.hardlink_to(source.resolve())
-            if source.is_file() and not target.exists():
-                shutil.copy2(source, target)
+        _verify_export(checkpoint, rope, str(out), requested)
+        _copy_files(checkpoint, out)
     except BaseException:
         shutil.rmtree(out)
         raise
     return length_limit(model, rope)
 
 
-def _asked_rotation(checkpoint: Path, rope: RopeSpec) -> RotaryReport:
-    """The one rotation of a checkpoint with a method; refused where no fixed list can hold it."""
+def _copy_files(checkpoint: Path, out: Path) -> None:
+    """Link or copy the files of a checkpoint that are not in the new folder yet."""
+    for source in checkpoint.iterdir():
+        target = out / source.name
+        if source.suffix in WEIGHT_SUFFIXES:
+            with contextlib.suppress(OSError):  # links do not cross file systems
+                target.hardlink_to(source.resolve())
+        if source.is_file() and not target.exists():
+            shutil.copy2(source, target)
+
+
+def _requested_rotation(checkpoint: Path, rope: RopeSpec) -> RotaryReport:
+    """Return the one rotation of a checkpoint with a method.
+
+    Raises:
+        RopeConfigError: no fixed list of factors can express it.
+    """
     from resonance_vllm.hf.inspection import report_of_checkpoint
 
     if isinstance(rope.method, RemappedMethod):
@@ -71,63 +89,83 @@ def _asked_rotation(checkpoint: Path, rope: RopeSpec) -> RotaryReport:
             f"rope_type: frequencies of {rope.rope_type!r} change with the length of the sequence; "
             "allowed: ntk_aware with the factor of one length"
         )
-    one, *others = report_of_checkpoint(str(checkpoint), rope)
-    if any(each.layer_type is not None or each.inv_freq != one.inv_freq for each in (one, *others)):
-        raise RopeConfigError(f"{one.name}: is one of several rotations; a portable config has 1")
-    if not all(one.inv_freq):
-        raise RopeConfigError(f"{one.name}: some features stand still, which no divisor says")
-    return one
+    reports = report_of_checkpoint(str(checkpoint), rope)
+    first = reports[0]
+    for report in reports:
+        if report.layer_type is not None or report.inv_freq != first.inv_freq:
+            raise RopeConfigError(
+                f"{report.name}: is one of several rotations; a portable config has 1"
+            )
+    if not all(first.inv_freq):
+        raise RopeConfigError(
+            f"{first.name}: some features have zero frequency, which longrope cannot express"
+        )
+    return first
 
 
-def _config(
-    checkpoint: Path, rope: RopeSpec, model: PositionConfig, asked: RotaryReport
+def _portable_config(
+    checkpoint: Path, rope: RopeSpec, model: PositionConfig, requested: RotaryReport
 ) -> dict[str, Any]:
-    """The content of config.json with `longrope` where its language model keeps its settings.
+    """Return the content of config.json with `longrope` in its language model's settings.
 
-    `short_factor` = `long_factor` = `b^(-2j/d) / inv_freq_j`. Keys that are the model's own stay.
+    `short_factor` and `long_factor` are both `b^(-2j/d) / inv_freq_j`. Keys that belong to the
+    model stay.
     """
     file = checkpoint / "config.json"
     config: dict[str, Any] = parse_json(file.read_text(encoding="utf-8-sig"), str(file))
     text = config
     for name in model.nested:
-        text = text.get(name, text)  # an older file of the family is flat
+        text = text.get(name, text)  # older files of some families are flat
     for key in ("rope_scaling", "rope_theta", "rope_precision"):
         text.pop(key, None)
-    limit, method = length_limit(model, rope), rope.method
-    original = method.native_length or limit
-    plain = plain_frequencies(method.rope_theta, 2 * len(asked.inv_freq)).tolist()
-    factors = [a / b for a, b in zip(plain, asked.inv_freq, strict=True)]
-    # transformers has one attention factor, vLLM two
-    scales = ("attention_factor", "short_mscale", "long_mscale")
-    share = method.partial_rotary_factor
-    text["rope_parameters"] = {
+    method = rope.method
+    limit = length_limit(model, rope)
+    native_length = method.native_length or limit
+    plain = plain_frequencies(method.rope_theta, 2 * len(requested.inv_freq)).tolist()
+    factors = [
+        plain_frequency / frequency
+        for plain_frequency, frequency in zip(plain, requested.inv_freq, strict=True)
+    ]
+    parameters = {
         **model_specific_keys(model.rope),
         "rope_type": "longrope",
         "rope_theta": method.rope_theta,
-        "factor": limit / original,
-        NATIVE_LENGTH_KEY: original,
+        "factor": limit / native_length,
+        NATIVE_LENGTH_KEY: native_length,
         "short_factor": factors,
         "long_factor": factors,
-        **dict.fromkeys(scales, asked.attention_factor),
-        **({"partial_rotary_factor": share} if share != 1 else {}),
+        # transformers reads the first of these attention factors, vLLM the other two.
+        "attention_factor": requested.attention_factor,
+        "short_mscale": requested.attention_factor,
+        "long_mscale": requested.attention_factor,
     }
-    # Both libraries look for the native context length at the top first; it is vLLM's default length.
-    text |= {NATIVE_LENGTH_KEY: original, "max_position_embeddings": limit}
+    if method.partial_rotary_factor != 1:
+        parameters["partial_rotary_factor"] = method.partial_rotary_factor
+    text["rope_parameters"] = parameters
+    # Both libraries prefer the native context length beside the dictionary; vLLM serves it unless
+    # it is given another length.
+    text[NATIVE_LENGTH_KEY] = native_length
+    text["max_position_embeddings"] = limit
     return config
 
 
-def _compare(checkpoint: Path, rope: RopeSpec, exported: str, asked: RotaryReport) -> None:
-    """Refuse unless stock code turns as asked by the config in a folder, and differs in no more."""
+def _verify_export(
+    checkpoint: Path, rope: RopeSpec, exported: str, requested: RotaryReport
+) -> None:
+    """Refuse an export from which stock code would build another model than requested."""
     from resonance_vllm.hf.building import build_on_meta
     from resonance_vllm.hf.inspection import report_of_checkpoint
 
     try:
         held = report_of_checkpoint(exported)
-        models = with_rope(read_config(str(checkpoint)), rope.to_dict()), read_config(exported)
-        wrong = [words for *_, words in differing_constants(*map(build_on_meta, models))]
+        wanted_model = build_on_meta(with_rope(read_config(str(checkpoint)), rope))
+        exported_model = build_on_meta(read_config(exported))
+        constants = differing_constants(wanted_model, exported_model)
     except Exception as error:
         raise RopeConfigError(f"rope_type: an exported config builds no model: {error}") from error
-    for each in held:
-        wrong += [f"{each.name}: {clause}" for clause in compare_states(each.state, asked.state)]
-    if wrong:
-        raise RopeConfigError(f"rope_type: not what an exported config runs: {wrong[0]}")
+    clauses = [constant.description for constant in constants]
+    for report in held:
+        differences = compare_states(report.state, requested.state)
+        clauses += [f"{report.name}: {clause}" for clause in differences]
+    if clauses:
+        raise RopeConfigError(f"rope_type: not what an exported config runs: {clauses[0]}")

@@ -1,1 +1,1 @@
-"""Errors, files, typed settings and the hub: what every package stands on."""
+"""Errors, files, typed settings, logs and the hub: shared by every package, importing none."""

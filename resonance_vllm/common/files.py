@@ -1,4 +1,4 @@
-"""Files: written completely or not at all, hashed, and read with clear errors; JSON documents."""
+"""Files written completely or not at all, hashed, and read with clear errors; JSON documents."""
 
 import hashlib
 import json
@@ -11,14 +11,15 @@ from resonance_vllm.common.errors import SettingError, error_message
 
 
 def expand_user(text: str | os.PathLike[str]) -> Path:
-    """A path as a user writes it, `~` and `~name` resolved."""
+    """Return a path as users write it, with `~` and `~name` expanded."""
     return Path(os.path.expanduser(text))  # noqa: PTH111 - it leaves an unknown ~name as it is
 
 
 def write_text(path: Path, content: str) -> None:
-    """Write a file so that a reader sees the old one or the whole new one, also after a power cut.
+    """Write a file so that a reader sees the old one or the whole new one, even after a power cut.
 
-    An OSError names the file; no temporary one stays behind.
+    Raises:
+        OSError: it cannot be written; the error names the file, and no temporary file remains.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -30,13 +31,14 @@ def write_text(path: Path, content: str) -> None:
         fsync_folder(path.parent)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:  # of a write, which names none
+        # An error of `write` or `fsync` has no file name.
+        if isinstance(error, OSError) and error.filename is None:
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON object, see `write_text`; NaN or an infinite number is a `ValueError`."""
+    """Write a JSON object as `write_text` does; NaN or an infinite number is a `ValueError`."""
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
@@ -50,13 +52,13 @@ def fsync_folder(folder: Path) -> None:
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 (hex) of a file's bytes."""
+    """Return the SHA-256 of a file's bytes in hexadecimal."""
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def read_json_object(path: Path) -> dict[str, Any] | None:
-    """A JSON object from a file; None if there is none, or it is cut short or something else."""
+    """Return the JSON object in a file; None if the file is missing, cut short or another value."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -65,14 +67,14 @@ def read_json_object(path: Path) -> dict[str, Any] | None:
 
 
 def iter_json_lines(text: str) -> Iterator[tuple[int, str]]:
-    r"""Number (from 1) and text of every non-empty line of a JSON-lines file; only \n ends one."""
+    r"""Yield number (from 1) and text of the non-empty lines of a JSON-lines file; \n ends one."""
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             yield number, line
 
 
 def parse_json(text: str | bytes, where: str, error: type[ValueError] = SettingError) -> Any:
-    """The value of a JSON document; else an `error` that names file or option, as `where` does."""
+    """Return the value of a JSON document; `where`, a file or option, begins the `error`."""
     try:
         return json.loads(text)
     except ValueError as wrong:

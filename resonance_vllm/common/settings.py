@@ -1,6 +1,6 @@
-"""Typed models of settings; pydantic's messages, a line for each field that is wrong."""
+"""Typed models of settings, and pydantic's messages in one line for each field that is wrong."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -12,7 +12,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class Settings(BaseModel):
-    """Base of everything that users write for us: frozen, strictly typed, no unknown keys.
+    """Base of all settings that users write: frozen, strictly typed, without unknown keys.
 
     A tuple that may be written as a list has `Field(strict=False)`. A validator of one field raises
     a `ValueError` without its name; one of the model a `UserError` that begins with a field's name.
@@ -23,7 +23,7 @@ class Settings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _known_keys(cls, content: Any) -> Any:
-        """Refuse an unknown key with the near ones: pydantic alone would not name those."""
+        """Refuse an unknown key with similar names, which pydantic alone would not suggest."""
         if isinstance(content, Mapping) and cls.model_config.get("extra") == "forbid":
             known = field_names(cls)
             for key in content:
@@ -32,8 +32,8 @@ class Settings(BaseModel):
         return content
 
     def with_changes(self, **changes: Any) -> Self:
-        """A checked copy in which some fields, named as outside, have another value."""
-        fields = type(self).model_fields  # no dump: it leaves out what is not recorded
+        """Return a validated copy in which some fields, by their outside names, have another value."""
+        fields = type(self).model_fields  # not model_dump, which skips excluded fields
         written = {
             fields[name].alias or name: getattr(self, name) for name in self.model_fields_set
         }
@@ -41,57 +41,89 @@ class Settings(BaseModel):
 
 
 def field_names(model: type[BaseModel]) -> list[str]:
-    """Keys that a model reads, as they are written outside."""
+    """Return the keys that a model reads, as they are written outside."""
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def parse_settings(
     model: type[Model], content: object, where: str = "", error: type[ValueError] = SettingError
 ) -> Model:
-    """A typed model from plain data; `where` is its place as the user calls it.
+    """Parse plain data into a typed model.
 
-    An `error` has one line for each thing that is wrong.
+    Args:
+        model: the type.
+        content: what YAML or JSON held.
+        where: how the user calls the place of `content`; begins every line of an error.
+        error: type of the error.
+
+    Raises:
+        ValueError: as `error`, with a line for each field that is wrong.
     """
     try:
         return model.model_validate(content)
     except ValidationError as wrong:
-        raise error("\n".join(_lines(wrong, content, where))) from None
+        raise error("\n".join(_error_lines(wrong, content, where))) from None
 
 
-def _lines(wrong: ValidationError, content: object, where: str) -> Iterator[str]:
-    """What is wrong, a line for each field; of a union, the member that got farthest."""
-    found: dict[tuple[int | str, ...], list[ErrorDetails]] = {}
+Location = tuple[int | str, ...]
+"""Keys and indices that lead to a value in the content."""
+
+
+def _error_lines(wrong: ValidationError, content: object, where: str) -> Iterator[str]:
+    """Yield a line for each field that is wrong; of a union, for the member that got farthest."""
+    problems_at: dict[Location, list[ErrorDetails]] = {}
     for problem in wrong.errors(include_url=False):
-        found.setdefault(_place(problem, content), []).append(problem)
-    for place, problems in found.items():
-        if any(other != place and other[: len(place)] == place for other in found):
+        problems_at.setdefault(_location(problem, content), []).append(problem)
+    for location, problems in problems_at.items():
+        if _has_deeper(location, problems_at):
             continue
-        start = ".".join([where] * bool(where) + [str(part) for part in place])
-        errors = [each["ctx"]["error"] for each in problems if each["type"] == "value_error"]
-        ours = [each for each in errors if isinstance(each, UserError)]
-        if ours:  # each line begins with a field of this place
-            yield from (f"{start}.{line}" if start else line for line in str(ours[0]).split("\n"))
-        else:
-            yield ": ".join([start] * bool(start) + [_said(problems[0])])
+        prefix = [where] if where else []
+        field = ".".join(prefix + [str(part) for part in location])
+        yield from _lines_at(field, problems)
 
 
-def _place(problem: ErrorDetails, content: object) -> tuple[int | str, ...]:
-    """Keys that lead to a problem; pydantic puts the names of a union's members between them."""
-    kept: list[int | str] = []
+def _has_deeper(location: Location, locations: Iterable[Location]) -> bool:
+    """Return whether another location is inside this one: it says more precisely what is wrong."""
+    return any(other != location and other[: len(location)] == location for other in locations)
+
+
+def _lines_at(field: str, problems: list[ErrorDetails]) -> Iterator[str]:
+    """Yield what is wrong with one field."""
+    for problem in problems:
+        raised = problem.get("ctx", {}).get("error")
+        if problem["type"] == "value_error" and isinstance(raised, UserError):
+            # Each of its lines begins with the name of a field inside this one.
+            for line in str(raised).split("\n"):
+                yield f"{field}.{line}" if field else line
+            return
+    message = _message(problems[0])
+    yield f"{field}: {message}" if field else message
+
+
+def _location(problem: ErrorDetails, content: object) -> Location:
+    """Return the keys that lead to a problem.
+
+    pydantic puts the names of a union's members between them, which are not in the content.
+    """
+    location: list[int | str] = []
     for part in problem["loc"]:
-        inside = isinstance(content, Mapping) and part in content
-        if inside or (isinstance(content, list | tuple) and isinstance(part, int)):
+        is_key = isinstance(content, Mapping) and part in content
+        is_index = isinstance(content, list | tuple) and isinstance(part, int)
+        if is_key or is_index:
             content = content[part]  # type: ignore[index]
-            kept.append(part)
-    return (*kept, *problem["loc"][-1:]) if problem["type"] == "missing" else tuple(kept)
+            location.append(part)
+    if problem["type"] == "missing":  # the key is not in the content
+        return (*location, *problem["loc"][-1:])
+    return tuple(location)
 
 
-def _said(problem: ErrorDetails) -> str:
-    """The message of pydantic with the given value, or the words of a validator of ours."""
+def _message(problem: ErrorDetails) -> str:
+    """Return pydantic's message with the given value, or the message of a validator."""
     if problem["type"] == "missing":
         return "missing"
     if problem["type"] == "value_error":
         return str(problem["ctx"]["error"])
     value = problem["input"]
-    given = "" if isinstance(value, Mapping | list | tuple) else f" ({short_repr(value)} given)"
-    return problem["msg"] + given
+    if isinstance(value, Mapping | list | tuple):
+        return problem["msg"]
+    return f"{problem['msg']} ({short_repr(value)} given)"

@@ -1,4 +1,4 @@
-"""YAML from users, read with PyYAML's safe loader; its error in one line with the place."""
+"""YAML files of users, read with PyYAML's safe loader; errors in one line with the position."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -10,7 +10,7 @@ from resonance_vllm.common.errors import SettingError, error_message
 
 
 def parse_yaml(text: str, where: str, error: type[ValueError] = SettingError) -> Any:
-    """The value that a YAML document stands for; `where` is the file or option it comes from.
+    """Return the value of a YAML document; `where` is the file or option it comes from.
 
     Raises:
         ValueError: as `error`: not YAML, or a tag that would run code.
@@ -19,13 +19,13 @@ def parse_yaml(text: str, where: str, error: type[ValueError] = SettingError) ->
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as wrong:  # !!timestamp 2020-99-99
         mark = getattr(wrong, "problem_mark", None)
-        place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        position = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
         problem = getattr(wrong, "problem", None) or error_message(wrong)  # without the text itself
-        raise error(f"{where}: is not valid YAML: {problem}{place}") from None
+        raise error(f"{where}: is not valid YAML: {problem}{position}") from None
 
 
 def read_yaml(path: Path, error: type[ValueError] = SettingError) -> dict[str, Any]:
-    """The mapping in a YAML file; empty for an empty one.
+    """Return the mapping in a YAML file; an empty one for an empty file.
 
     Raises:
         ValueError: as `error`: not readable, no mapping, or see `parse_yaml`.
@@ -43,6 +43,6 @@ def read_yaml(path: Path, error: type[ValueError] = SettingError) -> dict[str, A
 
 
 def packaged_configs(folder: str) -> dict[str, Path]:
-    """Files of a folder of `harness_configs` by name."""
-    found = Path(str(files("harness_configs"))) / folder
-    return {path.stem: path for path in sorted(found.glob("*.yaml"))}
+    """Return the YAML files of a folder of `harness_configs` by name, without suffix."""
+    configs = Path(str(files("harness_configs"))) / folder
+    return {path.stem: path for path in sorted(configs.glob("*.yaml"))}

@@ -1,1 +1,1 @@
-"""RoPE maths: one class a method, Resonance as a modifier, and what both do to features."""
+"""RoPE mathematics: one class per method, Resonance as a modifier, and what both do to features."""

@@ -1,7 +1,12 @@
-"""Frequencies in float64: a method's formula on the features of a model, and Resonance on top.
+"""Inverse frequencies in float64: a method's formula, and Resonance on top of it.
 
-Everywhere `dim` is the number of rotated dimensions of a head, and `seq_len` the current length in
-tokens, for `dynamic` and `longrope`; None is up to `L`.
+Symbols, as in every module of this package: `b` is `rope_theta`, `d` (`dim`) the number of rotated
+dimensions of a head, `j = 0 … d/2 - 1` a feature (a pair of dimensions), `theta_j` its inverse
+frequency in radians per token, `lambda_j = 2 pi / theta_j` its wavelength in tokens, `s` the factor
+and `L` the native context length. `seq_len` is the current length in tokens, which `dynamic` and
+`longrope` depend on; None stands for any length up to `L`.
+
+Everything is computed in float64 on the CPU and cast once, by the adapter of a library.
 """
 
 import math
@@ -17,10 +22,15 @@ from resonance_vllm.core.spec import RopeSpec
 
 @dataclass(frozen=True)
 class Rotation:
-    """What every feature of a module turns by: radians a token, float64 `[features]`.
+    """The rotation of every feature of a rotary module.
 
-    A feature with a period (tokens, int64 `[features]`) turns by the exact phase
-    `2 pi (position mod period) / period`, one without (0) by `position * inv_freq`.
+    At position `n` a feature with a period `P` has the angle `2 pi (n mod P) / P` (the exact
+    phase), one without has `n * theta_j`.
+
+    Attributes:
+        inv_freq: inverse frequencies `theta_j` in radians per token, float64 `[features]`; 0 where
+            a feature is not rotated.
+        periods: periods `P` in tokens, int64 `[features]`; 0 where a feature has none.
     """
 
     inv_freq: Tensor
@@ -33,46 +43,71 @@ class Rotation:
 
     @property
     def wavelengths(self) -> Tensor:
-        """Tokens a full turn takes, float64 `[features]`; infinite where a feature stands still."""
+        """Wavelengths in tokens, float64 `[features]`; infinite where a feature is not rotated."""
         return torch.where(self.periods > 0, self.periods.double(), 2 * math.pi / self.inv_freq)
 
     def to(self, device: torch.device | str) -> "Rotation":
-        """The same on a device; frequencies become float32 where that has no float64."""
+        """Return the rotation on a device; its frequencies are float32 where that has no float64."""
         dtype = torch.float32 if torch.device(device).type == "mps" else torch.float64
         return Rotation(self.inv_freq.to(dtype).to(device), self.periods.to(device))
 
 
 def base_inv_freq(method: Method, plain: Tensor, seq_len: int | None = None) -> Tensor:
-    """Frequencies of a method on a module by its formula, float64 `[features]` on the CPU.
+    """Compute a method's inverse frequencies for a module of a model.
 
-    `plain` is what the module's library computes for it, `[features]`: it says how many there are,
-    and which stand still, by 0.
+    Args:
+        method: complete settings, without Resonance.
+        plain: inverse frequencies that the module's library computes for plain RoPE, `[features]`.
+            They say how many features there are and, by 0, which are not rotated.
+        seq_len: current length in tokens; None is up to `L`.
+
+    Returns:
+        Float64 `[features]` on the CPU.
     """
-    turns = plain.detach().to("cpu") > 0
-    return method.compute_inv_freq(2 * len(turns), seq_len) * turns
+    is_rotated = plain.detach().to("cpu") > 0
+    return method.compute_inv_freq(2 * len(is_rotated), seq_len) * is_rotated
 
 
 def rotation_from_base(spec: RopeSpec, base: Tensor) -> Rotation:
-    """What a module turns by whose base method has the frequencies `base`.
+    """Return the rotation of a module whose method, without Resonance, has the frequencies `base`.
 
-    Without Resonance that is `base` itself. With it each wavelength is the nearest integer
-    (Algorithm 1 of arXiv 2403.00071); a feature that stands still goes on doing so. A `base` that
-    is not float64 is a TypeError: float32 rounds long wavelengths to a neighbouring integer.
+    Without Resonance these are the frequencies. With it every wavelength is rounded to the nearest
+    integer, `theta'_j = 2 pi / round(2 pi / theta_j)`, at least 1: Algorithm 1 of Resonance RoPE
+    (arXiv 2403.00071). A feature then repeats after a whole number of tokens, so each position
+    beyond `L` gives a feature with `lambda'_j <= L` a value that training has seen (Theorem 1).
+    Halves round to even, as in torch and Python.
+
+    Args:
+        spec: complete settings; only `spec.resonance` is read.
+        base: inverse frequencies in radians per token, float64 `[features]`; 0 stays 0.
+
+    Raises:
+        TypeError: `base` is not float64, in which float32 would have rounded long wavelengths to a
+            neighbouring integer already.
     """
     if base.dtype != torch.float64:
         raise TypeError(f"inv_freq: {base.dtype} given; rounding needs float64")
-    none = torch.zeros(len(base), dtype=torch.int64, device="cpu")
+    no_periods = torch.zeros(len(base), dtype=torch.int64, device="cpu")
     if not spec.resonance:
-        return Rotation(base, none)
+        return Rotation(base, no_periods)
+    is_rotated = base > 0
+    # MAX_TOKENS keeps infinite wavelengths of unrotated features within int64 until they are masked.
     nearest = (2 * math.pi / base).clamp(1, MAX_TOKENS).round().to(torch.int64)
-    periods = torch.where(base > 0, nearest, none)
-    return Rotation(torch.where(base > 0, 2 * math.pi / periods.double(), base), periods)
+    periods = torch.where(is_rotated, nearest, no_periods)
+    inv_freq = torch.where(is_rotated, 2 * math.pi / periods.double(), base)
+    return Rotation(inv_freq, periods)
 
 
 def closed_form_rotation(spec: RopeSpec, dim: int, seq_len: int | None = None) -> Rotation:
-    """The rotation in closed form, for no particular model.
+    """Compute the rotation of settings in closed form, for no particular model.
 
-    A RopeConfigError says that `dim` or `seq_len` does not fit, or the method lacks a setting.
+    Args:
+        spec: complete settings.
+        dim: rotated dimensions of a head, even.
+        seq_len: current length in tokens; None is up to `L`.
+
+    Raises:
+        RopeConfigError: `dim` or `seq_len` does not fit, or the method lacks a setting.
     """
     if dim % 2 or dim < 2:
         raise RopeConfigError(invalid_value_message("dim", dim, "an even number from 2 on"))
@@ -82,14 +117,33 @@ def closed_form_rotation(spec: RopeSpec, dim: int, seq_len: int | None = None) -
 
 
 def closed_form_inv_freq(spec: RopeSpec, dim: int, seq_len: int | None = None) -> Tensor:
-    """Radians a token in closed form, Resonance included, float64 `[dim/2]` on the CPU."""
+    """Compute inverse frequencies in closed form, Resonance included.
+
+    Args:
+        spec: complete settings.
+        dim: rotated dimensions of a head, even.
+        seq_len: current length in tokens; None is up to `L`.
+
+    Returns:
+        Radians per token, float64 `[dim/2]` on the CPU.
+
+    Raises:
+        RopeConfigError: as for `closed_form_rotation`.
+    """
     return closed_form_rotation(spec, dim, seq_len).inv_freq
 
 
-def critical_dimension(lengths: Tensor, original: int) -> int:
-    """Index of the first feature whose wavelength is at least `L`, or the number of features.
+def critical_dimension(wavelengths: Tensor, original: int) -> int:
+    """Return the index of the first feature whose wavelength is at least `L`.
 
-    Features before it are the paper's pre-critical ones: training has seen them turn once.
+    Features before it are the paper's pre-critical ones: training has seen a full period of each.
+
+    Args:
+        wavelengths: in tokens, `[features]`, not decreasing.
+        original: native context length `L` in tokens.
+
+    Returns:
+        The index; the number of features if every wavelength is below `L`.
     """
-    reached = (lengths >= original).nonzero()
-    return int(reached[0]) if len(reached) else len(lengths)
+    post_critical = (wavelengths >= original).nonzero()
+    return int(post_critical[0]) if len(post_critical) else len(wavelengths)

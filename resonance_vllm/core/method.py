@@ -1,8 +1,10 @@
 """What a RoPE method is: the class that those of `resonance_vllm.core.methods` derive from.
 
-Symbols: `b` is `rope_theta`, `d` the rotated size of a head, `j = 0..d/2-1` a feature (a pair of
-dimensions), `s` the factor, `L` the original length. A feature turns by its frequency in radians a
-token; its wavelength is `2*pi/frequency` tokens. Torch is imported where something is computed.
+Symbols: `b` is `rope_theta`, `d` the number of rotated dimensions of a head, `j = 0 … d/2 - 1` a
+feature (a pair of dimensions), `s` the factor, `L` the native context length in tokens. At position
+`n` a feature is rotated by the angle `n * theta_j`, where `theta_j` is its inverse frequency in
+radians per token; its wavelength `2 pi / theta_j` is in tokens. Torch is imported where something
+is computed, so that settings can be read without it.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -17,9 +19,9 @@ else:
     Tensor = Any
 
 
-# 8192.0, as some tools write it, is a whole number.
+# Some tools write 8192.0 for a whole number.
 _WHOLE = BeforeValidator(lambda v: int(v) if isinstance(v, float) and v.is_integer() else v)
-# Up to here a float64 holds every integer.
+# Up to here float64 represents every integer.
 MAX_TOKENS = 2**53
 Tokens = Annotated[int, _WHOLE, Field(ge=1, le=MAX_TOKENS)]
 Extension = Annotated[float, Field(ge=1, le=1e6)]
@@ -31,10 +33,15 @@ Divisors = Annotated[tuple[Positive, ...], Field(strict=False, min_length=1)]
 
 
 class Method(Settings):
-    """Settings of one method; a subclass is all that the project knows of it.
+    """Settings of one method; a subclass holds all that the project knows about it.
 
-    Fields are the keys that users write beside `rope_type`, with their ranges. Resonance is no
-    method: it modifies each of them (`resonance_vllm.core.spec`).
+    Fields are the keys that users write beside `rope_type`, with their ranges: registries, choices
+    of the command line, documentation tables and tests are made from them. Resonance is not a
+    method of its own: it modifies each of them (`resonance_vllm.core.spec`).
+
+    Attributes:
+        rope_theta: base `b`.
+        partial_rotary_factor: share of a head's dimensions that is rotated.
     """
 
     name: ClassVar[str]
@@ -42,30 +49,35 @@ class Method(Settings):
     stock: ClassVar[bool] = False
     """Whether transformers and vLLM both have the method under its name."""
     depends_on_length: ClassVar[bool] = False
-    """Whether the frequencies change with every further token beyond `L`."""
+    """Whether the frequencies change with every token beyond `L`."""
     config_length_is_scaled: ClassVar[bool] = False
-    """Whether checkpoints with the method have `max_position_embeddings` times its factor."""
+    """Whether checkpoints with the method state `max_position_embeddings` times its factor."""
 
     rope_theta: float = Field(gt=1, description="Base b of the frequencies b^(-2j/d).")
     partial_rotary_factor: float = Field(1.0, gt=0, le=1, description="Share that rotates.")
 
     @classmethod
     def key_names(cls) -> list[str]:
-        """The method's keys in `rope_parameters`, those that every method has at the end."""
+        """Return the method's keys in `rope_parameters`, those that every method has last."""
         common = list(Method.model_fields)
         return [key for key in cls.model_fields if key not in common] + common
 
     @classmethod
     def example_settings(cls, dim: int) -> dict[str, Any]:
-        """The `examples` of required fields, for a look at the method in `dim` dimensions."""
+        """Return example values of the required keys, for heads with `dim` rotated dimensions."""
         return {key: field.examples[0] for key, field in cls.model_fields.items() if field.examples}
 
     @classmethod
     def fill_from_config(cls, given: dict[str, Any], positions: int) -> None:
-        """Add what follows from a model's `max_position_embeddings`, in tokens, if not written."""
+        """Add keys that follow from a model's config, unless they are given.
+
+        Args:
+            given: keys of a request, which is changed.
+            positions: the model's `max_position_embeddings` in tokens.
+        """
 
     def to_settings(self) -> dict[str, Any]:
-        """The keys whose value differs from the default, as JSON would hold them."""
+        """Return the keys whose value differs from the default, as JSON holds them."""
         result: dict[str, Any] = {"rope_theta": self.rope_theta}
         for key in self.key_names():
             value = getattr(self, key)
@@ -75,53 +87,70 @@ class Method(Settings):
 
     @property
     def extension(self) -> float | None:
-        """`s`; without it an explicit length may exceed the limit, as bare extrapolation."""
+        """The factor `s`; None for a method without one, which can only extrapolate beyond `L`."""
         return getattr(self, "factor", None)
 
     @property
     def is_stock_formula(self) -> bool:
-        """Whether both libraries compute these settings without us."""
+        """Whether both libraries compute these settings without this package."""
         return self.stock
 
     @property
     def native_length(self) -> int | None:
-        """`L` in tokens, where the settings hold it."""
+        """`L` in tokens; None where the settings do not hold it."""
         return getattr(self, "original_max_position_embeddings", None)
 
     @property
     def switch_length(self) -> int | None:
-        """Length in tokens beyond which other frequencies apply; None where there is none."""
+        """Length in tokens beyond which a second set of frequencies applies; None without one."""
         return None
 
     def compute_inv_freq(self, dim: int, seq_len: int | None = None) -> Tensor:
-        """Inverse frequencies without Resonance, float64 `[dim/2]` on the CPU, radians a token.
+        """Compute the inverse frequencies, without Resonance.
 
-        `dim` is the rotated part of a head, even; `seq_len` the current length, None up to `L`.
+        Args:
+            dim: rotated dimensions of a head, even.
+            seq_len: current length in tokens, for methods that depend on it; None is up to `L`.
+
+        Returns:
+            Radians per token, float64 `[dim/2]` on the CPU, fastest feature first.
+
+        Raises:
+            RopeConfigError: `dim` does not fit the settings, or they lack a key.
         """
         raise NotImplementedError
 
     def compute_attention_factor(self) -> float:
-        """The attention factor: what cos and sin are multiplied by."""
+        """Compute the attention factor, by which cos and sin are multiplied.
+
+        Query and key are both rotated, so attention logits are multiplied by its square. 1 for
+        methods that do not change the temperature of attention.
+        """
         return 1.0
 
     def length_limit(self, positions: int) -> int:
-        """Longest sequence in tokens that the settings are meant for.
+        """Return the longest sequence in tokens that the settings are meant for.
 
-        With a factor `L * s`, whether the model's `max_position_embeddings` (`positions`) is
-        written scaled or not; without one `positions`.
+        With a factor it is `L * s`, whether or not the model's config states the scaled length;
+        without one it is `positions`.
+
+        Args:
+            positions: the model's `max_position_embeddings` in tokens; stands in for `L` where the
+                settings do not hold it.
         """
         if self.extension is None:
             return positions
         return int((self.native_length or positions) * self.extension)
 
     def at_length(self, length: int) -> "Method":
-        """What has these frequencies at one length, for a library that fixes them at start-up."""
+        """Return an equivalent static method for a fixed sequence length in tokens."""
         return self
 
     def to_vllm(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        """`rope_parameters` (complete, ours) with the keys that vLLM knows.
+        """Return complete `rope_parameters` with the keys that vLLM reads.
 
-        A RopeConfigError says that vLLM cannot run the method.
+        Raises:
+            RopeConfigError: vLLM cannot run the method.
         """
         return parameters
 
@@ -136,7 +165,17 @@ class ScaledMethod(Method):
 
 
 def plain_frequencies(base: float, dim: int) -> Tensor:
-    """`b^(-2j/d)`, float64 `[dim/2]`: plain RoPE (Su et al. 2021)."""
+    """Compute the inverse frequencies of plain RoPE, `theta_j = b^(-2j/d)`.
+
+    Su et al. 2021, arXiv 2104.09864, section 3.2.2 (there with `b = 10000`).
+
+    Args:
+        base: `b`.
+        dim: `d`, even.
+
+    Returns:
+        Radians per token, float64 `[dim/2]` on the CPU: from 1 down to `b^(-(d-2)/d)`.
+    """
     import torch
 
     exponents = torch.arange(0, dim, 2, dtype=torch.float64, device="cpu") / dim

@@ -23,7 +23,7 @@ from resonance_vllm.core.method import (
 
 
 class Default(Method):
-    """Plain RoPE (Su et al. 2021)."""
+    """Plain RoPE: `theta_j = b^(-2j/d)` (Su et al. 2021, arXiv 2104.09864)."""
 
     name = "default"
     stock = True
@@ -33,7 +33,10 @@ class Default(Method):
 
 
 class Linear(ScaledMethod):
-    """Position interpolation (Chen et al. 2023): every frequency divided by the factor."""
+    """Position interpolation: `theta_j = b^(-2j/d) / s` (Chen et al. 2023, arXiv 2306.15595).
+
+    Every position `n` is rotated as position `n/s` was in training, fast features included.
+    """
 
     name = "linear"
     stock = True
@@ -44,9 +47,13 @@ class Linear(ScaledMethod):
 
 
 class NtkAware(ScaledMethod):
-    """NTK-aware scaling (bloc97): a larger base. New in both libraries.
+    """NTK-aware scaling: plain RoPE with the base `b' = b * s^(d/(d-2))` (bloc97, 2023).
 
-    The slowest feature is interpolated by exactly the factor, the fastest is left alone.
+    The slowest feature, `j = d/2 - 1`, is interpolated by exactly `s`:
+    `b'^(-(d-2)/d) = b^(-(d-2)/d) / s`. The fastest, `j = 0`, keeps its frequency of 1. With
+    `base_scaling: paper` the base is `b' = s * b`, as in Appendix C.2 of Resonance RoPE
+    (arXiv 2403.00071), which interpolates the slowest feature by `s^((d-2)/d)`. Neither transformers
+    nor vLLM has the method; vLLM's `ntk` is another formula.
     """
 
     name = "ntk_aware"
@@ -62,16 +69,22 @@ class NtkAware(ScaledMethod):
 
 
 def ntk_base(base: float, factor: float, dim: int) -> float:
-    """bloc97's base `b*s^(d/(d-2))`."""
+    """Compute the base of NTK-aware scaling, `b * s^(d/(d-2))`.
+
+    Raises:
+        RopeConfigError: `dim` is below 4, where the exponent is not defined.
+    """
     if dim < 4:
         raise RopeConfigError(f"dim: {dim} is not allowed with NTK scaling; allowed: at least 4")
     return float(base * factor ** (dim / (dim - 2)))
 
 
 class Dynamic(ScaledMethod):
-    """Dynamic NTK as in transformers: NTK-aware scaling by `s*length/L - (s-1)` beyond `L` tokens.
+    """Dynamic NTK as in transformers: NTK-aware scaling by a factor that grows with the length.
 
-    The paper's dynamic NTK is `factor: 1.0`.
+    For a sequence of `l` tokens the factor is `s * max(l, L) / L - (s - 1)`: 1 up to `L`, so short
+    sequences are rotated as in training. With `factor: 1.0` it is `l / L`, the dynamic NTK of the
+    Resonance RoPE paper (arXiv 2403.00071).
     """
 
     name = "dynamic"
@@ -83,7 +96,7 @@ class Dynamic(ScaledMethod):
         return plain_frequencies(ntk_base(self.rope_theta, factor, dim), dim)
 
     def _factor_at(self, length: int | None) -> float:
-        """`s*length/L - (s-1)`, 1 up to `L` tokens."""
+        """Return `s * length/L - (s - 1)`; 1 up to `L` tokens and without a length."""
         original = self.original_max_position_embeddings
         if original is None:
             raise RopeConfigError("original_max_position_embeddings: missing")
@@ -91,15 +104,30 @@ class Dynamic(ScaledMethod):
         return self.factor * longest / original - (self.factor - 1)
 
     def at_length(self, length: int) -> NtkAware:
-        """`ntk_aware` with the very base that `dynamic` has at this length."""
+        """Return `ntk_aware` with the base that `dynamic` has at this length in tokens."""
         return NtkAware(**{**dict(self), "factor": self._factor_at(length)})
 
 
 class Yarn(ScaledMethod):
-    """YaRN (Peng et al. 2023): fast features kept, slow ones divided by the factor, a ramp between.
+    r"""YaRN: fast features kept, slow ones divided by the factor, a ramp between.
 
-    `ramp: dimension` mixes frequencies, linearly in `j` between two dimensions, as code does.
-    `ramp: wavelength` mixes wavelengths by the paper's gamma; libraries run Resonance on it alone.
+    Peng et al. 2023, arXiv 2309.00071. `r_j = L / lambda_j` is the number of periods of a feature
+    within `L`. Features with `r_j >= beta_fast` keep their frequency, those with
+    `r_j <= beta_slow` get `theta_j / s`. Between the two there are two definitions:
+
+    - `ramp: dimension` (the default) is what the authors' code, transformers, vLLM and every
+      published checkpoint do. `beta_fast` and `beta_slow` are turned into dimension indices,
+      `j(r) = d ln(L / (2 pi r)) / (2 ln b)`, with `truncate` rounded outward (floor, ceiling), then
+      clamped to `[0, d - 1]`. The weight of the kept frequency falls linearly in `j` from 1 at the
+      first index to 0 at the second, and frequencies are mixed.
+    - `ramp: wavelength` is the paper's formula: the weight is
+      `gamma_j = clamp((r_j - beta_slow) / (beta_fast - beta_slow), 0, 1)`, and wavelengths are mixed:
+      `lambda'_j = (1 - gamma_j) s lambda_j + gamma_j lambda_j`. Libraries do not have it; only
+      Resonance on it runs, as a type of this package.
+
+    The attention factor is `0.1 ln(s) + 1` (the paper's `sqrt(1/t)`), unless `attention_factor`
+    states it, or `mscale` and `mscale_all_dim` do (DeepSeek):
+    `(0.1 mscale ln(s) + 1) / (0.1 mscale_all_dim ln(s) + 1)`.
     """
 
     name = "yarn"
@@ -109,8 +137,8 @@ class Yarn(ScaledMethod):
     ramp: Literal["dimension", "wavelength"] = Field(
         "dimension", description="By dimension index, as in code, or the paper's gamma."
     )
-    beta_slow: Positive = Field(1.0, description="Turns within L below which s applies in full.")
-    beta_fast: Positive = Field(32.0, description="Turns within L above which s does not apply.")
+    beta_slow: Positive = Field(1.0, description="Periods within L below which s applies in full.")
+    beta_fast: Positive = Field(32.0, description="Periods within L above which s does not apply.")
     truncate: bool = Field(True, description="Round the ramp's two dimensions outward.")
     attention_factor: Positive | None = Field(None, description="Scale of cos, sin. [0.1*ln(s)+1]")
     mscale: Positive | None = Field(None, description="Numerator of the attention factor.")
@@ -133,26 +161,29 @@ class Yarn(ScaledMethod):
         plain = plain_frequencies(self.rope_theta, dim)
         if self.ramp == "wavelength":
             wavelengths = 2 * math.pi / plain
-            turns = self.original_max_position_embeddings / wavelengths
-            gamma = ((turns - self.beta_slow) / (self.beta_fast - self.beta_slow)).clamp(0, 1)
+            periods = self.original_max_position_embeddings / wavelengths
+            gamma = ((periods - self.beta_slow) / (self.beta_fast - self.beta_slow)).clamp(0, 1)
             return 2 * math.pi / ((1 - gamma) * self.factor * wavelengths + gamma * wavelengths)
         low, high = self._correction_range(dim)
         if low == high:
-            high += 0.001  # as the reference code does, instead of a division by zero
+            high += 0.001  # as the authors' code does, instead of a division by zero
         indices = torch.arange(dim // 2, dtype=torch.float64, device="cpu")
         kept = 1 - ((indices - low) / (high - low)).clamp(0, 1)
         return plain / self.factor * (1 - kept) + plain * kept
 
     def _correction_range(self, dim: int) -> tuple[float, float]:
-        """Dimension indices between which YaRN's code ramps."""
-        original, base = self.original_max_position_embeddings, self.rope_theta
-        low, high = (
-            dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base))
-            for turns in (self.beta_fast, self.beta_slow)
-        )
+        """Return the dimension indices between which `ramp: dimension` mixes frequencies."""
+        low = self._dimension_of(self.beta_fast, dim)
+        high = self._dimension_of(self.beta_slow, dim)
         if self.truncate:
-            low, high = math.floor(low), math.ceil(high)
+            low = math.floor(low)
+            high = math.ceil(high)
         return max(low, 0), min(high, dim - 1)
+
+    def _dimension_of(self, periods: float, dim: int) -> float:
+        """Return the (fractional) feature that has so many periods within `L`."""
+        wavelength_ratio = self.original_max_position_embeddings / (periods * 2 * math.pi)
+        return dim * math.log(wavelength_ratio) / (2 * math.log(self.rope_theta))
 
     def compute_attention_factor(self) -> float:
         if self.attention_factor is not None:
@@ -168,26 +199,30 @@ class Yarn(ScaledMethod):
         if parameters["rope_type"] != self.name:
             return parameters
         if not self.is_stock_formula:
-            raise RopeConfigError("ramp: vLLM's yarn has none; allowed: resonance_yarn")
-        # gpt-oss's code reads them unasked
+            raise RopeConfigError("ramp is not supported by vLLM's yarn; use resonance_yarn")
+        # The code of gpt-oss reads these keys without a default.
         own = {key: getattr(self, key) for key in ("beta_fast", "beta_slow", "truncate")}
         return {**own, **parameters}
 
 
 class Llama3(ScaledMethod):
-    """The scaling of Llama 3.1.
+    """The scaling of Llama 3.1 (Meta, 2024; its published code is the definition).
 
-    Wavelengths above `L/low_freq_factor` are multiplied by `s`, those below `L/high_freq_factor`
-    kept. Between the two the frequencies are mixed, linearly in the turns within `L`.
+    With `r_j = L / lambda_j` periods within `L`, features with `r_j <= low_freq_factor` get
+    `theta_j / s`, those with `r_j >= high_freq_factor` keep `theta_j`. Between the two frequencies
+    are mixed with the weight `(r_j - low) / (high - low)` of the kept one. Attention is not scaled.
     """
 
     name = "llama3"
     stock = True
 
     original_max_position_embeddings: NativeLength
-    low_freq_factor: Positive = Field(examples=[1.0], description="L over it: factor s in full.")
+    low_freq_factor: Positive = Field(
+        examples=[1.0],
+        description="Wavelengths above L/low_freq_factor are scaled by the full factor.",
+    )
     high_freq_factor: Positive = Field(
-        examples=[4.0], description="L over it: no interpolation; at least the low one."
+        examples=[4.0], description="Wavelengths below L/high_freq_factor are kept."
     )
 
     @model_validator(mode="after")
@@ -200,8 +235,9 @@ class Llama3(ScaledMethod):
     def compute_inv_freq(self, dim: int, seq_len: int | None = None) -> Tensor:
         low, high = self.low_freq_factor, self.high_freq_factor
         plain = plain_frequencies(self.rope_theta, dim)
-        turns = self.original_max_position_embeddings * plain / (2 * math.pi)
-        kept = ((turns - low) / (high - low)).clamp(0, 1)  # a step where the two are one
+        periods = self.original_max_position_embeddings * plain / (2 * math.pi)
+        # Where both factors are equal the division gives infinities, which clamp to a step.
+        kept = ((periods - low) / (high - low)).clamp(0, 1)
         return plain / self.factor * (1 - kept) + plain * kept
 
     def length_limit(self, positions: int) -> int:
@@ -211,9 +247,11 @@ class Llama3(ScaledMethod):
 
 
 class LongRope(Method):
-    """LongRoPE (Ding et al. 2024): one divisor a feature, another set beyond `L` tokens.
+    """LongRoPE: `theta_j = b^(-2j/d) / f_j`, with searched divisors (Ding et al. 2024).
 
-    Without a length the short factors are used, as transformers does when it builds a model.
+    arXiv 2402.13753. `f` is `short_factor` for sequences of up to `L` tokens and `long_factor`
+    beyond; without a length the short list, as transformers does when it builds a model. The
+    attention factor is `sqrt(1 + ln(s) / ln(L))` unless it is given.
     """
 
     name = "longrope"
@@ -255,7 +293,7 @@ class LongRope(Method):
         return plain / torch.tensor(divisors, dtype=torch.float64, device="cpu")
 
     def at_length(self, length: int) -> "LongRope":
-        """The divisors of one length, for all lengths."""
+        """Return the method with the divisors of one length, in tokens, for all lengths."""
         divisors = self._divisors(length)
         return self.model_copy(update={"short_factor": divisors, "long_factor": divisors})
 
@@ -273,14 +311,18 @@ class LongRope(Method):
         )
 
     def to_vllm(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        # vLLM would derive both otherwise
+        # Without them vLLM derives both from the lengths in the config.
         return parameters | dict.fromkeys(
             ("short_mscale", "long_mscale"), self.compute_attention_factor()
         )
 
 
 class Proportional(Method):
-    """Proportional RoPE (Gemma 4): of the whole head, here `dim`, only the fast features turn."""
+    """Proportional RoPE of Gemma 4: `dim` is the whole head, of which the fast features rotate.
+
+    `theta_j = b^(-2j/d)` for `j < partial_rotary_factor * d/2`, and 0 for the rest. The exponents
+    are those of the whole head, unlike those of a head of which a part is cut off.
+    """
 
     name = "proportional"
     stock = True

@@ -1,7 +1,8 @@
-"""Methods that change the position at which a query meets a key, not only the frequencies.
+"""Position remapping: methods that change the distance at which a query sees a key.
 
-A position remapping divides the keys before a query into parts and gives each part positions of its own,
-so that no distance is longer than those of training. Attention over all parts is one softmax.
+The keys up to a query are divided into parts, and each part has positions of its own, so that no
+distance `query - key` is longer than those of training. Attention over all parts is one softmax.
+Frequencies are those of plain RoPE.
 """
 
 from collections.abc import Callable
@@ -23,10 +24,15 @@ Positions = Callable[[Tensor], Tensor]
 
 
 class Part(NamedTuple):
-    """The keys at positions `first(i) <= j < end(i)`, which a query at `i` meets in one way.
+    """The keys `first(i) <= j < end(i)`, which a query at position `i` sees at remapped distances.
 
-    The distance is `query(i) - key(j)`. Functions are of integers `[...]`; `first` and `end` do not
-    decrease from one query to the next.
+    Attributes:
+        query: remapped position of a query; the distance is `query(i) - key(j)`.
+        key: remapped position of a key.
+        first: first key of the part; does not decrease from one query to the next.
+        end: end of the part, exclusive; does not decrease either.
+
+    All are functions of integer tensors `[...]` of positions in tokens.
     """
 
     query: Positions = lambda at: at
@@ -36,9 +42,10 @@ class Part(NamedTuple):
 
 
 class RemappedMethod(ScaledMethod):
-    """A position remapping on top of plain RoPE. Up to `L` tokens it changes nothing.
+    """A position remapping on top of plain RoPE; up to `L` tokens it changes nothing.
 
-    Keys are cached rotated to `kept_at`; a part whose keys stand elsewhere turns them on.
+    Keys are cached rotated to `cached_position`. For a part that needs them at other positions they
+    are rotated further by the difference.
     """
 
     original_max_position_embeddings: NativeLength
@@ -47,27 +54,30 @@ class RemappedMethod(ScaledMethod):
         return plain_frequencies(self.rope_theta, dim)
 
     def unsupported_error(self, why: str) -> RopeConfigError:
-        """The error of a place where positions cannot be moved, with a sentence about it."""
+        """Return the error for a place that cannot remap positions; `why` is a clause about it."""
         return RopeConfigError(
             f"rope_type: {self.name!r}: {why}; allowed: the backends hf and hf-long"
         )
 
     def to_vllm(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        raise self.unsupported_error("vLLM's attention meets every key at its own position")
+        raise self.unsupported_error("vLLM's attention sees every key at its own position")
 
     def cached_position(self, positions: Tensor) -> Tensor:
-        """Where cached keys stand, of their positions; non-negative integers `[...]`."""
+        """Return the positions to which cached keys are rotated, non-negative integers `[...]`."""
         raise NotImplementedError
 
     def parts(self) -> tuple[Part, ...]:
-        """The parts, which hold every key up to the query exactly once."""
+        """Return the parts; together they hold every key up to the query exactly once."""
         raise NotImplementedError
 
 
 class SelfExtend(RemappedMethod):
-    """SelfExtend (Jin et al. 2024, arXiv 2401.01325): far keys stand at the positions of groups.
+    """SelfExtend: keys beyond a window share positions in groups (Jin et al. 2024).
 
-    The distance to a key beyond a window `W` is `i//G - j//G + W - W//G`, which continues `i - j`.
+    arXiv 2401.01325. A query at `i` sees the keys of the last `W` tokens at their distance `i - j`,
+    and earlier ones at `i//G - j//G + W - W//G`, with groups of `G` tokens, which continues the
+    distances of the window. `W` is `L/4` unless it is given, `G` the smallest group with which no
+    distance reaches `L` within `L * s` tokens.
     """
 
     name = "self_extend"
@@ -86,11 +96,12 @@ class SelfExtend(RemappedMethod):
         return self.group_size or self._smallest_group()
 
     def _distance(self, group: int) -> int:
-        """The longest distance with groups of a size."""
+        """Return the longest distance in tokens with groups of a size."""
         longest = self.length_limit(self.original_max_position_embeddings) - 1
         return longest // group + self.window - self.window // group
 
     def _smallest_group(self) -> int:
+        """Return the fewest tokens per group with which every distance is below `L`."""
         original = self.original_max_position_embeddings
         return next(group for group in count(1) if self._distance(group) < original)
 
@@ -111,7 +122,8 @@ class SelfExtend(RemappedMethod):
         return positions // self.group
 
     def parts(self) -> tuple[Part, ...]:
-        window, group = self.window, self.group
+        window = self.window
+        group = self.group
         return (
             Part(first=lambda at: at - window + 1),
             Part(
@@ -123,10 +135,11 @@ class SelfExtend(RemappedMethod):
 
 
 class DualChunk(RemappedMethod):
-    """Dual Chunk Attention (An et al. 2024, arXiv 2402.17463): keys stand within chunks of `C`.
+    """Dual Chunk Attention: keys have positions within chunks of `C` tokens (An et al. 2024).
 
-    A query is at its own distance from the keys of its chunk, at `min(i mod C + C, L-1) - j mod C`
-    from those of the chunk before, and at `L - 1 - j mod C` from all earlier ones.
+    arXiv 2402.17463. A query at `i` sees the keys of its own chunk at their distance `i - j`, those
+    of the chunk before at `min(i mod C + C, L - 1) - j mod C`, and all earlier ones at
+    `L - 1 - j mod C`. `C` is `3L/4` unless it is given.
     """
 
     name = "dual_chunk"
@@ -151,17 +164,18 @@ class DualChunk(RemappedMethod):
         return positions % self.chunk
 
     def parts(self) -> tuple[Part, ...]:
-        chunk, place = self.chunk, self.original_max_position_embeddings - 1
+        chunk = self.chunk
+        last = self.original_max_position_embeddings - 1
         return (
             Part(self.cached_position, self.cached_position, first=lambda at: at - at % chunk),
             Part(
-                query=lambda at: (at % chunk + chunk).clamp(max=place),
+                query=lambda at: (at % chunk + chunk).clamp(max=last),
                 key=self.cached_position,
                 first=lambda at: at - at % chunk - chunk,
                 end=lambda at: at - at % chunk,
             ),
             Part(
-                query=lambda at: at * 0 + place,
+                query=lambda at: at * 0 + last,
                 key=self.cached_position,
                 end=lambda at: at - at % chunk - chunk,
             ),

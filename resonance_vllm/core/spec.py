@@ -1,4 +1,4 @@
-"""What a user may write as `rope_parameters`, and its validated form. No torch."""
+"""What users write as `rope_parameters`, and its validated form. No torch."""
 
 import importlib
 import pkgutil
@@ -18,7 +18,7 @@ NATIVE_LENGTH_KEY = "original_max_position_embeddings"
 
 
 def _methods() -> Iterator[type[Method]]:
-    """Every class with a name in `methods.py`, `maps.py` and modules `methods_*.py` beside them."""
+    """Yield the classes with a name in `methods.py`, `remapping.py` and modules `methods_*.py`."""
     for info in pkgutil.iter_modules(resonance_vllm.core.__path__):
         if info.name == "remapping" or info.name.partition("_")[0] == "methods":
             module = importlib.import_module(f"{resonance_vllm.core.__name__}.{info.name}")
@@ -28,25 +28,32 @@ def _methods() -> Iterator[type[Method]]:
 
 
 METHODS: dict[str, type[Method]] = {
-    each.name: each for each in sorted(_methods(), key=lambda each: each.name)
+    method.name: method for method in sorted(_methods(), key=lambda method: method.name)
 }
 """Every method by its `rope_type`."""
 STOCK_TYPES = frozenset(name for name, method in METHODS.items() if method.stock)
-"""Names under which both libraries know a method without us."""
+"""Names of methods that both libraries have themselves."""
 OWN_TYPES = (
     *(name for name in METHODS if name not in STOCK_TYPES),
     RESONANCE,
     *(RESONANCE_PREFIX + name for name in METHODS if name != "default"),
 )
-"""Names that we add to both libraries; none of them may ever run as something else without us."""
+"""Names that this package adds to both libraries. Without it they must fail, and never run as
+another method."""
 ROPE_TYPES = (*sorted(STOCK_TYPES), *OWN_TYPES)
 ALIASES = {"ntk": "ntk_aware", f"{RESONANCE_PREFIX}ntk": f"{RESONANCE_PREFIX}ntk_aware"}
-"""Short names on our command lines and in sweep configs; vLLM's own `ntk` is another formula."""
+"""Short names on the command line and in sweep configs; vLLM's own `ntk` is another formula."""
 
 
 @dataclass(frozen=True)
 class RopeType:
-    """A `rope_type` taken apart: the method, and whether Resonance modifies it."""
+    """A parsed `rope_type`.
+
+    Attributes:
+        name: as it was written, without aliases.
+        method: the class of its method.
+        resonance: whether Resonance modifies the method.
+    """
 
     name: str
     method: type[Method]
@@ -54,7 +61,11 @@ class RopeType:
 
     @classmethod
     def parse(cls, name: object) -> Self:
-        """Take a type name apart; one that is none of `ROPE_TYPES` is a RopeConfigError."""
+        """Parse a type name.
+
+        Raises:
+            RopeConfigError: it is not one of `ROPE_TYPES`; similar names are suggested.
+        """
         written = str(name)
         resonance = written == RESONANCE or written.startswith(RESONANCE_PREFIX)
         base = "default" if written == RESONANCE else written.removeprefix(RESONANCE_PREFIX)
@@ -67,16 +78,26 @@ class RopeType:
 
 @dataclass(frozen=True)
 class RopeRequest:
-    """What a user requests, without keys of None, checked as far as possible without a model."""
+    """What a user requests, checked as far as possible without a model.
+
+    Attributes:
+        type: the parsed `rope_type`.
+        settings: the other keys, without those whose value is None.
+    """
 
     type: RopeType
     settings: Mapping[str, Any]
 
     @classmethod
     def from_dict(cls, rope: Mapping[str, Any], *, aliases: bool = True) -> Self:
-        """Read a dictionary that may lack what a model's config knows; type and keys are checked.
+        """Read a dictionary that may lack what a model's config knows.
 
-        With `aliases` a user wrote it: short names are allowed.
+        Args:
+            rope: `rope_type` and keys of its method.
+            aliases: whether short names are allowed, as where users write them.
+
+        Raises:
+            RopeConfigError: the type or a key is unknown, or `rope_type` is missing.
         """
         if not isinstance(rope, Mapping) or "rope_type" not in rope:
             raise RopeConfigError(
@@ -109,12 +130,12 @@ class RopeRequest:
         return cls.from_dict(rope)
 
     def to_dict(self) -> dict[str, Any]:
-        """As it was written, short names resolved."""
+        """Return the request as a dictionary, short names resolved."""
         return {"rope_type": self.type.name, **self.settings}
 
 
 def parse_value(text: str) -> Any:
-    """JSON where a text is that, else the text itself: how values stand on a command line."""
+    """Return the value of a text that is JSON, else the text: how command lines write values."""
     try:
         return parse_json(text, text)
     except SettingError:
@@ -123,14 +144,19 @@ def parse_value(text: str) -> Any:
 
 @dataclass(frozen=True)
 class RopeSpec:
-    """Validated RoPE settings: a method, and whether Resonance rounds its wavelengths."""
+    """Complete, validated RoPE settings.
+
+    Attributes:
+        method: the settings of the method.
+        resonance: whether Resonance rounds its wavelengths to integers.
+    """
 
     method: Method
     resonance: bool = False
 
     @classmethod
     def from_dict(cls, rope_parameters: Mapping[str, Any]) -> Self:
-        """Read a complete `rope_parameters` dictionary; None counts as not given.
+        """Read a complete `rope_parameters` dictionary; a value of None counts as not given.
 
         Raises:
             RopeConfigError: a key is unknown or missing, or a value is not allowed.
@@ -140,21 +166,21 @@ class RopeSpec:
 
     @classmethod
     def from_settings(cls, kind: RopeType, given: Mapping[str, Any]) -> Self:
-        """The settings of a type, all its keys given; RopeConfigError as for `from_dict`."""
+        """Return the settings of a type with all its keys; errors as for `from_dict`."""
         return cls(parse_settings(kind.method, dict(given), error=RopeConfigError), kind.resonance)
 
     @property
     def rope_type(self) -> str:
-        """The name under which both libraries are given these settings."""
+        """The name of these settings in both libraries."""
         if not self.resonance:
             return self.method.name
         return RESONANCE if self.method.name == "default" else RESONANCE_PREFIX + self.method.name
 
     @property
     def is_stock(self) -> bool:
-        """Whether both libraries run these settings without us."""
+        """Whether both libraries run these settings without this package."""
         return self.rope_type in STOCK_TYPES and self.method.is_stock_formula
 
     def to_dict(self) -> dict[str, Any]:
-        """What `from_dict` reads, for a library, without keys whose value is the default."""
+        """Return what `from_dict` reads, without keys whose value is the default."""
         return {"rope_type": self.rope_type, **self.method.to_settings()}

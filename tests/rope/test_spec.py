@@ -38,7 +38,7 @@ def test_a_length_written_as_a_float_becomes_an_integer():
 
 def test_yarn_over_wavelengths_is_not_left_to_a_library_that_ramps_otherwise():
     method = RopeSpec.from_dict(rope("yarn", ramp="wavelength")).method
-    with pytest.raises(RopeConfigError, match="has none; allowed: resonance_yarn"):
+    with pytest.raises(RopeConfigError, match="yarn; use resonance_yarn"):
         method.to_vllm({"rope_type": "yarn"})
     assert method.to_vllm({"rope_type": "resonance_yarn"}) == {"rope_type": "resonance_yarn"}
 
