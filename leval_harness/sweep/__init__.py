@@ -1,11 +1,11 @@
-"""What is run: sweep configs, runs and their identity, workers, progress; and what can fail."""
+"""Sweeps: configs, runs and their identity, workers on GPUs and machines, and their errors."""
 
 from resonance_vllm.common.errors import SettingError
 
 
 class ConfigError(SettingError):
-    """A sweep config that cannot be run as it is written (wrong usage: exit code 2)."""
+    """A sweep config cannot be run as it is written (exit code 2)."""
 
 
 class SweepError(OSError):
-    """A sweep that cannot go on, for a reason outside of its runs."""
+    """A sweep cannot continue, for a reason outside of its runs."""

@@ -23,7 +23,7 @@ from resonance_vllm.core.spec import RopeRequest
 Item = TypeVar("Item")
 
 ROPE_BACKENDS = LIBRARIES
-"""Backends whose RoPE settings we can write; the others run a model as its server has it."""
+"""Backends that take RoPE settings -> library; the others run a model as its server has it."""
 RESERVED_ARGS = {
     **dict.fromkeys(("pretrained", "model"), "models.<name>.path"),
     **{key: f"models.<name>.{key}" for key in ("revision", "dtype")},
@@ -37,12 +37,12 @@ RESERVED_ARGS = {
 
 
 def listed(value: object) -> Sequence[object]:
-    """A list; a single value counts as a list of one."""
+    """Return a list; a single value becomes a list of one."""
     return value if isinstance(value, list | tuple) else [value]
 
 
 def _backend(name: str) -> str:
-    """One of lm-eval's model types or of ours."""
+    """Check that a backend is a model type of lm-eval or of this package."""
     from lm_eval.models import MODEL_MAPPING
 
     known = sorted({*MODEL_MAPPING, *OWN_BACKENDS})
@@ -52,13 +52,13 @@ def _backend(name: str) -> str:
 
 
 def _metadata(given: dict[str, Any]) -> dict[str, Any]:
-    """Settings of tasks: keys of other projects pass; a misspelt key of ours does not."""
+    """Check settings of tasks: keys of other projects pass; a misspelt key of this package does not."""
     refuse_near_misses(given)
     return given
 
 
 def _args(given: dict[str, Any]) -> dict[str, Any]:
-    """Further model arguments; `null` removes one of an included file."""
+    """Check further model arguments; `null` removes one of an included file."""
     args = {key: value for key, value in given.items() if value is not None}
     for key, place in RESERVED_ARGS.items():
         if key in args:
@@ -67,8 +67,8 @@ def _args(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def task_entries(value: object) -> list[Any]:
-    """Task entries: one or a list, each a mapping, a task, or a list of tasks."""
-    return [each if isinstance(each, Mapping) else {"tasks": each} for each in listed(value)]
+    """Return task entries as mappings; each may be written as a mapping, a task, or a list of tasks."""
+    return [entry if isinstance(entry, Mapping) else {"tasks": entry} for entry in listed(value)]
 
 
 Text = Annotated[str, Field(min_length=1)]
@@ -93,7 +93,9 @@ else:
 class ModelConfig(Settings):
     """One model and how it is run."""
 
-    label: Label | None = Field(None, description="What tables call it in place of its key.")
+    label: Label | None = Field(
+        None, description="Name of the model in tables; its key if not given."
+    )
     path: Text = Field(
         description="Folder of a checkpoint, `smollm2` (prepared on first use), name on the hub, "
         "or the name under which a server has it."
@@ -103,7 +105,7 @@ class ModelConfig(Settings):
     )
     revision: Text | None = Field(None, description="Branch, tag or commit on the hub.")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="Of weights and activations."
+        "auto", description="Type of weights and activations."
     )
     args: Annotated[PlainMapping, AfterValidator(_args)] = Field(
         {}, description="Further lm-eval `model_args`; null removes one of an included file."
@@ -118,7 +120,10 @@ class ModelConfig(Settings):
     )
     batch_size: BatchSize = Field(1, description="As lm-eval's `--batch_size`.")
     device: Text | None = Field(None, description="As lm-eval's `--device`.")
-    methods: Several[Text] | None = Field(None, description="Only these of the sweep's methods.")
+    methods: Several[Text] | None = Field(
+        None,
+        description="Names of the methods that this model runs; all of the sweep if not given.",
+    )
     context_lengths: Several[ContextLength] | None = Field(
         None, description="In place of the sweep's."
     )
@@ -140,7 +145,7 @@ class EntrySettings(Settings):
         {}, description="Settings of the tasks, as lm-eval's `--metadata`."
     )
     gen_kwargs: PlainMapping = Field({}, description="Generation settings of the tasks.")
-    limit: Count | None = Field(None, description="Questions a task; null for all.")
+    limit: Count | None = Field(None, description="Questions per task; null for all.")
     num_fewshot: Natural | None = Field(None, description="As lm-eval's `--num_fewshot`.")
 
 
@@ -156,7 +161,9 @@ class TaskEntry(EntrySettings):
 class SweepConfig(EntrySettings):
     """A whole sweep."""
 
-    name: FolderName = Field("", description="Of its folder; the file's where it has none.")
+    name: FolderName = Field(
+        "", description="Name of the results folder; that of the file if not given."
+    )
     models: dict[Label, ModelConfig] = Field(
         description="Name -> one model and how it is run.", min_length=1
     )
@@ -174,16 +181,17 @@ class SweepConfig(EntrySettings):
         "model and task that has none of its own. Effective context: `1.5x` if nothing is given.",
     )
     seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = Field(
-        0, description="Of lm-eval, for few-shot examples and sampling."
+        0, description="Seed of lm-eval for few-shot examples and sampling."
     )
     baseline: Text | None = Field(None, description="Method that others are compared with.")
     margin: Annotated[float, Field(gt=0, le=1)] | None = Field(
-        None, description="Of the effective context length, nats/token; less counts as none."
+        None, description="Effective context: smaller differences are treated as zero, nats/token."
     )
     rope_precision: Literal["float32", "model"] = Field(
-        "float32", description="Of the rotation on transformers; `model` is the model's own dtype."
+        "float32",
+        description="Precision of the rotation on transformers; `model` is the model's own dtype.",
     )
-    jobs: Count = Field(1, description="Processes at a time for models that take no GPU.")
+    jobs: Count = Field(1, description="Workers at a time for models that take no GPU.")
     time_limit: Seconds | None = Field(
         None, description="Seconds that a run may take, loading included; null for any."
     )
@@ -244,7 +252,7 @@ class RunRequest(NamedTuple):
 
 
 def parse_config(content: Mapping[str, Any]) -> SweepConfig:
-    """A sweep config from plain dictionaries.
+    """Return a sweep config from plain dictionaries.
 
     Raises:
         ConfigError: names every field that is wrong, its value and what is allowed; or a
@@ -265,7 +273,7 @@ def parse_config(content: Mapping[str, Any]) -> SweepConfig:
 
 
 def load_config(given: str | Mapping[str, Any], overrides: Sequence[str] = ()) -> SweepConfig:
-    """A sweep config from a path, a shipped name or settings, overrides applied, all checked.
+    """Return a checked sweep config from a path, the name of a shipped sweep, or settings.
 
     Raises:
         ConfigError: names every field that is wrong, its value and what is allowed.
@@ -277,32 +285,32 @@ def load_config(given: str | Mapping[str, Any], overrides: Sequence[str] = ()) -
 
 
 def find_config(name: str) -> Path:
-    """The file that `name` means: its path, or the name of a shipped sweep."""
+    """Return the file of a config from its path or the name of a shipped sweep."""
     path, known = expand_user(name), packaged_configs("sweeps")
     if path.is_file():
         return path
     if name not in known:
         raise ConfigError(
-            f"config: {name!r} is no file and no shipped sweep{choices_hint(name, known)}"
+            f"config: {name!r} is neither a file nor a shipped sweep{choices_hint(name, known)}"
         )
     return known[name]
 
 
 def load_with_includes(path: Path) -> dict[str, Any]:
-    """A config with everything that it includes, the including file winning.
+    """Return a config with everything that it includes; the including file wins.
 
     `include` is a path or a list of paths, relative to the including file; later ones win.
     """
     content = read_yaml(path, ConfigError)
-    paths = [path.parent / expand_user(str(each)) for each in listed(content.pop("include", []))]
+    paths = [path.parent / expand_user(str(name)) for name in listed(content.pop("include", []))]
     return reduce(merge, [*map(load_with_includes, paths), content])
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` laid on `base`: mappings key by key, everything else (lists too) replaced.
+    """Merge `over` into `base`: mappings key by key, everything else (lists too) is replaced.
 
     A RoPE method is one value: a dictionary with another `rope_type` replaces the old one whole,
-    so that no parameter of the old method stays behind.
+    so that no parameter of the old method remains.
     """
     merged = dict(base)
     for key, value in over.items():
@@ -315,10 +323,10 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def override(config: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """A config with `key.key=value` laid over it; the value is YAML.
+    """Return a config in which `key.key=value` replaces a value; it is YAML.
 
-    An entry of `tasks` is named by its number or by a task. A name with a dot in it stands in
-    quotes: `models."llama-3.1".dtype`. Messages do not repeat the value, which may be a credential.
+    An entry of `tasks` is named by its number or by a task. A name with a dot in it is
+    quoted: `models."llama-3.1".dtype`. Messages do not repeat the value, which may be a credential.
 
     Raises:
         ConfigError: no `=`, a value that is not YAML, or a path through something without keys.
@@ -336,7 +344,7 @@ def override(config: Mapping[str, Any], text: str) -> dict[str, Any]:
 
 
 def _with_value(node: Any, parts: list[str], value: Any, where: str) -> Any:
-    """A copy of `node` in which the item at `parts` is `value`."""
+    """Return a copy of `node` in which the item at `parts` is `value`."""
     if not parts:
         return value
     head, rest = parts[0], parts[1:]

@@ -1,4 +1,4 @@
-"""What decides a run's numbers, as it is declared. A run's id is the hash of it.
+"""The declared identity of a run: everything that decides its numbers. A run's id is its hash.
 
 Counted are settings that a task reads, files of the model and the data, and versions of what
 computes. The machine and all versions are recorded beside it.
@@ -76,7 +76,7 @@ RUNNING_TEXT = {"perplexity", "effective_context"}
 
 
 def run_identity(record: RunRecord, model: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything that decides the numbers of a run; `model` is `ModelFiles.identity`."""
+    """Return everything that decides the numbers of a run; `model` is `ModelFiles.identity`."""
     families = tasks.families_of(record.tasks)
     ours = tasks.read_by_tasks(record.tasks, record.metadata)
     fields = READ_BY_ALL + (() if families <= RUNNING_TEXT else READ_BY_QUESTIONS)
@@ -103,7 +103,7 @@ def run_identity(record: RunRecord, model: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def package_versions(backend: str) -> dict[str, str]:
-    """Installed versions of the packages that decide what a backend computes."""
+    """Return the installed versions of the packages that decide what a backend computes."""
     names = ("leval-harness", "lm_eval", *LIBRARY_PACKAGES.get(ROPE_BACKENDS.get(backend, ""), ()))
     found = {}
     for name in names:
@@ -113,7 +113,7 @@ def package_versions(backend: str) -> dict[str, str]:
 
 
 def with_digests(value: Any, key: str = "") -> Any:
-    """Settings in which a file or folder is replaced by digests, a hub name by its commit."""
+    """Return settings with each file or folder replaced by digests, a hub name by its commit."""
     if isinstance(value, Mapping):
         return {name: with_digests(inside, name) for name, inside in value.items()}
     if isinstance(value, list | tuple):
@@ -132,7 +132,7 @@ def with_digests(value: Any, key: str = "") -> Any:
 
 
 def documents(names: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Source and SHA-256 of the documents that our tasks read, family by family.
+    """Return source and SHA-256 of the documents that tasks of this package read, by family.
 
     Files of the hub are hashed when they are read, and that hash stands in lm-eval's results.
 
@@ -160,7 +160,7 @@ def documents(names: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, An
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file; of weights that of their size, first and last megabyte.
+    """Return the SHA-256 of a file; of weights that of their size, first and last megabyte.
 
     Weights of a hundred gigabytes are thus known in milliseconds, on every machine of a sweep.
     """
@@ -176,9 +176,9 @@ def digest(path: Path) -> str:
 
 
 def checkpoint_digests(folder: Path) -> dict[str, str]:
-    """Path -> digest of the files of a checkpoint, adapter or tokenizer that libraries load.
+    """Return path -> digest of the files of a checkpoint, adapter or tokenizer that libraries load.
 
-    What a trainer or a person keeps beside them is left out. Python of the checkpoint counts: it
+    What a trainer or a person keeps beside them is ignored. Python of the checkpoint counts: it
     runs with `trust_remote_code`.
     """
     patterns = (*SETTINGS_FILES, *TOKENIZER_FILES, *WEIGHT_FILES, "*.py")
@@ -191,9 +191,9 @@ def checkpoint_digests(folder: Path) -> dict[str, str]:
 
 
 def task_version(name: str) -> Any:
-    """What distinguishes a task from its earlier and later forms.
+    """Return what distinguishes a task from its earlier and later versions.
 
-    Ours: the version in the YAML. A task given as a file: its content and that of what it includes,
+    A task of this package: the version in its YAML. A task given as a file: its content and that of what it includes,
     with data files that they name, and the other files of its folder. Tasks of lm-eval: its
     version, which is among the packages.
     """
@@ -213,7 +213,7 @@ def task_version(name: str) -> Any:
 
 
 class _TaskLoader(yaml.BaseLoader):
-    """Makes text of every value, and of `!function name` its name."""
+    """Read as text every value, and of `!function name` its name."""
 
 
 _TaskLoader.add_multi_constructor("!", lambda loader, suffix, node: f"!{suffix} {node.value}")
@@ -247,14 +247,14 @@ def _is_sweep(content: Any) -> bool:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """Dotted place -> old and new value, as short documents, of what differs in two identities."""
+    """Return dotted place -> old and new value, shortened, of what differs in two identities."""
     old, new = dict(_leaves(before)), dict(_leaves(now))
     places = sorted(place for place in {*old, *new} if old.get(place) != new.get(place))
     return {place: (_short(old.get(place)), _short(new.get(place))) for place in places}
 
 
 def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted place and value of everything in nested mappings."""
+    """Yield dotted place and value of everything in nested mappings."""
     if isinstance(value, Mapping) and value:
         for key, inside in value.items():
             yield from _leaves(inside, f"{place}.{key}" if place else str(key))
@@ -269,7 +269,7 @@ def _short(value: Any) -> str:
 
 
 def closest(record: RunRecord, runs: Iterable[Path]) -> tuple[str, dict[str, tuple[str, str]]]:
-    """The one of some finished runs that is most like a planned one, and in what they differ."""
+    """Return the finished run that is most like a planned one, and in what they differ."""
     known = {
         each.name: (read_json_object(each / RUN_FILE) or {}).get("identity", {}) for each in runs
     }

@@ -26,7 +26,7 @@ class ModelRecord(Record):
 
 
 class MethodRecord(Record):
-    """The RoPE method of a run; `rope_parameters` is None for a checkpoint as it is shipped."""
+    """The RoPE method of a run; `rope_parameters` is None for the unmodified checkpoint."""
 
     name: str
     rope_parameters: dict[str, Any] | None = None
@@ -39,14 +39,14 @@ class RunRecord(Record):
     Attributes:
         run_id: hash of `identity`, and name of the run's folder.
         context_length: longest sequence in tokens.
-        model_args: what lm-eval builds the model from, loaded for this run alone.
-        replaced: the scaling of the checkpoint in whose place the method runs; None without one.
+        model_args: what lm-eval builds the model from, if it were loaded only for this run.
+        replaced: the scaling of the checkpoint that the method replaces; None if it has none.
         versions: of Python and of the packages that decide what is computed.
         data: source of the documents and SHA-256 of its files.
         identity: what is declared to decide the numbers, see `leval_harness.sweep.identity`.
-        group: runs of one group can be served by one loaded model; not written, as `gpus`.
-        gpus: how many GPUs the model takes where there are any.
-        host: the machine. It is known when the run runs, as are `command` (what the user typed),
+        group: the same for runs that one loaded model can serve; not written, nor is `gpus`.
+        gpus: how many GPUs the model takes if there are any.
+        host: the machine: name, cores, system and GPUs. It is known when the run is computed, as are `command` (what the user typed),
             `created`, `cuda_visible_devices`, `seconds` of the evaluation and `telemetry`, what
             the backend counted.
     """
@@ -82,18 +82,18 @@ class RunRecord(Record):
     telemetry: dict[str, Any] = {}
 
     def written(self) -> dict[str, Any]:
-        """The content of the file: every field that was given, in order."""
+        """Return the content of the file: every field that was given, in order."""
         return self.model_dump(mode="json", exclude_unset=True)
 
     @property
     def title(self) -> str:
-        """What messages call the run: model, method, length and tasks."""
+        """Return what messages call the run: model, method, length and tasks."""
         at = f" @ {self.context_length}" if self.context_length else ""
         return f"{self.model.name} | {self.method.name}{at} | {', '.join(self.tasks)}"
 
 
 def run_id(identity: Mapping[str, Any]) -> str:
-    """First 16 hex digits of the SHA-256 of the canonical JSON: keys sorted, no blanks, no NaN."""
+    """Return 16 hex digits of the SHA-256 of the canonical JSON: keys sorted, no blanks, no NaN."""
     canonical = json.dumps(
         identity, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False
     )

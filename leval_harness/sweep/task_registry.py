@@ -1,7 +1,7 @@
-"""Which tasks there are, what their settings may be, what they read, how they take a length.
+"""The tasks that there are: their settings, what they read, how they take a context length.
 
-Our tasks are read from their YAML: building lm-eval's index of 13,000 names takes seconds, reading
-ours takes milliseconds.
+Tasks of this package are read from their YAML, which takes milliseconds: building lm-eval's index of
+13,000 names takes seconds.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -52,13 +52,13 @@ class OwnTask(NamedTuple):
 
 
 def task_folders() -> list[Path]:
-    """Folders of our task YAML, as lm-eval's `include_path` wants them."""
+    """Return the folders of the package's task YAML, as lm-eval's `include_path` wants them."""
     return [ROOT / family / "tasks" for family in FAMILIES]
 
 
 @cache
 def own_tasks() -> dict[str, OwnTask]:
-    """Name -> task or group, from every YAML file below `task_folders`."""
+    """Return name -> task or group of this package, from every YAML file below `task_folders`."""
     known: dict[str, OwnTask] = {}
     for path in sorted(path for folder in task_folders() for path in folder.rglob("*.yaml")):
         # this loader makes text of every value, and of `!function name` its name
@@ -80,31 +80,31 @@ def own_tasks() -> dict[str, OwnTask]:
 
 
 def is_file(name: str) -> bool:
-    """Whether a task is given as a YAML file instead of by name."""
+    """Return whether a task is given as a YAML file instead of by name."""
     return name.endswith(SUFFIXES)
 
 
 def lm_eval_names(names: Iterable[str]) -> list[str]:
-    """The tasks, groups and tags that are lm-eval's own."""
+    """Return the tasks, groups and tags that are lm-eval's own."""
     known = own_tasks()
     return [name for name in names if name not in known and not is_file(name)]
 
 
 def members(names: Iterable[str]) -> list[str]:
-    """The single tasks behind names of tasks and groups; unknown names stand for themselves."""
+    """Return the single tasks of some tasks and groups; unknown names are returned as they are."""
     known = own_tasks()
     flat = [each for name in names for each in (known[name].members if name in known else (name,))]
     return list(dict.fromkeys(flat))
 
 
 def families_of(names: Iterable[str]) -> set[str]:
-    """Families of some tasks and groups; those of others are `""`."""
+    """Return the families of some tasks and groups; that of a task of lm-eval is `""`."""
     known = own_tasks()
     return {known[name].family if name in known else "" for name in members(names)}
 
 
 def read_by_tasks(names: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the settings that tasks read; all where tasks of others are among them."""
+    """Return the settings that some tasks read; all of them if a task of lm-eval is among them."""
     families = families_of(names)
     if not families <= set(SETTINGS):
         return dict(metadata)
@@ -129,11 +129,11 @@ def check_names(names: Iterable[str]) -> None:
         elif name not in own_tasks() and name not in lm_eval_index():
             near_ones = did_you_mean(name, sorted({*own_tasks(), *lm_eval_index()}))
             more = near_ones or "; `lm_eval ls tasks` lists them all"
-            raise ConfigError(f"tasks: {name!r} is no task{more}")
+            raise ConfigError(f"tasks: {name!r} is not a task{more}")
 
 
 def check_settings(names: Iterable[str], metadata: Mapping[str, Any]) -> None:
-    """Refuse settings that one of our tasks would refuse, before a model is loaded for it.
+    """Refuse settings that a task of this package would refuse, before a model is loaded for it.
 
     Raises:
         ConfigError: names the setting, its value and what is allowed.
@@ -175,13 +175,13 @@ def lm_eval_index() -> Mapping[str, Any]:
 def length_setting(
     names: Sequence[str], metadata: Mapping[str, Any], length: int | None
 ) -> dict[str, Any]:
-    """Settings that tell tasks of lm-eval the context length of their run.
+    """Return the settings that pass the context length of a run to tasks of lm-eval.
 
     lm-eval chains the questions of several lengths, and `limit` takes the first of the chain. A
     run therefore has one length, and its number of questions is that of this length.
 
     Raises:
-        ConfigError: the length stands there by hand too.
+        ConfigError: the metadata state the length, too.
     """
     others = lm_eval_names(names)
     folders = {folder for name in others for folder in _folders(name)} & set(LENGTH_FORMS)
@@ -189,7 +189,7 @@ def length_setting(
         return {}
     if LENGTH_KEY in metadata:
         raise ConfigError(
-            f"metadata.{LENGTH_KEY}: write it as context_lengths of the sweep, a run a length"
+            f"metadata.{LENGTH_KEY}: write it as context_lengths of the sweep, which makes one run per length"
         )
     return {LENGTH_KEY: LENGTH_FORMS[min(folders)](length)}
 
@@ -210,7 +210,7 @@ def tasks_in_folder(names: Iterable[str], folder: str) -> list[str]:
 
 
 def _folders(name: str) -> set[str]:
-    """Folders below `lm_eval/tasks` of a task, of a group, or of the tasks with a tag."""
+    """Return the folders below `lm_eval/tasks` of a task, of a group, or of the tasks with a tag."""
     import lm_eval.tasks
 
     index, root = lm_eval_index(), Path(lm_eval.tasks.__file__).parent

@@ -141,7 +141,7 @@ def compute(claimed: ClaimedRuns, run: RunRecord, model: "LoadedModel") -> None:
     started = time.monotonic()
     telemetry = evaluate(model, run, attempt, claimed.heartbeat)
     circumstances = {
-        "host": {"name": platform.node(), "cores": os.cpu_count()},
+        "host": describe_host(),
         "command": claimed.request.command,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "cuda_visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
@@ -152,6 +152,21 @@ def compute(claimed: ClaimedRuns, run: RunRecord, model: "LoadedModel") -> None:
     log.info("the run is computed")
     shutil.copyfile(claimed.log, attempt / LOG)
     claimed.folder.publish(run.run_id, attempt)
+
+
+def describe_host() -> dict[str, Any]:
+    """Return the name, cores, system and GPUs of this machine, as the results record them."""
+    import torch
+
+    host: dict[str, Any] = {
+        "name": platform.node(),
+        "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+    if torch.cuda.is_available():
+        count = torch.cuda.device_count()
+        host["gpus"] = [torch.cuda.get_device_name(number) for number in range(count)]
+    return host
 
 
 def main() -> None:

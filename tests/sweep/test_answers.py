@@ -57,7 +57,7 @@ def test_equal_questions_take_each_answer_once(tmp_path: Path) -> None:
     assert attempt(folder, 3, Counting(30, 30), questions) == ["0", "1", "2", "10"]
 
 
-def test_a_backend_that_tells_no_answer_has_it_kept_with_its_portion(tmp_path: Path) -> None:
+def test_answers_of_silent_backend_are_stored_by_portion(tmp_path: Path) -> None:
     requests = [asked("one", number) for number in range(MOST_REQUESTS + 6)]
     folder = Folder(tmp_path)
     with pytest.raises(StopIteration):

@@ -37,7 +37,7 @@ def compute_all(path: Path, runs: list[str], record: Path) -> None:
             folder.release(claim.path)
 
 
-def test_many_processes_compute_each_cell_once(tmp_path: Path) -> None:
+def test_claims_many_processes_compute_each_run_once(tmp_path: Path) -> None:
     runs = [f"{n:016x}" for n in range(60)]
     record, context = tmp_path / "record", multiprocessing.get_context("fork")
     words = (tmp_path / "sweep", runs, record)
@@ -64,7 +64,7 @@ def test_no_lock_on_a_file_is_taken(folder: Folder, monkeypatch: pytest.MonkeyPa
     assert folder.state("run").done
 
 
-def test_a_finished_cell_stays_as_it_is(folder: Folder) -> None:
+def test_publish_leaves_finished_run_as_it_is(folder: Folder) -> None:
     first, second = attempt(folder), attempt(folder)
     (second / "run.json").write_text('{"later": true}')
     folder.publish("run", first)
@@ -81,7 +81,7 @@ def claimed_by(folder: Folder, **owner: object) -> Path:
     return claim.path
 
 
-def test_the_claim_of_a_dead_process_of_this_machine_is_taken_over_at_once(folder: Folder) -> None:
+def test_claim_of_dead_local_process_is_free_at_once(folder: Folder) -> None:
     dead = multiprocessing.get_context("fork").Process(target=int)
     dead.start()
     dead.join()
@@ -93,7 +93,7 @@ def test_the_claim_of_a_dead_process_of_this_machine_is_taken_over_at_once(folde
 
 
 @pytest.mark.parametrize("other", [{"host": "elsewhere"}, {"space": "of another container"}])
-def test_a_claim_from_elsewhere_is_taken_over_once_it_stops_beating(
+def test_claim_from_elsewhere_is_free_once_it_is_stale(
     folder: Folder, other: dict[str, str]
 ) -> None:
     claim = claimed_by(folder, pid=2**22 + 1, **other)  # no process has this id

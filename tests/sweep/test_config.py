@@ -29,7 +29,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     return config
 
 
-def test_cells_are_the_product_and_comparable_ones_are_neighbours() -> None:
+def test_requests_are_the_product_in_comparable_order() -> None:
     requests = list(parse_config(GOOD).requests())
     assert len(requests) == 1 * 2 * 2 * 2
     assert [request.method for request in requests[:4]] == ["rope", "yarn", "rope", "yarn"]
@@ -113,7 +113,7 @@ def test_null_takes_back_an_included_argument() -> None:
     assert config.models["small"].args == {"x": 1}
 
 
-def test_another_rope_type_leaves_nothing_of_the_old_method_behind() -> None:
+def test_merge_replaces_a_method_of_another_type() -> None:
     base = {"methods": {"m": {"rope_type": "yarn", "factor": 2.0, "beta_fast": 16}}}
     over = {"methods": {"m": {"rope_type": "linear", "factor": 4.0}}}
     assert merge(base, over)["methods"]["m"] == {"rope_type": "linear", "factor": 4.0}

@@ -69,9 +69,7 @@ METHODS = {
 
 
 @pytest.mark.parametrize("backend", ["hf", "vllm"])
-def test_methods_lengths_and_tasks_share_a_load_where_rotations_are_exchanged(
-    planned: Planned, backend: str
-) -> None:
+def test_group_shares_model_if_rotation_can_be_swapped(planned: Planned, backend: str) -> None:
     """What depends on the length is loaded with its own settings."""
     runs = planned(
         {"backend": backend},

@@ -100,9 +100,7 @@ DECIDES_NOTHING = {
 
 
 @pytest.mark.parametrize("name", [*DECIDES, *DECIDES_NOTHING])
-def test_what_decides_numbers_is_another_cell_and_nothing_else(
-    content: dict[str, Any], name: str
-) -> None:
+def test_identity_is_what_decides_numbers(content: dict[str, Any], name: str) -> None:
     changes = copy.deepcopy(DECIDES | DECIDES_NOTHING)
     assert (ids(content) != ids(changed(content, changes[name]))) == (name in DECIDES)
 
@@ -117,7 +115,7 @@ GENERATION: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("task_name", ["ppl_pydocs", "effective_context_pydocs"])
-def test_running_text_is_not_read_again_for_what_it_does_not_read(
+def test_identity_of_running_text_ignores_other_settings(
     content: dict[str, Any], task_name: str
 ) -> None:
     base = content | {"tasks": [task_name], "metadata": {"context_length": 4096}}
@@ -135,7 +133,7 @@ def test_running_text_is_not_read_again_for_what_it_does_not_read(
           "training_args.bin", "trainer_state.json", "eval/results.json", ".git", "events.out")),
     ],
 )  # fmt: skip
-def test_files_that_a_loader_opens_count_and_what_lies_beside_them_does_not(
+def test_identity_counts_files_that_a_loader_opens(
     content: dict[str, Any], checkpoint: Path, name: str, counts: bool
 ) -> None:
     before = ids(content)
@@ -291,7 +289,7 @@ def test_a_version_that_computes_counts(
     assert (after != before) == (package != "vllm"), "the model runs on transformers"
 
 
-def test_arguments_that_name_models_are_replaced_by_what_is_there_and_others_stay(
+def test_identity_replaces_arguments_that_name_models(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(identity, "resolve_commit", lambda name, revision: ("of " + name, None))

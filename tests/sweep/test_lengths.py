@@ -38,7 +38,7 @@ def planned(folder: Path, task: Any, **changes: Any) -> list[RunRecord]:
 
 
 @pytest.mark.parametrize("folder", [*TOLD, *UNTOLD])
-def test_a_cell_asks_for_its_length_alone(checkpoint: Path, folder: str) -> None:
+def test_run_passes_its_own_length_only(checkpoint: Path, folder: str) -> None:
     """And reads more for what these tasks put beside it, where the method reads further."""
     made = planned(checkpoint, folder)
     assert len({run.run_id for run in made}) == len(made) == 2 * len(LENGTHS)

@@ -47,7 +47,7 @@ def test_a_sweep_from_a_dictionary_runs_resumes_and_is_read(
     assert json.loads(second.stdout.splitlines()[-1]) == found
 
 
-def test_a_sweep_in_which_every_cell_fails_is_an_error(
+def test_sweep_in_which_every_run_fails_is_an_error(
     tiny: Path, forks: Forks, tmp_path: Path
 ) -> None:
     model = {"path": str(tiny / "model"), "backend": "hf", "device": "cpu"}

@@ -31,7 +31,7 @@ def planned(**settings: Any) -> list[RunRequest]:
     return requests
 
 
-def test_windows_are_read_once_for_each_model_by_the_checkpoint_as_it_is():
+def test_reference_is_one_run_of_the_unmodified_model():
     found = planned()
     assert [(each.model.label, each.method) for each in found] == [
         (model, method) for model in ("one", "two") for method in (REFERENCE, "plain", "yarn")
@@ -45,7 +45,7 @@ def test_windows_are_read_once_for_each_model_by_the_checkpoint_as_it_is():
             assert each.task.metadata["context_length"] == [4096]
 
 
-def test_texts_of_several_lengths_have_windows_each_unless_their_lengths_are_given():
+def test_reference_per_context_length():
     lengths = [2048, 4096]
     names = [each.method for each in planned(context_lengths=lengths)]
     assert names.count(REFERENCE) == 4  # two models, two lengths
@@ -67,7 +67,7 @@ def test_who_divides_the_reads_is_left_alone():
     assert all(each.task.metadata == {"reads": "all"} for each in found)
 
 
-def test_within_the_trained_length_the_yardstick_is_the_full_read():
+def test_reference_within_native_length_reads_in_full():
     found = planned(context_lengths=[2048])
     assert {each.task.metadata["reads"] for each in found} == {"full"}
     longer = planned(context_lengths=[2048], metadata={"window": 1024})

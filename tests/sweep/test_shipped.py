@@ -32,7 +32,7 @@ def model_config(path: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("name", SWEEPS)
-def test_shipped_sweep_is_valid_and_its_lengths_are_within_its_methods(name: str) -> None:
+def test_shipped_sweep_is_valid_and_within_limits(name: str) -> None:
     requests = list(load_config(name).requests())
     assert requests
     rows = set()

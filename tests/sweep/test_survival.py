@@ -104,7 +104,7 @@ def test_killed_worker_twice_fails_the_run(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_sweep_ends_its_workers_and_says_how_to_resume(
+def test_interrupted_sweep_says_how_to_resume(
     tiny: Path, quiet: dict[str, Any], forks: Forks, tmp_path: Path, number: signal.Signals
 ) -> None:
     sweep = begin(forks, tiny / "sweep.yaml", tmp_path, "--jobs", "2")
@@ -157,7 +157,7 @@ gen_kwargs: {{max_gen_toks: 16}}
 """
 
 
-def test_a_killed_long_cell_repeats_at_most_64_requests(
+def test_killed_long_run_repeats_at_most_64_requests(
     tiny: Path, forks: Forks, tmp_path: Path
 ) -> None:
     rows = [{"q": f"What is {i} + {i}?", "a": str(2 * i)} for i in range(70)]
@@ -241,7 +241,7 @@ def wrong(docs):
         ("wrong", "ValueError: these documents are not right"),
     ],
 )
-def test_a_cell_that_fails_costs_itself_and_is_told(
+def test_failing_run_costs_only_itself(
     tiny: Path, forks: Forks, tmp_path: Path, function: str, said: str
 ) -> None:
     """One bad run before one good one of the same load."""
@@ -258,7 +258,7 @@ def test_a_cell_that_fails_costs_itself_and_is_told(
     assert "evaluating tiny" in log
 
 
-def test_a_model_that_cannot_be_loaded_is_tried_once_for_all_its_cells(
+def test_unloadable_model_is_tried_once_for_all_runs(
     tiny: Path, forks: Forks, tmp_path: Path
 ) -> None:
     model = tmp_path / "model"

@@ -38,7 +38,7 @@ def sweep(*words: object) -> Any:
     return CliRunner().invoke(app, ["sweep", *map(str, words)])
 
 
-def test_a_dry_run_shows_groups_cells_and_gpus(
+def test_dry_run_shows_groups_runs_and_gpus(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
@@ -52,7 +52,7 @@ def test_a_dry_run_shows_groups_cells_and_gpus(
     assert {group["gpus"] for group in groups} == {2}
 
 
-def test_a_dry_run_says_what_differs_from_the_cell_on_disk(config: Path, tmp_path: Path) -> None:
+def test_dry_run_says_what_differs_from_finished_run(config: Path, tmp_path: Path) -> None:
     runs = plan(parse_config({"name": "sweep", **yaml.safe_load(config.read_text())}))
     for run in runs:
         folder = tmp_path / "out" / "sweep" / "runs" / run.run_id

@@ -49,7 +49,7 @@ def test_one_slot_is_one_load(
     assert loads(out) == expected
 
 
-def test_two_starts_on_one_folder_share_the_cells(tiny: Path, forks: Forks, tmp_path: Path) -> None:
+def test_two_starts_on_one_folder_share_the_runs(tiny: Path, forks: Forks, tmp_path: Path) -> None:
     """As on two machines: each run once, both sides compute, and whoever ends last knows it."""
     config, out = eight_runs(tiny, tmp_path), tmp_path / "out"
     with forked(tmp_path, "other") as other:
@@ -104,7 +104,7 @@ def choices(tiny: Path, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("backend", ["hf", "hf-long"])
-def test_methods_and_lengths_of_one_load_read_as_each_does_alone(
+def test_shared_instance_reads_as_each_run_alone(
     tiny: Path, forks: Forks, tmp_path: Path, backend: str
 ) -> None:
     """Bit for bit: the samples of lm-eval hold every digit of a log-likelihood.
@@ -127,9 +127,7 @@ def test_methods_and_lengths_of_one_load_read_as_each_does_alone(
     assert found["rope", 128] != found["yarn", 128]
 
 
-def test_one_method_that_cannot_be_exchanged_costs_the_others_no_load(
-    tiny: Path, forks: Forks, tmp_path: Path
-) -> None:
+def test_unswappable_method_gets_its_own_instance(tiny: Path, forks: Forks, tmp_path: Path) -> None:
     words = ("sweep", tiny / "sweep.yaml", "--out", tmp_path, "--set=context_lengths=[64, 128]")
     one = "rope and rope['rope_type'] == 'default'"  # the second of four
     every = f"--set=methods={json.dumps(METHODS)}"
@@ -141,7 +139,7 @@ def test_one_method_that_cannot_be_exchanged_costs_the_others_no_load(
 
 @pytest.mark.long
 @pytest.mark.vllm
-def test_methods_of_one_engine_of_vllm_read_as_each_does_alone(
+def test_shared_vllm_engine_reads_as_each_run_alone(
     tiny: Path, smollm2: Path, tmp_path: Path
 ) -> None:
     """Without forks, of which an engine cannot start its own processes."""
@@ -176,9 +174,7 @@ def losses(out: Path, documents: int) -> dict[str, bytes]:
     return found
 
 
-def test_a_cell_of_more_texts_takes_the_losses_that_are_there(
-    tiny: Path, forks: Forks, tmp_path: Path
-) -> None:
+def test_run_of_more_documents_reuses_losses(tiny: Path, forks: Forks, tmp_path: Path) -> None:
     """Of method and reference alike: one text more is all that is read."""
     options = ["--set=tasks=effective_context_pydocs", "--set=metadata.window=64"]
     options += ["--set=methods={yarn: {rope_type: yarn, factor: 2}}", "--set=baseline=yarn"]
