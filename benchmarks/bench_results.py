@@ -51,7 +51,7 @@ def write(folder, run, prompt):
         counts[name] = {"original": questions, "effective": questions}
     file = {"results": results, "n-samples": counts, "configs": {name: {} for name in names}}
     (folder / f"results_{STAMP}.json").write_text(json.dumps(file), encoding="utf-8")
-    run = {"schema_version": 2, "run_id": folder.name, "tasks": names, "place": run,
+    run = {"schema_version": 1, "run_id": folder.name, "tasks": names, "place": run,
             "model": {"name": f"model-{run // 24}"}, "method": {"name": f"method-{run % 12}"},
             "context_length": 4096 * (1 + run // 12 % 2), "baseline": "method-0"}  # fmt: skip
     (folder / "run.json").write_text(json.dumps(run), encoding="utf-8")

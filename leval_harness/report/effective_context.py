@@ -32,7 +32,6 @@ import pandas as pd
 from leval_harness.report.compare import compare
 from leval_harness.results.layout import REFERENCE
 from leval_harness.results.load import Results
-from leval_harness.results.token_blocks import REFERENCES
 from leval_tasks.statistics.effective_context import (
     LEVEL,
     MARGIN,
@@ -170,7 +169,7 @@ def _runs_with_documents(compared: pd.DataFrame) -> pd.DataFrame:
     exactly as the checkpoint ships it.
     """
     is_effective = compared["task"].str.startswith(TASK_PREFIX).fillna(False).astype(bool)
-    is_method = compared["status"].eq("done") & ~compared["method"].isin(REFERENCES)
+    is_method = compared["status"].eq("done") & ~compared["method"].eq(REFERENCE)
     runs = compared[is_effective & is_method].drop_duplicates("run")
     native_length = runs["claimed_length"].astype("float64")
     if "setting window" in runs:

@@ -32,7 +32,7 @@ from leval_harness.report.effective_figures import (
 from leval_harness.report.effective_summary import method_pairs, summary
 from leval_harness.report.labels import length_label, task_label
 from leval_harness.report.selection import is_higher_better, main_numbers
-from leval_harness.results.token_blocks import REFERENCES
+from leval_harness.results.layout import REFERENCE
 from leval_tasks.common.metrics import FAMILY_OF
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def planned_figures(compared: pd.DataFrame, blocks: pd.DataFrame) -> Iterator[Pl
         compared: the compared frame.
         blocks: the 64-token blocks of the same runs.
     """
-    methods = compared[~compared["method"].isin(REFERENCES)]
+    methods = compared[~compared["method"].eq(REFERENCE)]
     styles = method_styles(methods["label"].dropna())
     yield from _effective_figures(methods, blocks, styles)
     main = methods[main_numbers(methods) & methods["status"].eq("done")]

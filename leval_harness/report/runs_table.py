@@ -4,7 +4,6 @@ import pandas as pd
 
 from leval_harness.report.labels import length_label, task_label
 from leval_harness.report.table import NONE, Table
-from leval_harness.results.token_blocks import REFERENCES
 
 GIBIBYTE = 2**30
 MAIN_PACKAGES = ("leval-harness", "lm_eval", "transformers", "torch", "vllm")
@@ -43,7 +42,7 @@ def _row(run: object, part: pd.DataFrame) -> dict[str, str]:
     memory = _number(first, "peak_memory_bytes")
     return {
         "Model": str(first["model"]),
-        "Method": REFERENCES[0] if first["method"] in REFERENCES else str(first["method"]),
+        "Method": str(first["method"]),
         "Ctx": length_label(first["context_length"]),
         "Tasks": ", ".join(map(task_label, measured_tasks)),
         "Tokens": f"{tokens:,.0f}" if tokens else NONE,

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from leval_harness.results.token_blocks import ReadText
+from leval_harness.results.token_blocks import ReadDocument, document_of_sample
 from leval_tasks.closed.catalog import marks_in
 from leval_tasks.common.metrics import FAMILY_OF, length_of
 
@@ -42,7 +42,7 @@ class TaskRead:
 
     scores: list[dict[str, Any]] = field(default_factory=list)
     samples: list[Question] = field(default_factory=list)
-    documents: list[ReadText] = field(default_factory=list)
+    documents: list[ReadDocument] = field(default_factory=list)
     excluded: list[tuple[str, Any, str]] = field(default_factory=list)
 
 
@@ -122,7 +122,9 @@ def read_samples(path: Path, run: int, task: str, known: dict[str, Any], read: T
                 # what lm-eval's filters write where they find no answer
                 invalid[chosen].append(line.get("filtered_resps") == ["[invalid]"])
             if FAMILY_OF.get(task) == "effective_context":
-                read.documents += ReadText.of_sample(line, run, task, known["folder"])
+                read_document = document_of_sample(line, run, task, known["folder"])
+                if read_document is not None:
+                    read.documents.append(read_document)
     except (OSError, ValueError) as error:
         for row in read.scores:
             row |= {"status": "malformed", "note": f"{error}"}

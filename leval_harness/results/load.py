@@ -24,7 +24,6 @@ import numpy as np
 import pandas as pd
 
 from leval_harness.results.layout import (
-    DONE,
     FAILED,
     FAILED_RUNS,
     RUN_FILE,
@@ -193,7 +192,7 @@ def load_results(*folders: Path | str, method_names: Mapping[str, str] | None = 
     is found twice counts once.
 
     Args:
-        folders: results of sweeps (also of the layout before), or of lm-eval.
+        folders: results of sweeps, or of lm-eval.
         method_names: method, id or folder of a run -> the name that its method gets.
 
     Raises:
@@ -213,7 +212,7 @@ def load_results(*folders: Path | str, method_names: Mapping[str, str] | None = 
         frame([row for task in read for row in task.scores], SCORES),
         _samples(read),
     )
-    blocks = blocks_of(tables[0], [text for task in read for text in task.documents])
+    blocks = blocks_of(tables[0], [document for task in read for document in task.documents])
     return Results(*tables, frame(blocks, BLOCKS), excluded, tuple(roots))
 
 
@@ -312,23 +311,27 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _run_row(path: Path) -> Run:
-    """A run of a sweep."""
-    folder, run = path.parent, _object(path)
-    done = run if folder.parent.name == RUNS_FOLDER else _object(folder / DONE)
-    return _of_run(folder, run, done, _object(folder / FAILED))
+    """Return the row of a finished run of a sweep.
 
+    Args:
+        path: its `run.json`.
 
-def _of_run(folder: Path, run: dict[str, Any], done: dict[str, Any], failed: dict[str, Any]) -> Run:
-    model, method, identity = run["model"], run["method"], run.get("identity") or {}
-    files = tuple(sorted(folder.glob("results_*.json"))) if done else ()
-    status = "done" if files else "failed" if failed and not done else "unfinished"
-    note = {"failed": failed.get("reason", ""), "unfinished": "not finished"}.get(status, "")
-    if done and not files:
+    Raises:
+        KeyError: the file lacks a field.
+        ResultsError: it was written by a newer version.
+    """
+    folder = path.parent
+    run = _object(path)
+    model, method = run["model"], run["method"]
+    identity = run.get("identity") or {}
+    files = tuple(sorted(folder.glob("results_*.json")))
+    status, note = "done", ""
+    if not files:
         status, note = "malformed", f"{folder}: no results_*.json"
-    telemetry = done.get("telemetry") or {}
+    telemetry = run.get("telemetry") or {}
     return {
         "id": run["run_id"],
-        "sweep": str(folder.parent.parent if folder.parent.name == RUNS_FOLDER else folder.parent),
+        "sweep": str(folder.parent.parent),
         "place": run.get("place") or 0,
         "folder": folder,
         "files": files,
@@ -351,7 +354,7 @@ def _of_run(folder: Path, run: dict[str, Any], done: dict[str, Any], failed: dic
         "margin": run.get("margin"),
         "command": run.get("command"),
         "created": run.get("created"),
-        "seconds": done.get("seconds"),
+        "seconds": run.get("seconds"),
         "versions": run.get("versions") or {},
         **{name: telemetry.get(name) for name in TELEMETRY},
         "precision": method.get("rope_precision") or None,

@@ -1,11 +1,12 @@
-"""Losses of the documents that effective-context tasks read, over blocks of 64 tokens.
+"""Losses of the documents that effective-context tasks read, in blocks of tokens.
 
-A text is read in full under a method, and by the reference: the unmodified model, in windows of
-its native context length. A sweep keeps the losses of tokens beside its results, and the reference has a
-run of its own; lm-eval alone has both reads in one run, and sums over blocks in its samples.
+A document is read in full under a method, and by the reference: the unmodified model, in sliding
+windows of its native context length. A sweep keeps the losses of tokens beside its results, and the
+reference is a run of its own. lm-eval alone makes both reads in one run, and keeps sums over blocks
+in its samples. Both are divided into blocks by `leval_tasks.statistics.effective_context`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,145 +15,192 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from leval_harness.results.layout import LOSSES_OF, SHORT_WINDOWS
+from leval_harness.results.layout import LOSSES_OF, REFERENCE
 from leval_tasks.statistics.effective_context import block_sums, clipped_difference
 
 Floats = npt.NDArray[np.float64]
 
-REFERENCES = ("reference", SHORT_WINDOWS)
-"""Methods of the run that reads windows for all methods of a model, and its name before."""
+FULL = "full"
+"""The read of a whole document in one pass."""
 
-WINDOWS = ("reference", "trained")
-"""The read in windows of the native context length, and its name before."""
-
-COLUMNS = {
-    5: ("start", "tokens", "full", "reference", "difference"),
-    6: ("start", "tokens", "full", "short", "short_gain", "gain"),
-}
-"""Number of columns in the rows of a sample -> their names; six in the layout before."""
+BLOCK_COLUMNS = ("start", "tokens", FULL, REFERENCE, "difference")
+"""Names of the numbers in each block of a sample, in the order in which tasks write them."""
 
 
 @dataclass(frozen=True, eq=False)
-class ReadText:
-    """One text that a run read.
+class ReadDocument:
+    """One document that a run read.
 
-    `rows` are the sums of its sample by the names of `COLUMNS`, `[B]` each, NaN where a read is
-    missing. `losses` are the files with nats of each token from the first row's start on.
+    Attributes:
+        run: number of the run in the frame `runs`.
+        task: name of the task.
+        document: name of the document within the task.
+        digest: hash of the document's tokens.
+        blocks: sums over the blocks of its sample by the names of `BLOCK_COLUMNS`, nats, `[B]`
+            each; NaN where the run did not make that read.
+        losses: read -> file with the loss of each token from the first block's start on.
     """
 
     run: int
     task: str
-    text: str
+    document: str
     digest: str
-    rows: dict[str, Floats]
+    blocks: dict[str, Floats]
     losses: dict[str, Path]
 
-    @classmethod
-    def of_sample(cls, line: dict[str, Any], run: int, task: str, folder: Path) -> "list[ReadText]":
-        """The text of a sample; none where the sample has no rows.
+    def token_losses(self, read: str) -> Floats | None:
+        """Return the losses of the document's tokens in one read.
+
+        Args:
+            read: `full` or `reference`.
+
+        Returns:
+            nats, float64, `[T]`; None where the losses of tokens were not kept.
 
         Raises:
-            ValueError: the rows are no numbers.
-        """
-        doc, described = line.get("doc"), line.get("filtered_resps")
-        rows: Any = described[0] if isinstance(described, list) and described else None
-        if not isinstance(doc, dict) or not isinstance(rows, list) or not rows:
-            return []
-        # lm-eval logs numbers as text, a missing one as None
-        numbers = [[np.nan if str(n) == "None" else float(str(n)) for n in row] for row in rows]
-        table = np.array(numbers)
-        if table.ndim != 2 or table.shape[1] not in COLUMNS:
-            raise ValueError(f"{task}: rows of {table.shape[1:]} numbers are no blocks of a text")
-        names = COLUMNS[table.shape[1]]
-        text, digest = str(doc.get("document_id")), str(doc.get("tokens_sha256"))
-        files = {
-            read: folder / LOSSES_OF.format(task=task, document=text, read=read)
-            for read in ("full", *WINDOWS)
-        }
-        kept = {read: file for read, file in files.items() if file.is_file()}
-        return [cls(run, task, text, digest, dict(zip(names, table.T, strict=True)), kept)]
-
-    def tokens_of(self, read: str) -> Floats | None:
-        """Losses of its tokens in a read, nats `[T]`; None where they were not kept.
-
-        Raises:
-            ValueError: the file is damaged, or of another length than the text.
+            ValueError: the file is damaged, or holds another number of tokens than the document.
         """
         path = self.losses.get(read)
         if path is None:
             return None
         losses = np.load(path, allow_pickle=False)
-        if losses.shape != (int(self.rows["tokens"].sum()),):
-            raise ValueError(f"{path}: shape {losses.shape} is not that of the text")
+        tokens = int(self.blocks["tokens"].sum())
+        if losses.shape != (tokens,):
+            raise ValueError(f"{path}: shape {losses.shape}, but the document has {tokens} tokens")
         return losses.astype(np.float64)
 
 
-def blocks_of(runs: pd.DataFrame, documents: Iterable[ReadText]) -> list[dict[str, Any]]:
-    """Rows of the frame `blocks`: every full read beside the reference's read of the same tokens.
+def document_of_sample(
+    line: Mapping[str, Any], run: int, task: str, folder: Path
+) -> ReadDocument | None:
+    """Return the document of a sample of an effective-context task.
 
-    The reference of a text is in its own run, else in the reference run of the same model and
-    sweep, else it is the model's full read unmodified (where no window was needed).
+    Args:
+        line: the sample as lm-eval logged it.
+        run: number of the run in the frame `runs`.
+        task: name of the task.
+        folder: where the files with the losses of tokens are looked for.
+
+    Returns:
+        the document; None where the sample holds no blocks.
+
+    Raises:
+        ValueError: the blocks of the sample are no rows of five numbers.
     """
-    about = {row.run: row for row in runs.itertuples()}
-    same: dict[tuple[Any, ...], list[tuple[ReadText, Any]]] = {}
-    for text in documents:
-        run = about[text.run]
-        key = (run.sweep, run.model, text.task, text.text, text.digest)
-        same.setdefault(key, []).append((text, run))
+    doc = line.get("doc")
+    filtered = line.get("filtered_resps")
+    rows: Any = filtered[0] if isinstance(filtered, list) and filtered else None
+    if not isinstance(doc, dict) or not isinstance(rows, list) or not rows:
+        return None
+    table = np.array([[_number(entry) for entry in row] for row in rows])
+    if table.ndim != 2 or table.shape[1] != len(BLOCK_COLUMNS):
+        raise ValueError(
+            f"{task}: a block of a sample has the numbers {', '.join(BLOCK_COLUMNS)}, "
+            f"not an array of shape {table.shape[1:]}; evaluate the task again with this version"
+        )
+    document = str(doc.get("document_id"))
+    files = {
+        read: folder / LOSSES_OF.format(task=task, document=document, read=read)
+        for read in (FULL, REFERENCE)
+    }
+    return ReadDocument(
+        run=run,
+        task=task,
+        document=document,
+        digest=str(doc.get("tokens_sha256")),
+        blocks=dict(zip(BLOCK_COLUMNS, table.T, strict=True)),
+        losses={read: file for read, file in files.items() if file.is_file()},
+    )
+
+
+def _number(logged: Any) -> float:
+    """Return a number of a sample; lm-eval logs numbers as text, and a missing one as `None`."""
+    text = str(logged)
+    return np.nan if text == "None" else float(text)
+
+
+def blocks_of(runs: pd.DataFrame, documents: Iterable[ReadDocument]) -> list[dict[str, Any]]:
+    """Return the rows of the frame `blocks`: each full read beside the reference's read.
+
+    The reference of a document is in its own run, else in the reference run of the same model and
+    sweep, else it is the unmodified model's full read (of a document that fits in one window, both
+    are the same).
+
+    Args:
+        runs: the frame `runs`.
+        documents: what all runs read.
+
+    Raises:
+        ValueError: a file with losses is damaged.
+    """
+    run_of_number = {run.run: run for run in runs.itertuples()}
+    reads_of_document: dict[tuple[Any, ...], list[tuple[ReadDocument, Any]]] = {}
+    for document in documents:
+        run = run_of_number[document.run]
+        key = (run.sweep, run.model, document.task, document.document, document.digest)
+        reads_of_document.setdefault(key, []).append((document, run))
     rows: list[dict[str, Any]] = []
-    for reads in same.values():
-        reference = _reference(reads)
-        for text, run in reads:
-            if run.method not in REFERENCES:
-                rows += _rows(text, reference)
+    for reads in reads_of_document.values():
+        reference = _reference_losses(reads)
+        for document, run in reads:
+            if run.method != REFERENCE:
+                rows += _block_rows(document, reference)
     return rows
 
 
-def _reference(reads: Sequence[tuple[ReadText, Any]]) -> Floats | None:
-    """Losses of a text's tokens by its reference `[T]`; None where they were not kept.
+def _reference_losses(reads: Sequence[tuple[ReadDocument, Any]]) -> Floats | None:
+    """Return the losses of a document's tokens by its reference, `[T]`; None if none were kept."""
+    for document, run in reads:
+        if run.method == REFERENCE:
+            losses = document.token_losses(REFERENCE)
+            return document.token_losses(FULL) if losses is None else losses
+    for document, run in reads:
+        unmodified = not isinstance(run.rope, str) or '"default"' in run.rope
+        if unmodified and FULL in document.losses:
+            return document.token_losses(FULL)
+    return None
 
-    Up to the end of the first window both reads are the same; before schema 2 only the full one
-    was kept there.
+
+def _block_rows(document: ReadDocument, reference: Floats | None) -> Iterator[dict[str, Any]]:
+    """Yield the blocks of a document that a method read in full.
+
+    Args:
+        document: the document under the method.
+        reference: losses by the reference run, `[T]`; the run's own reference read comes first.
     """
-    own = [text for text, run in reads if run.method in REFERENCES]
-    shipped = [
-        text for text, run in reads if not isinstance(run.rope, str) or '"default"' in run.rope
-    ]
-    windows = next((text.tokens_of(n) for text in own for n in WINDOWS if n in text.losses), None)
-    full = next(
-        (text.tokens_of("full") for text in (*own, *shipped) if "full" in text.losses), None
-    )
-    if windows is None or full is None or full.shape != windows.shape:
-        return full if windows is None else windows
-    return np.where(np.isnan(windows), full, windows)
-
-
-def _rows(text: ReadText, reference: Floats | None) -> Iterator[dict[str, Any]]:
-    """Blocks of one text that a method read in full; its own read in windows comes first."""
-    full = text.tokens_of("full")
-    own = next((text.tokens_of(name) for name in WINDOWS if name in text.losses), None)
-    reference = reference if own is None else own
-    start = int(text.rows["start"][0])
-    columns: dict[str, npt.NDArray[Any]]
-    if full is None:  # only sums were kept
-        columns = {name: text.rows[name] for name in ("start", "tokens", "full")}
-        columns["reference"] = text.rows.get("reference", np.full(len(columns["full"]), np.nan))
-        columns["difference"] = (
-            text.rows["difference"] if "difference" in text.rows else -text.rows["gain"]
-        )
-    else:
-        same = reference is not None and reference.shape == full.shape
-        compared = reference if same and reference is not None else np.full(full.shape, np.nan)
-        full_sums, tokens = block_sums(full)
-        columns = {
-            "start": start + np.cumsum(tokens) - tokens,
-            "tokens": tokens,
-            "full": full_sums,
-            "reference": block_sums(compared)[0],
-            "difference": block_sums(clipped_difference(full, compared))[0],
+    full = document.token_losses(FULL)
+    own_reference = document.token_losses(REFERENCE)
+    if own_reference is not None:
+        reference = own_reference
+    columns = document.blocks
+    if full is not None:
+        columns = _sums_of_tokens(int(document.blocks["start"][0]), full, reference)
+    for values in zip(*(columns[name] for name in BLOCK_COLUMNS), strict=True):
+        start, tokens, *sums = map(float, values)
+        if np.isnan(sums[0]):  # the run did not read this document in full
+            continue
+        yield {
+            "run": document.run,
+            "task": document.task,
+            "document": document.document,
+            "digest": document.digest,
+            "start": int(start),
+            "tokens": int(tokens),
+            **dict(zip(BLOCK_COLUMNS[2:], sums, strict=True)),
         }
-    names = {"run": text.run, "task": text.task, "document": text.text, "digest": text.digest}
-    for values in zip(*columns.values(), strict=True):
-        row = dict(zip(columns, values, strict=True))
-        if not np.isnan(row["full"]):
-            yield {**names, **row, "start": int(row["start"]), "tokens": int(row["tokens"])}
+
+
+def _sums_of_tokens(start: int, full: Floats, reference: Floats | None) -> dict[str, Floats]:
+    """Return the sums over blocks by the names of `BLOCK_COLUMNS`, from the losses of tokens."""
+    if reference is None or reference.shape != full.shape:
+        reference = np.full(full.shape, np.nan)
+    full_sums, tokens = block_sums(full)
+    reference_sums, _ = block_sums(reference)
+    difference_sums, _ = block_sums(clipped_difference(full, reference))
+    return {
+        "start": start + np.cumsum(tokens) - tokens,
+        "tokens": tokens,
+        FULL: full_sums,
+        REFERENCE: reference_sums,
+        "difference": difference_sums,
+    }

@@ -1,4 +1,4 @@
-"""Reading results: sweeps of this layout and the one before, lm-eval alone, and what is damaged."""
+"""Reading results: sweeps, lm-eval alone, and what is damaged."""
 
 import json
 import shutil
@@ -20,9 +20,8 @@ def edit(path, change):
     path.write_text(json.dumps(content))
 
 
-@pytest.mark.parametrize("schema", [1, 2])
-def test_a_cell_is_a_row_of_each_frame(tmp_path, schema):
-    run(tmp_path / "s", schema=schema)
+def test_load_results_run_is_a_row_of_each_frame(tmp_path):
+    run(tmp_path / "s")
     results = load_results(tmp_path)
     (row,) = results.runs.to_dict("records")
     told = {"id": "c1", "model": "SmolLM2", "method": "yarn", "context_length": 8192,
@@ -44,7 +43,7 @@ def test_a_cell_is_a_row_of_each_frame(tmp_path, schema):
 
 
 def sweep_json(folder, *runs, **more):
-    content = {"schema_version": 2, "name": "s", "baseline": "rope", "margin": 0.03,
+    content = {"schema_version": 1, "name": "s", "baseline": "rope", "margin": 0.03,
                "command": "leval-harness sweep s.yaml", "runs": runs, **more}  # fmt: skip
     (folder / "sweep.json").write_text(json.dumps(content))
 
@@ -88,15 +87,6 @@ def test_a_run_without_numbers_stands_beside_those_of_its_sweep(tmp_path):
     sweep_json(tmp_path / "s", listed("bb"), listed("aa"))
     titles = compare(load_results(tmp_path)).groupby("status")["block"].first()
     assert titles["unfinished"] == titles["done"] == f"SmolLM2 · {SAMPLE}"
-
-
-def test_a_cell_that_did_not_finish_says_so(tmp_path):
-    folder = run(tmp_path, schema=1)
-    (folder / "done.json").unlink()
-    assert load_results(tmp_path).runs["status"].tolist() == ["unfinished"]
-    (folder / "failed.json").write_text('{"reason": "out of memory"}')
-    found = load_results(tmp_path).scores[["status", "note"]]
-    assert found.to_numpy().tolist() == [["failed", "out of memory"]]
 
 
 def test_a_run_that_is_found_twice_counts_once(tmp_path):

@@ -48,10 +48,10 @@ def answers(scores, first=0, **more):
     return [sample(first + at, score, **more) for at, score in enumerate(scores)]
 
 
-def run(folder, name="c1", schema=2, **changes):
-    """A finished run of `gsm` in the layout of a schema, with three questions."""
+def run(folder, name="c1", **changes):
+    """A finished run of `gsm` with three questions."""
     record = {
-        "schema_version": schema,
+        "schema_version": 1,
         "run_id": name,
         "model": {
             "name": "SmolLM2",
@@ -69,7 +69,7 @@ def run(folder, name="c1", schema=2, **changes):
         "telemetry": {"tokens_prefilled": 1000},
         **changes,
     }
-    place = folder / "runs" / name if schema == 2 else folder / name
+    place = folder / "runs" / name
     rows = [
         sample(at, score, "exact_match",
                doc={"document_id": "a", "question_id": at, "cluster": f"a-{at}",
@@ -79,8 +79,4 @@ def run(folder, name="c1", schema=2, **changes):
     ]  # fmt: skip
     write(place, mean_of(rows, "exact_match"), "leval_closed_gsm", rows)
     (place / "run.json").write_text(json.dumps(record))
-    if schema == 1:
-        done = {"schema_version": 1, "run_id": name, "seconds": 50.0,
-                "telemetry": {"tokens_prefilled": 1000}}  # fmt: skip
-        (place / "done.json").write_text(json.dumps(done))
     return place

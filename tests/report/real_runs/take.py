@@ -1,11 +1,9 @@
 """Take results as fixtures: python take.py TARGET FOLDER...
 
 The folders are of sweeps, lm-eval or `posgen train`. Names replace paths of the machine.
-Logs, tables, weights and lm-eval's description of the machine are left out. `done.json` gets the
-hashes of what is kept.
+Logs, tables, weights and lm-eval's description of the machine are left out.
 """
 
-import hashlib
 import json
 import platform
 import re
@@ -15,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 KEPT = (
-    *("run.json", "done.json", "failed.json"),
+    *("sweep.json", "run.json", "failed.json"),
     *("results_*.json", "samples_*.jsonl", "losses_*.npy"),
     *("settings.json", "result.json", "metrics.csv", "tested/*.json"),
 )
@@ -35,7 +33,7 @@ PLACES = {
 def take(target: Path, folders: Iterable[Path]) -> None:
     """Copy the results below each folder to the same place below the target."""
     for folder in folders:
-        for path in sorted(each for name in KEPT for each in folder.rglob(name)):
+        for path in sorted(path for name in KEPT for path in folder.rglob(name)):
             inside = path.relative_to(folder)
             if any(part.startswith(".") or part == "page" for part in inside.parts):
                 continue
@@ -44,13 +42,6 @@ def take(target: Path, folders: Iterable[Path]) -> None:
                 content = named(content.decode()).encode()
             (target / inside).parent.mkdir(parents=True, exist_ok=True)
             (target / inside).write_bytes(content)
-    for done in target.rglob("done.json"):
-        record = json.loads(done.read_text())
-        files = (path for path in sorted(done.parent.iterdir()) if path != done)
-        record["files"] = {
-            path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files
-        }
-        done.write_text(json.dumps(record))
 
 
 def named(text: str) -> str:
