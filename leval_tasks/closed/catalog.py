@@ -36,7 +36,7 @@ Row = Mapping[str, float | None]
 
 
 def marks_in(filtered_resps: Any) -> dict[str, float]:
-    """1 or 0 for each of `MARKS` from a sample's `filtered_resps`; empty for other tasks' samples.
+    """Return 1 or 0 for each of `MARKS` from a sample's `filtered_resps`; empty for other tasks' samples.
 
     The first item is the extracted answer followed by the marks that hold.
     """
@@ -88,17 +88,17 @@ class ClosedTask:
 
     @property
     def name(self) -> str:
-        """lm-eval's name of the task."""
+        """Return lm-eval's name of the task."""
         return PREFIX + self.key
 
     def metrics(self) -> tuple[str, ...]:
-        """Names of the scores."""
+        """Return the names of the scores."""
         return (*SCORES, *self.rule.parts)
 
     def score_responses(
         self, responses: Sequence[str], gold: str, number: int, mark: str, *, opened: bool = False
     ) -> dict[str, float | None]:
-        """Scores and marks of one question: lm-eval's task and `score` both call this.
+        """Return the scores and marks of one question, for lm-eval's task and for `score`.
 
         Args:
             responses: one for each prompt, or the one text that a prediction file holds.
@@ -111,11 +111,13 @@ class ClosedTask:
             A value for each of `metrics`, None for a part that the question does not have, and 0
             or 1 for each of `MARKS`.
         """
-        text, between = self.rule.join(responses), self.rule.between
-        split = re.split(re.escape(between), text, maxsplit=1, flags=re.IGNORECASE)
-        pieces = split if between else [text]
-        answers = [remove_thinking(each, mark, opened=opened) for each in pieces]
-        unfinished = [thinking_unfinished(each, mark, opened=opened) for each in pieces]
+        text = self.rule.join(responses)
+        between = self.rule.between
+        pieces = [text]
+        if between:  # the stored form of two answers; each has thinking of its own
+            pieces = re.split(re.escape(between), text, maxsplit=1, flags=re.IGNORECASE)
+        answers = [remove_thinking(piece, mark, opened=opened) for piece in pieces]
+        unfinished = [thinking_unfinished(piece, mark, opened=opened) for piece in pieces]
         judged = self.rule.judge(between.join(text for text, _ in answers), gold)
         return {
             "exact_match": judged.score,
@@ -129,10 +131,13 @@ class ClosedTask:
         }
 
     def aggregate(self, rows: Sequence[Row]) -> dict[str, float]:
-        """The task's figure of each metric of at least one question, fractions 0..1."""
-        columns = {name: [row[name] for row in rows] for name in rows[0]}
-        known = {name: [v for v in each if v is not None] for name, each in columns.items()}
-        return {name: mean(values) for name, values in known.items() if values}
+        """Return the mean of each metric over the questions that have it, as fractions 0..1."""
+        means = {}
+        for name in rows[0]:
+            values = [value for value in (row[name] for row in rows) if value is not None]
+            if values:
+                means[name] = mean(values)
+        return means
 
 
 ONE_LETTER = (
@@ -145,7 +150,7 @@ ONE_LETTER = (
 
 
 def real_world_question(instruction: str) -> str:
-    """SFiction's instruction turned to the real world; kept where it lacks the usual sentence."""
+    """Return SFiction's instruction about the real world; unchanged where it lacks the usual sentence."""
     return instruction.replace(
         "based on the world described in the document.",
         "based on the real-world knowledge and facts up until your last training",
@@ -259,7 +264,7 @@ GROUP = "leval_closed"
 
 
 def task_named(name: str, field: str = "task") -> ClosedTask:
-    """A task by its name in lm-eval or its key, also with the prefix `leval_` of prediction files.
+    """Return a task by its name in lm-eval or its key, also with the prefix `leval_` of prediction files.
 
     Raises:
         SettingError: an unknown name, with the nearest one; `field` is where the user wrote it.

@@ -28,9 +28,13 @@ FIRST = 20
 
 @dataclass(frozen=True)
 class Predictions:
-    """A prediction file, and how many lines (no JSON) and records the official scorer leaves out.
+    """A prediction file.
 
-    `pairs` has place among all records, from 0 -> (response, reference); `key` names the responses.
+    Attributes:
+        pairs: number of a record in the file, from 0 -> (response, reference).
+        key: name of the field with the responses.
+        dropped: lines that are not JSON, which the official scorer ignores.
+        skipped: records that the official scorer does not score.
     """
 
     pairs: dict[int, tuple[str, str]]
@@ -62,7 +66,8 @@ def read(path: Path) -> Predictions:
     pairs: dict[int, tuple[str, str]] = {}
     for at, (number, record) in enumerate(records):
         fields = record if isinstance(record, dict) else {}
-        response, gold = fields.get(key), fields.get("gt")
+        response = fields.get(key)
+        gold = fields.get("gt")
         if not isinstance(response, str) or not isinstance(gold, str):
             raise DataError(
                 f"{path}, line {number}: a record needs text under {key!r} and 'gt'; it is "
@@ -72,7 +77,7 @@ def read(path: Path) -> Predictions:
             pairs[at] = response, gold
     if not pairs:
         raise DataError(
-            f"{path} holds nothing to score: {dropped} lines are no JSON, and 'evaluation' of "
+            f"{path} holds nothing to score: {dropped} lines are not JSON, and 'evaluation' of "
             f"{len(records)} records is none of {', '.join(SCORED)}"
         )
     return Predictions(pairs, key, dropped, len(records) - len(pairs))
@@ -87,14 +92,14 @@ def refuse_other_task(task: ClosedTask, references: Sequence[str], field: str) -
         SettingError: names the task that they belong to, where it is known.
     """
     wrong = f"{field}: the file is not of {task.key}: "
-    first = "\n".join(each.strip() for each in references[:FIRST])
+    first = "\n".join(reference.strip() for reference in references[:FIRST])
     digest = hashlib.sha256(first.encode()).hexdigest()[:16]
     for other in ENTRIES:
         if other.first_references == digest and other is not task:
             raise SettingError(f"{wrong}its references are those of {other.key}")
     odd = _odd(task, references)
     if len(odd) >= MOST_ODD * len(references):
-        fits = " or ".join(each.key for each in ENTRIES if not _odd(each, references))
+        fits = " or ".join(other.key for other in ENTRIES if not _odd(other, references))
         raise SettingError(
             f"{wrong}{len(odd)} of its {len(references)} references have another form, such as "
             f"{short_repr(odd[0])}" + (f"; they fit {fits}" if fits else "")
@@ -102,5 +107,5 @@ def refuse_other_task(task: ClosedTask, references: Sequence[str], field: str) -
 
 
 def _odd(task: ClosedTask, references: Sequence[str]) -> list[str]:
-    """The references that do not have the form of a task's."""
-    return [each for each in references if not re.match(task.references, each)]
+    """Return the references that do not have the form of a task's."""
+    return [gold for gold in references if not re.match(task.references, gold)]

@@ -21,8 +21,11 @@ CHAT_TEMPLATE = "chat_template"
 DOCUMENT_MARK = "@@LEVAL-DOCUMENT@@"
 """Represents the document while a template is rendered."""
 
-USER_PROBE, SYSTEM_PROBE = "USER-PROBE", "SYSTEM-PROBE"
-"""Messages by which a template is tried."""
+USER_PROBE = "USER-PROBE"
+"""Message of the user by which a template is tried."""
+
+SYSTEM_PROBE = "SYSTEM-PROBE"
+"""System message by which a template is tried."""
 
 ANSWER = "Answer:"
 DIRECTLY = "Please directly give the answer without any additional output or explanation "

@@ -17,7 +17,15 @@ LETTERS = "ABCD"
 PARTIAL_CREDIT = 0.25
 FACT_MARK = "[fact:"
 FINAL_OUTPUT = "the final output"
-LEFT_OUT = ("will be", "of the code", "is", "would be", "the value of", "the result of", "printed")
+EXCLUDED_PHRASES = (
+    "will be",
+    "of the code",
+    "is",
+    "would be",
+    "the value of",
+    "the result of",
+    "printed",
+)
 DROP_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
@@ -45,7 +53,7 @@ class Judgement:
 
     @property
     def right(self) -> bool:
-        """Full score, for an answer that was read from the response."""
+        """Return whether an answer that was read from the response has the full score."""
         return self.parsed and self.score == 1.0
 
 
@@ -61,18 +69,18 @@ class Rule(ABC):
 
     @abstractmethod
     def read(self, response: str, gold: str) -> Extraction:
-        """The answer in one response; `gold` is the raw reference, whose form some rules need."""
+        """Return the answer in one response; `gold` is the raw reference, whose form some rules need."""
 
     def reference(self, gold: str) -> str:
-        """The reference in the form that is compared."""
+        """Return the reference in the form that is compared."""
         return gold
 
     def chance(self, golds: Sequence[str]) -> float | None:
-        """Expected official score of a guess, a fraction; None where undefined."""
+        """Return the expected official score of a guess, a fraction; None where undefined."""
         return self.guess_score
 
     def join(self, responses: Sequence[str]) -> str:
-        """The text that prediction files hold, from the responses to all prompts of a question."""
+        """Return the text that prediction files hold, from the responses to all prompts of a question."""
         return responses[0]
 
     def judge(self, response: str, gold: str) -> Judgement:
@@ -87,12 +95,14 @@ class Rule(ABC):
 
 
 def compare(prediction: str, reference: str) -> float:
-    """Official score of an extracted prediction against an extracted reference: 0, 0.25 or 1."""
-    p, g = _normalise(prediction), _normalise(reference)
-    if all(c in LETTERS for c in g):
-        if p == g:
+    """Return the official score of an extracted prediction against an extracted reference: 0, 0.25 or 1."""
+    predicted = _normalise(prediction)
+    expected = _normalise(reference)
+    if all(letter in LETTERS for letter in expected):
+        if predicted == expected:
             return 1.0
-        return PARTIAL_CREDIT if all(c in g for c in p) else 0.0
+        some_of_them = all(letter in expected for letter in predicted)
+        return PARTIAL_CREDIT if some_of_them else 0.0
     try:
         return float(float(prediction) == float(reference))
     except ValueError:
@@ -100,7 +110,7 @@ def compare(prediction: str, reference: str) -> float:
 
 
 def _normalise(text: str) -> str:
-    """Without ASCII punctuation and the words a, an, the; blanks collapsed, case kept."""
+    """Return a text without ASCII punctuation and articles, with single blanks; the case is kept."""
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text.translate(DROP_PUNCTUATION)).split())
 
 
@@ -109,7 +119,7 @@ def _squeeze(text: str) -> str:
 
 
 def mean(values: Sequence[float]) -> float:
-    """Arithmetic mean of at least one value, the same on every Python: 3.12 changed `sum`."""
+    """Return the arithmetic mean of at least one value, the same on every Python: 3.12 changed `sum`."""
     return math.fsum(values) / len(values)
 
 
@@ -125,7 +135,7 @@ class Letters(Rule):
         self.guess_score = None if several else 1 / len(LETTERS)
 
     def read(self, response: str, gold: str) -> Extraction:
-        """The chosen letters, in the order in which the official scorer looks for them."""
+        """Return the chosen letters, in the order in which the official scorer looks for them."""
         if not response.strip():
             return Extraction("None", parsed=False)
         if response in LETTERS:
@@ -146,11 +156,14 @@ class Letters(Rule):
         return Extraction(run.group() if run else "A", parsed=bool(run))
 
     def reference(self, gold: str) -> str:
-        """The letters of the reference's first word."""
+        """Return the letters of the reference's first word."""
         return _letters(gold.split()[0] if gold.strip() else "") or "A"
 
     def chance(self, golds: Sequence[str]) -> float | None:
-        """Of several letters: one of 15 sets, at random; 2**n - 2 parts of n earn a quarter."""
+        """Return the score of one of 15 sets at random, where several letters may be right.
+
+        Of the sets, `2**n - 2` are proper parts of `n` right letters and earn a quarter.
+        """
         if not self.several or not golds:
             return self.guess_score
         sizes = [len(set(self.reference(gold))) for gold in golds]
@@ -167,7 +180,7 @@ class LastNumber(Rule):
     guess_score = 0.0
 
     def read(self, response: str, gold: str) -> Extraction:
-        """Digits of the number."""
+        """Return the digits of the number."""
         stated = re.search(r"The answer is (\S+)", response)
         if stated:
             token = stated.group(1)
@@ -179,7 +192,7 @@ class LastNumber(Rule):
         return Extraction(digits, parsed=bool(digits))
 
     def reference(self, gold: str) -> str:
-        """Digits of the reference."""
+        """Return the digits of the reference."""
         return self.read(gold, gold).answer
 
 
@@ -189,10 +202,10 @@ class PrintedOutput(Rule):
     guess_score = 0.0
 
     def read(self, response: str, gold: str) -> Extraction:
-        """The window in which the official scorer looks: three pieces longer than the reference."""
+        """Return the window in which the official scorer looks: three pieces longer than the reference."""
         size = len(gold.split()) + 3
         text = self.reference(response)
-        for piece in LEFT_OUT:
+        for piece in EXCLUDED_PHRASES:
             text = text.replace(piece, "")
         # re.split keeps an empty piece for a leading or trailing blank, as the official split does
         pieces = re.split(r"\s+", text.split(FINAL_OUTPUT)[-1])
@@ -200,7 +213,7 @@ class PrintedOutput(Rule):
         return Extraction(window, parsed=bool(window.strip()))
 
     def reference(self, gold: str) -> str:
-        """The printed output in the form in which responses are searched for it."""
+        """Return the printed output in the form in which responses are searched for it."""
         text = re.sub(r"\s+", " ", gold)
         for piece in (",", "'", "\\", ".0"):
             text = text.replace(piece, "")
@@ -215,7 +228,7 @@ class TrueTwice(Rule):
     guess_score = 0.5
 
     def read(self, response: str, gold: str) -> Extraction:
-        """`true` or `false` from one of the two answers, else the error mark."""
+        """Return `true` or `false` from one of the two answers, else the error mark."""
         for word in response.lower().split():
             for value in ("true", "false"):
                 if value in word:
@@ -223,8 +236,11 @@ class TrueTwice(Rule):
         return Extraction("<error>", parsed=False)
 
     def join(self, responses: Sequence[str]) -> str:
-        """The stored form of the two answers; one that is stored already is kept."""
-        return f"{responses[0]} {FACT_MARK} {responses[1]}]" if len(responses) > 1 else responses[0]
+        """Return the stored form of the two answers; a single text is in that form already."""
+        if len(responses) == 1:
+            return responses[0]
+        loyalty, fact = responses
+        return f"{loyalty} {FACT_MARK} {fact}]"
 
     def judge(self, response: str, gold: str) -> Judgement:
         """Score both answers of the stored form.
@@ -235,18 +251,18 @@ class TrueTwice(Rule):
         scores = [0.0, 0.0]
         if FACT_MARK in response.lower():
             pairs = zip(answers, _stored(gold), strict=True)
-            scores = [compare(each.answer, gold.strip()) for each, gold in pairs]
+            scores = [compare(answer.answer, part.strip()) for answer, part in pairs]
         return Judgement(
             score=mean(scores),
             strict=mean(scores),
-            parsed=all(each.parsed for each in answers),
-            answer=", ".join(each.answer for each in answers),
+            parsed=all(answer.parsed for answer in answers),
+            answer=", ".join(answer.answer for answer in answers),
             parts=dict(zip(self.parts, scores, strict=True)),
         )
 
 
 def _stored(text: str) -> tuple[str, str]:
-    """Loyalty text and fact text of the stored form, the latter less its last character, a `]`."""
+    """Return the loyalty text and the fact text of the stored form, without its last character, a `]`."""
     loyalty, *fact = text.lower().split(FACT_MARK)
     return loyalty, fact[0][:-1] if fact else ""
 
@@ -260,10 +276,11 @@ class TopicName(Rule):
     parts = ("first", "second", "third")
 
     def read(self, response: str, gold: str) -> Extraction:
-        """The whole response."""
+        """Return the whole response."""
         return Extraction(response, bool(response.strip()))
 
     def part_scores(self, judged: Judgement, number: int) -> Mapping[str, float | None]:
-        """The score at the position that the question asks for."""
-        place = number % len(self.parts)
-        return {n: judged.score if at == place else None for at, n in enumerate(self.parts)}
+        """Return the score at the position that the question asks for, None at the others."""
+        scores: dict[str, float | None] = dict.fromkeys(self.parts)
+        scores[self.parts[number % len(self.parts)]] = judged.score
+        return scores

@@ -1,4 +1,4 @@
-"""What our tasks have in common as tasks of lm-eval."""
+"""The base classes of this package's tasks as tasks of lm-eval."""
 
 import itertools
 import logging
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class Described(list[Any]):
-    """What is known of a request beside its score, and the model's `response` to it.
+    """The description of a request beside its score, with the model's `response` to it.
 
     lm-eval aggregates everything that `process_results` returns. `filtered_resps` of a sample is
     logged and never aggregated.
@@ -31,14 +31,16 @@ class QuestionFilter(Filter):
     """Puts descriptions into `filtered_resps` of the requests of each question."""
 
     def __init__(self, describe: Callable[[Any, list[Any]], Iterable[Described]]) -> None:
-        """`describe` gives one for each request of a question, from its `doc` and responses."""
+        """Take a function that describes each request of a question, from its `doc` and responses."""
         self.describe = describe
 
     def apply(self, resps: Iterable[Sequence[Any]], docs: Sequence[Any]) -> list[Described]:
-        """Descriptions in the order of the requests; those of one question stand together."""
+        """Return descriptions in the order of the requests; those of one question are adjacent."""
         firsts = [(responses[0], doc) for responses, doc in zip(resps, docs, strict=True)]
         described: list[Described] = []
-        for _, group in itertools.groupby(firsts, key=lambda each: id(each[1])):
+        for _, group in itertools.groupby(
+            firsts, key=lambda response_and_doc: id(response_and_doc[1])
+        ):
             responses, (doc, *_) = zip(*group, strict=True)
             described += self.describe(doc, list(responses))
         return described
@@ -48,7 +50,7 @@ class PlainTask(Task):
     """A task that has its own test documents, no few-shot examples and no frame around them."""
 
     def _configure(self, config: TaskConfig) -> None:
-        """In place of `Task.__init__`, which would warn about an empty configuration."""
+        """Do what `Task.__init__` does, which would warn about an empty configuration."""
         self._config = config
         self._training_docs = self._fewshot_docs = self.fewshot_rnd = None
         self._instances: list[Any] | None = None
@@ -64,15 +66,15 @@ class PlainTask(Task):
         return True
 
     def doc_to_target(self, doc: Mapping[str, Any]) -> str:
-        """The reference; empty where nothing is generated."""
+        """Return the reference; empty where nothing is generated."""
         return str(doc.get("gold", ""))
 
     def fewshot_context(self, doc: Mapping[str, Any], *args: Any, **kwargs: Any) -> str:
-        """Empty: `construct_requests` makes the prompts."""
+        """Return an empty text, because `construct_requests` makes the prompts."""
         return ""
 
     def build_all_requests(self, **kwargs: Any) -> None:
-        """As lm-eval, but never from its request cache, whose key lacks lengths and settings."""
+        """Build the requests as lm-eval does, without its request cache, whose key lacks lengths and settings."""
         if kwargs.pop("cache_requests", False):
             logger.warning("%s: --cache_requests is ignored.", self.task_name)
         kwargs.pop("rewrite_requests_cache", None)

@@ -1,7 +1,7 @@
-"""What lm-eval's `--metadata` may hold for our tasks: one model for each family, and its reader.
+"""The settings of this package's tasks in lm-eval's `--metadata`: one model per family, and its reader.
 
 lm-eval merges `--model_args` into the metadata, and other tasks have keys of their own there. So
-unknown keys pass, unless they are one of our settings misspelt.
+unknown keys pass, unless they are a misspelt setting.
 """
 
 import difflib
@@ -24,9 +24,12 @@ OptionalCount = Count | None
 
 
 def _lengths(value: object) -> object:
-    """One length is a list of one, and none of none."""
-    lengths = value if isinstance(value, list | tuple) else (value,)
-    return None if value is None else tuple(lengths) or None
+    """Return one length or a list of lengths as a tuple; None for an empty list."""
+    if value is None:
+        return None
+    if not isinstance(value, list | tuple):
+        return (value,)
+    return tuple(value) or None
 
 
 Length = Annotated[int, Field(ge=2)]  # one token is scored
@@ -41,7 +44,7 @@ class TaskSettings(Settings):
     """Settings of a family of tasks."""
 
     def recorded(self) -> dict[str, Any]:
-        """Those that decide numbers, for the results; others have `exclude=True`."""
+        """Return the settings that decide numbers, for the results; others have `exclude=True`."""
         return self.model_dump(mode="json")
 
 
@@ -53,7 +56,7 @@ class BackendSettings(TaskSettings):
 
     @property
     def length(self) -> int | None:
-        """The one that is given."""
+        """Return the one that is set."""
         return self.max_length or self.max_model_len
 
 
@@ -77,12 +80,12 @@ class ClosedSettings(TaskSettings):
     @field_validator("truncation", mode="before")
     @classmethod
     def _not_the_argument_of_hf(cls, value: object) -> object:
-        """lm-eval's hf backend has a boolean argument of the same name."""
+        """Ignore a boolean, which is an argument of lm-eval's hf backend of the same name."""
         return None if isinstance(value, bool) else value
 
 
 def asked_without_template(model: str) -> str:
-    """The warning about an instruct model that is asked without its chat template."""
+    """Return the warning about an instruct model that is prompted without its chat template."""
     return (
         f"{model} has a chat template and is asked without it; give --apply_chat_template (in a "
         "sweep, of the model: apply_chat_template: true), or frame: llama2 or plain to keep it so"
@@ -128,12 +131,12 @@ class EffectiveContextSettings(TextSettings):
 
 
 def scored_from(window: int, longest: int) -> int:
-    """The first scored position: a quarter of the reference's window, or of a shorter text."""
+    """Return the first scored position: a quarter of the reference's window, or of a shorter document."""
     return max(min(window, longest) // 4, 2)
 
 
 class PosGenSettings(TaskSettings):
-    """What one PosGen data set is made of.
+    """Settings of a PosGen data set.
 
     Attributes:
         subtask: the rule of the sums.
@@ -170,7 +173,7 @@ class PosGenSettings(TaskSettings):
 
     @property
     def seed_tokens(self) -> int:
-        """Tokens at the head of a sequence that no rule gives: `j + k`."""
+        """Return the number of tokens at the head of a sequence that no rule determines: `j + k`."""
         return self.far + self.near
 
 
@@ -184,10 +187,10 @@ NEAR = 0.85
 
 
 def read_metadata(family: type[Family], metadata: Mapping[str, Any]) -> Family:
-    """The settings of one family of tasks from lm-eval's metadata.
+    """Return the settings of one family of tasks from lm-eval's metadata.
 
     Raises:
-        SettingError: a value that is not allowed, or a key that is a setting of ours misspelt.
+        SettingError: a value that is not allowed, or a misspelt setting.
     """
     refuse_near_misses(metadata)
     return parse_settings(
@@ -196,7 +199,7 @@ def read_metadata(family: type[Family], metadata: Mapping[str, Any]) -> Family:
 
 
 def refuse_near_misses(metadata: Mapping[str, Any]) -> None:
-    """Refuse keys that are almost one of our settings; every other key passes.
+    """Refuse keys that are almost a setting of this package; every other key passes.
 
     Raises:
         SettingError: names the key and the setting that is meant.

@@ -1,4 +1,4 @@
-"""The table of metrics: what each one means that our tasks or lm-eval's well-known tasks write.
+"""The table of metrics that this package's tasks or lm-eval's well-known tasks write.
 
 A metric that is not in the table is shown as it is written, in the direction that lm-eval's results
 file states.
@@ -35,7 +35,7 @@ FAMILY_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """What is known of a metric.
+    """Kind, direction, unit, aggregation and decimals of a metric.
 
     Attributes:
         kind: `loss` for negative log-likelihoods and what is made of them.
@@ -112,17 +112,25 @@ _OF_TASKS: dict[tuple[str, str], Metric] = {
 
 
 def metric_of(name: str, task: str) -> Metric:
-    """What is known of a metric of a task; `UNKNOWN` where it is in no table."""
+    """Return the entry of a task's metric; `UNKNOWN` where no table has it.
+
+    Args:
+        name: the metric, with its context length if it has one.
+        task: lm-eval's name of the task.
+    """
+    family = split(name)[0]
     if length_of(name) is not None:
         return SHARE
     if task in FAMILY_OF:
-        return OURS.get(split(name)[0], UNKNOWN)
-    own = (each for (start, of), each in _OF_TASKS.items() if of == name and task.startswith(start))
-    return next(own, None) or LM_EVAL.get(name) or LM_EVAL.get(split(name)[0], UNKNOWN)
+        return OURS.get(family, UNKNOWN)
+    for (task_prefix, metric_name), metric in _OF_TASKS.items():
+        if metric_name == name and task.startswith(task_prefix):
+            return metric
+    return LM_EVAL.get(name) or LM_EVAL.get(family, UNKNOWN)
 
 
 def directions(names: Iterable[str]) -> dict[str, bool]:
-    """Metrics of our tasks -> whether higher is better, in lm-eval's form.
+    """Return for metrics of this package's tasks whether higher is better, in lm-eval's form.
 
     Raises:
         KeyError: a metric that is missing in `OURS`.
@@ -134,38 +142,42 @@ def directions(names: Iterable[str]) -> dict[str, bool]:
 
 
 def compose(family: str, length: int) -> str:
-    """`family@length`."""
+    """Return `family@length`."""
     return f"{family}{SIGN}{length}"
 
 
 def split(metric: str) -> tuple[str, int | None]:
-    """Family of a metric and the length that it holds at: `("token_perplexity", 8192)`."""
+    """Return the family of a metric and the length that it holds at: `("token_perplexity", 8192)`."""
     family, _, length = metric.partition(SIGN)
     return family, length_of(length)
 
 
 def length_of(name: str) -> int | None:
-    """The context length where that is a metric's whole name, as RULER's."""
+    """Return the context length where that is a metric's whole name, as in RULER; else None."""
     return int(name) if name.isdecimal() and len(name) < 12 else None
 
 
 def or_not_available(value: float) -> float | str:
-    """The figure, `NOT_AVAILABLE` for NaN."""
+    """Return the figure, `NOT_AVAILABLE` for NaN."""
     return NOT_AVAILABLE if math.isnan(value) else value
 
 
 def stderr_of_mean(items: Iterable[tuple[Hashable, float]]) -> float | str:
-    """Clustered standard error of a mean of scores, from (cluster, score) pairs."""
+    """Return the clustered standard error of a mean of scores, from (cluster, score) pairs."""
     return or_not_available(clustered_stderr(items))
 
 
 def with_stderr(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Each metric once more, aggregated after it into lm-eval's own field of standard errors."""
-    return {each: value for name, value in values.items() for each in (name, f"{name}_stderr")}
+    """Return each metric twice: the second one is aggregated into lm-eval's own field of standard errors."""
+    doubled = {}
+    for name, value in values.items():
+        doubled[name] = value
+        doubled[f"{name}_stderr"] = value
+    return doubled
 
 
 def aggregations(how: str) -> tuple[Callable[..., float | str], Callable[..., float | str]]:
-    """How a figure and its standard error over documents come from pairs.
+    """Return the functions that make a figure and its standard error from the documents' pairs.
 
     The figure is N/A where nothing was counted, the error also below three documents and where all
     are equal. The error of a perplexity is by the delta method: `exp(R)` times that of `R`.
@@ -176,10 +188,15 @@ def aggregations(how: str) -> tuple[Callable[..., float | str], Callable[..., fl
     unit = math.log(2) if how == "bits" else 1.0
 
     def figure(pairs: Sequence[Sequence[float]]) -> float:
+        numerator = math.fsum(pair[0] for pair in pairs)
         denominator = math.fsum(pair[1] for pair in pairs)
-        ratio = math.fsum(pair[0] for pair in pairs) / denominator if denominator else math.nan
+        if not denominator:
+            return math.nan
+        ratio = numerator / denominator
+        if how != "perplexity":
+            return ratio / unit
         with np.errstate(over="ignore"):
-            return float(np.exp(ratio)) if how == "perplexity" else ratio / unit
+            return float(np.exp(ratio))
 
     def value(pairs: Sequence[Sequence[float]]) -> float | str:
         return or_not_available(figure(pairs))
@@ -189,6 +206,7 @@ def aggregations(how: str) -> tuple[Callable[..., float | str], Callable[..., fl
         if len(counted) < MIN_CLUSTERS:
             return NOT_AVAILABLE
         error = known_error(*np.array(counted, dtype=np.float64).T)
-        return or_not_available(error * (figure(pairs) if how == "perplexity" else 1 / unit))
+        slope = figure(pairs) if how == "perplexity" else 1 / unit  # delta method
+        return or_not_available(error * slope)
 
     return value, stderr

@@ -23,7 +23,7 @@ CLIENTS = ("lm_eval.models.openai", "lm_eval.models.api")
 
 
 def running_model() -> Any | None:
-    """The model of the lm-eval evaluation that is building requests, or None outside of one.
+    """Return the model of the lm-eval evaluation that is building requests, or None outside of one.
 
     lm-eval gives a task the run's settings but not the model, which is in the evaluator's frame.
     """
@@ -38,7 +38,7 @@ def running_model() -> Any | None:
 
 
 def find_tokenizer(settings: Mapping[str, Any]) -> Any:
-    """The tokenizer that the settings name, else the running model's, else the checkpoint's.
+    """Return the tokenizer that the settings name, else the running model's, else the checkpoint's.
 
     Raises:
         SettingError: none is known.
@@ -53,7 +53,7 @@ def find_tokenizer(settings: Mapping[str, Any]) -> Any:
 
 
 def tokenizer_name(settings: Mapping[str, Any]) -> str:
-    """Name or path of the tokenizer: `tokenizer`, else `pretrained`, else `model`.
+    """Return the name or path of the tokenizer: `tokenizer`, else `pretrained`, else `model`.
 
     Raises:
         SettingError: the settings name none.
@@ -67,7 +67,7 @@ def tokenizer_name(settings: Mapping[str, Any]) -> str:
 
 
 def _named(settings: Mapping[str, Any], *keys: str) -> list[str]:
-    """The names and paths that the settings give, in the order of the keys."""
+    """Return the names and paths in the settings, in the order of the keys."""
     values = (settings.get(key) for key in keys)
     return [value for value in values if isinstance(value, str) and value]
 
@@ -101,7 +101,7 @@ class LengthLimit:
 
     @property
     def known(self) -> int:
-        """The limit, for a run that sets no length.
+        """Return the limit, for a run that sets no length.
 
         Raises:
             ContextLengthError: it is not known.
@@ -136,7 +136,7 @@ class LengthLimit:
 
 
 def resolve_context(settings: Mapping[str, Any]) -> int:
-    """Tokens of prompt and answer together: `context_length`, else the backend's limit.
+    """Return the tokens of prompt and answer together: `context_length`, else the backend's limit.
 
     Raises:
         SettingError: a length is not a positive whole number.
@@ -150,14 +150,15 @@ def resolve_context(settings: Mapping[str, Any]) -> int:
 
 
 def find_limit(settings: Mapping[str, Any]) -> LengthLimit:
-    """The limit of the run's backend.
+    """Return the limit of the run's backend.
 
     Raises:
         SettingError: a length in the settings is not a positive whole number.
     """
     given = read_metadata(BackendSettings, settings)
     model = running_model()
-    backend, module = type(model).__name__, type(model).__module__
+    backend = type(model).__name__
+    module = type(model).__module__
     stated = getattr(model, "max_length", None)
     if settings.get("base_url") or module.startswith(CLIENTS):
         chat = str(settings.get("base_url", "")).rstrip("/").endswith("chat/completions")
@@ -175,9 +176,9 @@ def find_limit(settings: Mapping[str, Any]) -> LengthLimit:
 
 
 def shipped_length(settings: Mapping[str, Any]) -> int | None:
-    """The length that the checkpoint's own config claims; one that the run sets is no claim.
+    """Return the native context length that the checkpoint's own config states.
 
-    It is of the first checkpoint that the settings name and that states a length.
+    Lengths that the run sets do not count. The first checkpoint in the settings that states a length decides.
     """
     for name in _named(settings, "pretrained", "tokenizer", "model"):
         found = _positions(name, str(settings.get("revision") or "main"))

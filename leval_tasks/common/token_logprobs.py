@@ -1,7 +1,7 @@
 """The log-probability of each given token, on every lm-eval backend that can report it.
 
-lm-eval's own requests return one sum a request. Here the same requests are scored on the backends
-`hf`, `hf-long`, `vllm` and `vllm-long`, and every token is kept apart. Softmax and logarithm are
+lm-eval's own requests return one sum per request. Here the same requests are scored on the backends
+`hf`, `hf-long`, `vllm` and `vllm-long`, and the value of every token is returned. Softmax and logarithm are
 float32 there, whatever the dtype of the model is.
 """
 
@@ -35,24 +35,31 @@ class SumOfLogprobs(float):
     logprobs: Logprobs
 
     def __new__(cls, total: float, logprobs: Logprobs = _NONE) -> Self:
-        """A float with an attribute; pickling calls this with the float alone."""
+        """Return a float with an attribute; pickling calls this with the float alone."""
         self = super().__new__(cls, total)
         self.logprobs = logprobs
         return self
 
 
 def scored_requests(lm: Any, requests: Sequence[Any]) -> list[SumOfLogprobs]:
-    """The answers of lm-eval's model to requests whose `token_parts` are token ids.
+    """Return the answers of lm-eval's model to requests whose `token_parts` are token ids.
 
     Nothing is put in front of the context: a BOS token is part of it where one is wanted. With
     several processes (`accelerate launch`), each has its own requests. A backend that does not
     report each token, such as a server, gives the sums alone.
     """
-    parts, score = [request.token_parts for request in requests], _scorer(lm)
+    parts = [request.token_parts for request in requests]
+    if not parts:
+        return []
+    score = _scorer(lm)
     if score is None:
         return [SumOfLogprobs(float(total)) for total, _ in lm._loglikelihood_tokens(parts)]
-    each_token = score(lm, [(context, scored) for _, context, scored in parts]) if parts else ()
-    return [SumOfLogprobs(float(each.sum(dtype=np.float64)), each) for each in each_token]
+    token_ids = [(context, scored) for _, context, scored in parts]
+    answers = []
+    for logprobs in score(lm, token_ids):
+        total = float(logprobs.sum(dtype=np.float64))
+        answers.append(SumOfLogprobs(total, logprobs))
+    return answers
 
 
 def check_reports_tokens(lm: Any) -> None:
@@ -87,7 +94,7 @@ def _by_hf_long(lm: Any, requests: Sequence[Request]) -> Iterator[Logprobs]:
 
 
 def _by_hf(lm: Any, requests: Sequence[Request]) -> Iterator[Logprobs]:
-    """One forward pass a request; logits as the model gives them, the softmax in float32."""
+    """Score requests in one forward pass each; logits in the model's dtype, the softmax in float32."""
     import torch
     from tqdm import tqdm
 

@@ -241,7 +241,8 @@ class PerplexityTask(PlainTask):
         values: dict[str, list[float]] = {}
         for length in self.settings.context_length:
             of_length = [(w, total) for w, total in answers if w.context_length == length]
-            first, last = of_length[0][0], of_length[-1][0]
+            first = of_length[0][0]
+            last = of_length[-1][0]
             pairs = document_pairs(
                 nll=[-float(total) for _, total in of_length],
                 scored=[window.scored for window, _ in of_length],

@@ -23,8 +23,8 @@ class Encoding:
 
 
 ENCODINGS: Mapping[str, Encoding] = {
-    each.name: each
-    for each in (
+    encoding.name: encoding
+    for encoding in (
         Encoding("rope", "RoPE", False, None),
         Encoding("resonance", "Resonance RoPE", True, None),
         Encoding("yarn", "YaRN", False, "text"),
@@ -54,7 +54,7 @@ OF_CODE = {
 
 
 def parse_tests(documents: Iterable[str]) -> Mapping[str, list[str]]:
-    """Trained encoding -> those to test it under, of `TESTED` (all models) or `NATIVE:TESTED`."""
+    """Return trained encoding -> encodings to test it under, from `TESTED` (all models) or `NATIVE:TESTED`."""
     tests: dict[str, list[str]] = {name: [] for name in ENCODINGS}
     for text in documents:
         names = [check_choice("encoding", name.strip(), ENCODINGS) for name in text.split(":", 1)]
@@ -64,18 +64,18 @@ def parse_tests(documents: Iterable[str]) -> Mapping[str, list[str]]:
 
 
 def published_pairs(reading: Reading) -> dict[str, Pair]:
-    """Row of the paper's Table 1 -> what a reading of the protocol trains and tests for it."""
+    """Return for each row of the paper's Table 1 what a reading of the protocol trains and tests."""
     pairs: dict[str, Pair] = {name: Pair(name, name) for name in PUBLISHED}
     return pairs | (OF_CODE if reading == "code" else {})
 
 
 def trained_by_default(reading: Reading) -> tuple[Name, ...]:
-    """Encodings that the published table needs models of."""
+    """Return the encodings that the published table needs models of."""
     return tuple(dict.fromkeys(pair.trained for pair in published_pairs(reading).values()))
 
 
 def tests_of(reading: Reading, trained: str) -> tuple[Name, ...]:
-    """Encodings under which a reading tests a model that was trained with one."""
+    """Return the encodings under which a reading tests a model that was trained with one."""
     pairs = published_pairs(reading).values()
     further = [pair.tested for pair in pairs if pair.trained == trained]
     return tuple(dict.fromkeys([ENCODINGS[trained].name, *further]))

@@ -20,7 +20,7 @@ PREFIX = "[EOS]"  # starts every sequence
 
 
 def position_ranges(settings: PosGenSettings) -> dict[str, tuple[int, int]]:
-    """Metrics by name, and the positions `[start, end)` whose numbers each is the accuracy of.
+    """Return for each metric the positions `[start, end)` over which it is the accuracy.
 
     `ood_accuracy` is past the training length, `id_accuracy` from the end of the seed up to it.
     """
@@ -48,7 +48,7 @@ def extend(seeds: Tokens, settings: PosGenSettings) -> Tokens:
 
 
 def _next(tokens: Tokens, index: int, settings: PosGenSettings) -> Tokens:
-    """Numbers `[n]` of the rule at an index, from the tokens before it, `[positions, n]`."""
+    """Return the numbers `[n]` of the rule at an index, from the tokens before it, `[positions, n]`."""
     first = index - settings.seed_tokens
     start = {"recursive": first, "cot": 0, "semi_recursive": first // 2}[settings.subtask]
     total = tokens[start : start + settings.far].sum(axis=0)
@@ -57,7 +57,7 @@ def _next(tokens: Tokens, index: int, settings: PosGenSettings) -> Tokens:
 
 
 def random_seeds(n: int, width: int, modulus: int, seed: int) -> Tokens:
-    """Distinct tuples `[n, width]` drawn uniformly from all `modulus ** width`, in drawing order.
+    """Return distinct tuples `[n, width]` drawn uniformly from all `modulus ** width`, in drawing order.
 
     Raises:
         SettingError: there are fewer than `n` tuples.
@@ -82,7 +82,7 @@ def random_seeds(n: int, width: int, modulus: int, seed: int) -> Tokens:
 
 
 def cycled_seeds(n: int, width: int, modulus: int) -> Tokens:
-    """All strictly increasing tuples in lexicographic order, repeated until there are `n`."""
+    """Return all strictly increasing tuples in lexicographic order, repeated until there are `n`."""
     if width > modulus:
         raise SettingError(invalid_value_message("modulus", modulus, f"at least {width}"))
     tuples = np.array(list(combinations(range(modulus), width)), dtype=np.int64)
@@ -90,40 +90,43 @@ def cycled_seeds(n: int, width: int, modulus: int) -> Tokens:
 
 
 def splits(settings: PosGenSettings) -> Splits:
-    """All sequences of a data set; the same on every machine.
+    """Return all sequences of a data set, the same on every machine.
 
     With `seed_policy: cycled` validation and test are the first sequences of the training set at
     full length, as in the authors' code.
     """
-    s, width = settings, settings.seed_tokens
-    n = s.train + s.validation + s.test
-    if s.seed_policy == "cycled":
-        everything = extend(cycled_seeds(n, width, s.modulus), s)
-        train, rest = everything[: s.train], everything[: s.validation + s.test]
+    width = settings.seed_tokens
+    held_out = settings.validation + settings.test
+    n = settings.train + held_out
+    if settings.seed_policy == "cycled":
+        sequences = extend(cycled_seeds(n, width, settings.modulus), settings)
+        rest = sequences[:held_out]
     else:
-        everything = extend(random_seeds(n, width, s.modulus, s.seed), s)
-        train, rest = everything[: s.train], everything[s.train :]
-    return Splits(train[:, : s.train_length], rest[: s.validation], rest[s.validation :])
+        sequences = extend(random_seeds(n, width, settings.modulus, settings.seed), settings)
+        rest = sequences[settings.train :]
+    train = sequences[: settings.train, : settings.train_length]
+    return Splits(train, rest[: settings.validation], rest[settings.validation :])
 
 
 def special_id(token: str, modulus: int) -> int:
-    """Id of a special token in a PosGen checkpoint: they follow the numbers 0..m-1."""
+    """Return the id of a special token in a PosGen checkpoint: they follow the numbers 0..m-1."""
     return modulus + SPECIAL_TOKENS.index(token)
 
 
 def vocabulary_size(modulus: int) -> int:
-    """Tokens of a PosGen checkpoint: the numbers and the special ones."""
+    """Return the number of tokens of a PosGen checkpoint: the numbers and the special ones."""
     return modulus + len(SPECIAL_TOKENS)
 
 
 def modulus_of(tokenizer: Any) -> int:
-    """How many numbers a tokenizer knows: those of which the text is the token with that id.
+    """Return how many numbers a tokenizer knows, each as the token with that id.
 
     Raises:
         SettingError: it does not know 0 and 1.
     """
-    known, modulus = tokenizer.get_vocab(), 0
-    while known.get(str(modulus)) == modulus:
+    vocabulary = tokenizer.get_vocab()
+    modulus = 0
+    while vocabulary.get(str(modulus)) == modulus:
         modulus += 1
     if modulus < 2:
         raise SettingError(
@@ -134,7 +137,7 @@ def modulus_of(tokenizer: Any) -> int:
 
 
 def build_tokenizer(modulus: int) -> Any:
-    """The tokenizer that PosGen checkpoints carry: one token a number, then the special ones."""
+    """Return the tokenizer of PosGen checkpoints: one token per number, then the special ones."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 

@@ -33,12 +33,12 @@ class TokenRequest(Instance):
 
     @property
     def args(self) -> tuple[list[int]]:
-        """The backend's input."""
+        """Return the backend's input."""
         return (self.token_ids,)
 
 
 def accuracies(correct: list[bool], settings: PosGenSettings) -> dict[str, float]:
-    """Metrics of one sequence: fractions by the names of `position_ranges`.
+    """Return the metrics of one sequence, fractions by the names of `position_ranges`.
 
     `correct` says whether each of the numbers 1..length-1 (or 0..length-1) was predicted.
     """
@@ -74,18 +74,18 @@ class PosGenTask(PlainTask):
         self._sequences = splits(self.settings).test
 
     def test_docs(self) -> list[dict[str, Any]]:
-        """One document a sequence: its number, and the numbers as text."""
+        """Return one document per sequence: its number, and the numbers as text."""
         return [
             {"document_id": f"test-{i}", "sequence": " ".join(map(str, row))}
             for i, row in enumerate(self._sequences.tolist())
         ]
 
     def doc_to_text(self, doc: Mapping[str, Any]) -> str:
-        """The sequence as text."""
+        """Return the sequence as text."""
         return str(doc["sequence"])
 
     def build_all_requests(self, **kwargs: Any) -> None:
-        """As lm-eval, for a backend with a result for each position that reads sequences whole."""
+        """Build the requests as lm-eval does, for a backend with a result for each position."""
         model = running_model()
         if model is not None and not hasattr(model, REQUEST):
             raise SettingError(
@@ -97,7 +97,7 @@ class PosGenTask(PlainTask):
         super().build_all_requests(**kwargs)
 
     def construct_requests(self, doc: Mapping[str, Any], ctx: str, **kwargs: Any) -> TokenRequest:
-        """One forward pass over the sequence."""
+        """Return a request for one forward pass over the sequence."""
         text = self.doc_to_text(doc)
         ids = [self._prefix, *map(int, text.split())]
         return TokenRequest(ids, text, doc=doc, idx=0, metadata=kwargs["metadata"])
@@ -105,27 +105,29 @@ class PosGenTask(PlainTask):
     def process_results(
         self, doc: Mapping[str, Any], results: list[tuple[list[bool], list[float]]]
     ) -> dict[str, Any]:
-        """Accuracies of one sequence."""
+        """Return the accuracies of one sequence."""
         correct, _ = results[0]
         return with_stderr(accuracies(correct, self.settings))
 
     def aggregation(self) -> dict[str, Callable[..., float | str]]:
-        """Sequences are equally long, so the mean over them is the mean over tokens."""
+        """Return the mean over sequences; they are equally long, so it is the mean over tokens."""
 
         def stderr(shares: Iterable[float]) -> float | str:
             return stderr_of_mean(enumerate(shares))
 
-        names = self.higher_is_better()
-        return {each: stderr if each.endswith("_stderr") else mean for each in names}
+        functions: dict[str, Callable[..., float | str]] = {}
+        for name in position_ranges(self.settings):
+            functions[name] = mean
+            functions[f"{name}_stderr"] = stderr
+        return functions
 
     def higher_is_better(self) -> dict[str, bool]:
-        """Direction of each metric."""
-        names = position_ranges(self.settings)
-        return directions(each for name in names for each in (name, f"{name}_stderr"))
+        """Return the direction of each metric."""
+        return directions(self.aggregation())
 
 
 def read_settings(subtask: str, metadata: Mapping[str, Any], modulus: int) -> PosGenSettings:
-    """Settings of a task: the run's, else those that the checkpoint was trained with.
+    """Return the settings of a task: the run's, else those that the checkpoint was trained with.
 
     `modulus` is how many numbers the tokenizer knows.
 

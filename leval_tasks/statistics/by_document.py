@@ -24,7 +24,7 @@ FLIPS = 9_999
 def ratio_of_sums(
     totals: npt.ArrayLike, sizes: npt.ArrayLike, numbers: npt.ArrayLike
 ) -> tuple[Floats, Floats, Floats, npt.NDArray[np.int64]]:
-    """Ratios of sums over documents, with CR2 standard errors and degrees of freedom.
+    """Return ratios of sums over documents, with CR2 standard errors and degrees of freedom.
 
     `r = sum(Y)/sum(N)`; the residual of document g is `Y_g - r N_g` (first-order Taylor expansion
     of the ratio). With leverage `h_g = N_g/N`, `V = sum((Y_g - r N_g)^2 / (1 - h_g)) / N^2`, which
@@ -40,31 +40,34 @@ def ratio_of_sums(
         ratio, standard error, degrees of freedom and documents, `[K]` each; error and degrees are
         NaN for fewer than two documents.
     """
-    totals, sizes = np.asarray(totals, dtype=np.float64), np.asarray(sizes, dtype=np.float64)
+    totals = np.asarray(totals, dtype=np.float64)
+    sizes = np.asarray(sizes, dtype=np.float64)
     numbers = np.asarray(numbers)
 
     def added(values: Floats) -> Floats:
         return np.bincount(numbers, weights=values).astype(np.float64)
 
-    clusters, n = np.bincount(numbers), added(sizes)
-    ratio, few = added(totals) / n, clusters < 2
+    clusters = np.bincount(numbers)
+    n = added(sizes)
+    ratio = added(totals) / n
     h = sizes / n[numbers]
     with np.errstate(divide="ignore", invalid="ignore"):
         variance = added((totals - ratio[numbers] * sizes) ** 2 / (1.0 - h)) / n**2
         # M_gg = h_g and M_gk = -h_g h_k / sqrt((1-h_g)(1-h_k)), up to a factor that cancels
         squares = h**2 / (1.0 - h)
         df = 1.0 / (added(h**2) + added(squares) ** 2 - added(squares**2))
-    variance[few] = df[few] = np.nan
+    variance[clusters < 2] = np.nan
+    df[clusters < 2] = np.nan
     return ratio, np.sqrt(variance), df, clusters
 
 
 def shows_no_spread(stderr: npt.ArrayLike, value: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-    """Whether all documents are equal up to rounding; the true spread is then unknown, not zero."""
+    """Return whether all documents are equal up to rounding; the true spread is then unknown, not zero."""
     return np.less_equal(stderr, 1e-12 + 1e-9 * np.abs(value))
 
 
 def known_error(totals: npt.ArrayLike, sizes: npt.ArrayLike) -> float:
-    """Standard error of a ratio of sums `[G]`; NaN where no spread between documents is seen.
+    """Return the standard error of a ratio of sums `[G]`; NaN where documents show no spread.
 
     That is so for fewer than two documents, and where all of them are equal.
     """
@@ -75,9 +78,9 @@ def known_error(totals: npt.ArrayLike, sizes: npt.ArrayLike) -> float:
 
 
 def clustered_stderr(items: Iterable[tuple[Hashable, float]]) -> float:
-    """Standard error of a mean score of (document, score) pairs; NaN as in `known_error`.
+    """Return the standard error of a mean score of (document, score) pairs; NaN as in `known_error`.
 
-    With one question a document it is the usual `s / sqrt(n)`.
+    With one question per document it is the usual `s / sqrt(n)`.
     """
     scores: dict[Hashable, list[float]] = {}
     for document, score in items:
@@ -87,7 +90,7 @@ def clustered_stderr(items: Iterable[tuple[Hashable, float]]) -> float:
 
 
 def ratios(sums: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """`ratio_of_sums` of many numbers: `num` and `den` of a row for each number and document.
+    """Return `ratio_of_sums` of many numbers, from `num` and `den` of each number and document.
 
     Returns:
         a row for each number, its `keys` as index: `ratio`, `error` (NaN where no spread is seen),
@@ -96,33 +99,36 @@ def ratios(sums: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     groups = sums.groupby(list(keys), sort=False, dropna=False)
     columns = ratio_of_sums(sums["num"], sums["den"], groups.ngroup())
     names = dict(zip(("ratio", "error", "df", "clusters"), columns, strict=True))
-    found = pd.DataFrame(names, index=groups.size().index)  # both in the order of `ngroup`
-    return found.assign(error=found["error"].mask(shows_no_spread(found["error"], found["ratio"])))
+    frame = pd.DataFrame(names, index=groups.size().index)  # both in the order of `ngroup`
+    no_spread = shows_no_spread(frame["error"], frame["ratio"])
+    return frame.assign(error=frame["error"].mask(no_spread))
 
 
 def clopper_pearson(successes: npt.ArrayLike, n: npt.ArrayLike) -> tuple[Floats, Floats]:
-    """Exact two-sided 95% binomial intervals (Clopper and Pearson 1934); 0 <= successes <= n."""
-    successes, n = np.asarray(successes, dtype=np.float64), np.asarray(n, dtype=np.float64)
+    """Return exact two-sided 95% binomial intervals (Clopper and Pearson 1934); 0 <= successes <= n."""
+    successes = np.asarray(successes, dtype=np.float64)
+    n = np.asarray(n, dtype=np.float64)
     low = special.betaincinv(successes, n - successes + 1, LEVEL / 2)
     high = special.betaincinv(successes + 1, n - successes, 1 - LEVEL / 2)
     return np.where(successes == 0, 0.0, low), np.where(successes == n, 1.0, high)
 
 
 def logit_interval(mean: npt.ArrayLike, half: npt.ArrayLike) -> tuple[Floats, Floats]:
-    """`mean ± half` on the logit scale: within 0..1, and asymmetric where the mean is.
+    """Return the interval `mean ± half` on the logit scale: within 0..1, and asymmetric where the mean is.
 
     At 85% of 7 documents whose questions are correlated at 0.2 the symmetric interval covers 88%,
     this one 95% (`reports/statistics/simulation.py`).
     """
     mean = np.asarray(mean, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
-        middle, width = special.logit(mean), half / (mean * (1 - mean))
+        middle = special.logit(mean)
+        width = half / (mean * (1 - mean))
     return special.expit(middle - width), special.expit(middle + width)
 
 
 @lru_cache(maxsize=EXACT_BELOW)
 def _all_signs(documents: int) -> Floats:
-    """Half of the sign patterns `[2**(G-1), G]`; the other half is their negative."""
+    """Return half of the sign patterns `[2**(G-1), G]`; the other half is their negative."""
     codes = np.arange(2 ** (documents - 1))[:, None]
     return 1.0 - 2.0 * ((codes >> np.arange(documents)) & 1)
 
@@ -133,7 +139,7 @@ def _random_signs(documents: int) -> Floats:
 
 
 def sign_flip_p(differences: npt.ArrayLike) -> Floats:
-    """Two-sided p `[...]` of the sign-flip test of `[..., G]` sums of method - baseline.
+    """Return the two-sided p `[...]` of the sign-flip test of `[..., G]` sums of method - baseline.
 
     Below 20 documents the exact share of sign patterns whose sum is at least as far from 0 as the
     observed one, else `(1 + hits)/(1 + 9,999)`, which is never 0.
@@ -142,22 +148,24 @@ def sign_flip_p(differences: npt.ArrayLike) -> Floats:
     documents = d.shape[-1]
     if documents == 0:
         return np.ones(d.shape[:-1])
-    flat, exact = d.reshape(-1, documents), documents < EXACT_BELOW
+    flat = d.reshape(-1, documents)
+    exact = documents < EXACT_BELOW
     signs = _all_signs(documents) if exact else _random_signs(documents)
     tolerance = 1e-9 * np.abs(flat).sum(axis=-1)  # equal sums differ in their last bits
     least = np.abs(flat.sum(axis=-1)) - tolerance
     step = max(1, 8_000_000 // len(signs))  # at most 64 MB of sums at once
-    hits = [
-        (np.abs(flat[at : at + step] @ signs.T) >= least[at : at + step, None]).sum(axis=-1)
-        for at in range(0, len(flat), step)
-    ]
-    found = np.concatenate(hits)
-    p = found / len(signs) if exact else (1 + found) / (1 + FLIPS)
+    hits_of_parts = []
+    for start in range(0, len(flat), step):
+        part = slice(start, start + step)
+        flipped_sums = np.abs(flat[part] @ signs.T)
+        hits_of_parts.append((flipped_sums >= least[part, None]).sum(axis=-1))
+    hits = np.concatenate(hits_of_parts)
+    p = hits / len(signs) if exact else (1 + hits) / (1 + FLIPS)
     return p.reshape(d.shape[:-1])
 
 
 def smallest_p(documents: npt.ArrayLike, *, exact: npt.ArrayLike = False) -> Floats:
-    """Smallest two-sided p that so many documents can give: `2 / 2**G`.
+    """Return the smallest two-sided p that so many documents can give: `2 / 2**G`.
 
     From 20 documents on the random flips limit it to 1/10,000, unless the test is `exact`
     (McNemar's).
@@ -168,12 +176,14 @@ def smallest_p(documents: npt.ArrayLike, *, exact: npt.ArrayLike = False) -> Flo
 
 
 def holm(p: pd.Series, families: pd.Series | None = None) -> pd.Series:
-    """Adjusted p values (Holm 1979), to compare with the level itself; NaN stays NaN.
+    """Return adjusted p values (Holm 1979), to compare with the level itself; NaN stays NaN.
 
     `families` is the family of each test; None for one of all.
     """
     ordered = p.dropna().astype(float).sort_values(kind="stable")
-    family = pd.Series(0, p.index)[ordered.index] if families is None else families[ordered.index]
+    if families is None:
+        families = pd.Series(0, p.index)
+    family = families[ordered.index]
     tests = ordered.groupby(family)
     steps = ordered * (tests.transform("size") - tests.cumcount())
     return steps.groupby(family).cummax().clip(upper=1.0).reindex(p.index)

@@ -1,12 +1,11 @@
 """Does setup B read like setup A? Intervals of the difference of their losses, by position.
 
-`difference = loss of B - loss of A` for each token, nats; negative is better for B. The interval is
-that of effective context length, at 95% over all bins together. The bins begin where the losses
-stop being equal bit for bit, and double in width, so that a fault which begins at one position is
-not diluted by what follows.
+`difference = loss of B - loss of A` for each token, nats; positive is worse. The interval is that of effective
+context length, with 95% simultaneous coverage over all bins. The bins begin where the losses stop being bitwise
+identical, and double in width, so that a fault which begins at one position is not diluted by what follows.
 
 A bin whose interval lies within the margin is *same*. Otherwise it is *worse* or *better* if its
-interval lies on one side of zero, and *not decided* if it holds zero. Error rates are in
+interval excludes zero, and *not decided* if it contains zero. Error rates are in
 reports/diff.
 """
 
@@ -23,12 +22,15 @@ LEVEL = 0.05
 """Level of the intervals, over all bins together."""
 
 MARGIN = 0.01
-"""Nats a token: a smaller difference is none."""
+"""Differences below this, in nats/token, are negligible."""
 
 FIRST_BIN = 256
-"""Tokens of the first bin, or a quarter of what there is where that is less."""
+"""Tokens of the first bin; fewer where all the differing tokens are less than four times as many."""
 
-SAME, WORSE, BETTER, OPEN = "same", "worse", "better", "not decided"
+SAME = "same"
+WORSE = "worse"
+BETTER = "better"
+OPEN = "not decided"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,28 +49,33 @@ class Bin:
 
     @property
     def verdict(self) -> str:
-        """`same`, `worse`, `better` or `not decided`."""
+        """Return `same`, `worse`, `better` or `not decided`."""
         if -self.margin < self.low and self.high < self.margin:
             return SAME
         if self.low > 0:
             return WORSE
-        return BETTER if self.high < 0 else OPEN
+        if self.high < 0:
+            return BETTER
+        return OPEN
 
     def more(self) -> float:
-        """How many times the documents would decide, if mean and spread stayed as they are."""
-        half, mean = (self.high - self.low) / 2, abs(self.difference)
-        room = max(self.margin - mean, mean)
-        return (half / room) ** 2 if room > 0 else math.inf
+        """Return how many times as many documents would decide, if mean and spread stayed as they are."""
+        half_width = (self.high - self.low) / 2
+        mean = abs(self.difference)
+        largest_half_width = max(self.margin - mean, mean)  # at which the bin is decided
+        if largest_half_width <= 0:
+            return math.inf
+        return (half_width / largest_half_width) ** 2
 
 
 def equal_up_to(a: Floats, b: Floats) -> int:
-    """Position up to which the losses `[G, T]` of all documents are equal bit for bit."""
-    apart = np.flatnonzero((a != b).any(axis=0))
-    return int(apart[0]) if apart.size else a.shape[1]
+    """Return the position up to which the losses `[G, T]` of all documents are bitwise identical."""
+    different = np.flatnonzero((a != b).any(axis=0))
+    return int(different[0]) if different.size else a.shape[1]
 
 
 def doubling_edges(start: int, end: int) -> list[int]:
-    """Bounds of bins of 256, 512, … tokens; a last one of less than half joins the one before."""
+    """Return the bounds of bins of 256, 512, … tokens; a last one of less than half joins the one before."""
     width = min(FIRST_BIN, max(1, (end - start) // 4))
     edges = [start]
     while edges[-1] < end:
@@ -80,22 +87,26 @@ def doubling_edges(start: int, end: int) -> list[int]:
 
 
 def difference_bins(differences: Floats, start: int, margin: float = MARGIN) -> tuple[Bin, ...]:
-    """The bins of documents, from `start` on; none where all losses are equal.
+    """Return the bins of documents, from `start` on; none where all losses are equal.
 
     `differences` are loss of B minus loss of A, `[G, T]`; `start` is from `equal_up_to`.
     """
     edges = doubling_edges(start, differences.shape[1])
     level = LEVEL / max(1, len(edges) - 1)
-    found = []
+    bins = []
     for begin, end in itertools.pairwise(edges):
-        parts = [block_sums(text[begin:end]) for text in differences]
-        sums, tokens = (np.concatenate(each) for each in zip(*parts, strict=True))
+        blocks = [block_sums(document[begin:end]) for document in differences]
+        sums = np.concatenate([sums for sums, _ in blocks])
+        tokens = np.concatenate([tokens for _, tokens in blocks])
         of_bin = interval(sums, tokens, level)
-        found.append(Bin(begin, end, of_bin.mean, of_bin.low, of_bin.high, margin))
-    return tuple(found)
+        bins.append(Bin(begin, end, of_bin.mean, of_bin.low, of_bin.high, margin))
+    return tuple(bins)
 
 
 def verdict_of(bins: Sequence[Bin]) -> str:
-    """Of all bins of a length: worse if any is, else better, else not decided, else same."""
-    found = {each.verdict for each in bins}
-    return next((each for each in (WORSE, BETTER, OPEN) if each in found), SAME)
+    """Return the verdict of all bins: worse if any is, else better, else not decided, else same."""
+    verdicts = {one_bin.verdict for one_bin in bins}
+    for verdict in (WORSE, BETTER, OPEN):
+        if verdict in verdicts:
+            return verdict
+    return SAME

@@ -1,32 +1,35 @@
 """How far a model retrieves: the largest length up to which every score is at least a threshold.
 
-Its ends by one-sided tests. Low: lengths are shown in order, up to the first that is not; only the
-first one that truly is not can be shown wrongly, so that no correction is due. High: the hypothesis
-that the `k`-th length is held is refused where any of the first `k` is shown not to be, at the k-th
-part of the level (Bonferroni); the high end is the largest length that is not refused.
+Both bounds come from one-sided tests. Lower bound: lengths are accepted in order, up to the first that the test
+does not accept. Only the first length whose true score is too low can be accepted wrongly, so no correction is
+needed. Upper bound: the hypothesis that the model retrieves up to the `k`-th length is rejected where any of the
+first `k` scores is shown to be too low, at the `k`-th part of the level (Bonferroni). The upper bound is the largest
+length that is not rejected.
 
-Scores lie in 0..1 and need not be 0 or 1: their sum varies most where they are and all questions
-are equally hard, so that the binomial tails of the sum are safe.
+Scores lie in 0..1 and need not be 0 or 1. Their sum varies most where they are 0 or 1 and all questions are equally
+hard, so the binomial tails of the sum are conservative.
 """
 
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from scipy import special  # stats imports slowly
+from scipy import special  # importing scipy.stats is slow
 
 LEVEL = 0.025
-"""Of each end: together they miss the true length in at most 5% of samples."""
+"""Level of each bound. Together they miss the true length in at most 5% of samples."""
 
 THRESHOLD = 0.856
-"""Of RULER (Hsieh et al. 2024): the score of Llama-2-7B at 4,096 tokens."""
+"""The threshold of RULER (Hsieh et al. 2024): the score of Llama-2-7B at 4,096 tokens."""
 
 
 class RetrievalLength(NamedTuple):
-    """A length with an interval, of the lengths that were asked.
+    """The bounds of a retrieval length, among the lengths that were measured.
 
-    `low` is the largest length that is shown, None where nothing is, beyond the shortest asked;
-    `high` the largest that is not refused, and `refused` the one after it.
+    Attributes:
+        low: the largest length that is accepted; None where not even the shortest is, though it is not rejected.
+        high: the largest length that is not rejected; 0 where the shortest is.
+        refused: the length after `high`; None where there is none.
     """
 
     low: int | None
@@ -35,7 +38,13 @@ class RetrievalLength(NamedTuple):
 
 
 class Retrieved(NamedTuple):
-    """Questions at one length: the sum of their scores, each from 0 to 1, and their number."""
+    """Questions at one length.
+
+    Attributes:
+        length: the context length in tokens.
+        right: sum of the questions' scores, each from 0 to 1.
+        asked: number of questions.
+    """
 
     length: int
     right: float
@@ -43,18 +52,32 @@ class Retrieved(NamedTuple):
 
 
 def length_above(counts: Sequence[Retrieved]) -> RetrievalLength:
-    """The largest length up to which every true score is at least `THRESHOLD`; 0 if none is.
+    """Return the bounds of the largest length up to which every true score is at least `THRESHOLD`.
 
-    `counts` are by length, ascending.
+    Args:
+        counts: the questions of each length, by ascending length.
     """
-    shown, refused = [], []  # one-sided p against a score that is not held, and against one that is
-    for each in counts:
-        right, wrong = math.floor(each.right + 1e-9), math.ceil(each.right - 1e-9)
-        shown.append(special.bdtrc(right - 1, each.asked, THRESHOLD))
-        refused.append(special.bdtr(wrong, each.asked, THRESHOLD))
-    low = next((at for at, p in enumerate(shown) if p > LEVEL), len(shown))
-    numbers = range(1, len(refused) + 1)
-    high = max((n for n in numbers if min(refused[:n]) > LEVEL / n), default=0)
-    lengths = (0, *(each.length for each in counts))
-    after = lengths[high + 1] if high + 1 < len(lengths) else None
-    return RetrievalLength(None if low == 0 < high else lengths[low], lengths[high], after)
+    p_too_low = []  # one-sided p of the hypothesis that the true score is below the threshold
+    p_high_enough = []  # and of the hypothesis that it is not
+    for count in counts:
+        right_at_least = math.floor(count.right + 1e-9)
+        right_at_most = math.ceil(count.right - 1e-9)
+        p_too_low.append(special.bdtrc(right_at_least - 1, count.asked, THRESHOLD))
+        p_high_enough.append(special.bdtr(right_at_most, count.asked, THRESHOLD))
+    lengths = [0, *(count.length for count in counts)]
+
+    accepted = 0
+    while accepted < len(counts) and p_too_low[accepted] <= LEVEL:
+        accepted += 1
+    not_rejected = 0
+    for number in range(1, len(counts) + 1):
+        if min(p_high_enough[:number]) > LEVEL / number:
+            not_rejected = number
+
+    low: int | None = lengths[accepted]
+    if accepted == 0 and not_rejected > 0:
+        low = None
+    refused = None
+    if not_rejected + 1 < len(lengths):
+        refused = lengths[not_rejected + 1]
+    return RetrievalLength(low, lengths[not_rejected], refused)
