@@ -19,7 +19,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def registered() -> None:
-    """Our rope types in transformers, as every command of ours has them."""
+    """Register the RoPE types in transformers, as every command does."""
     from resonance_vllm import hf
 
     hf.register()

@@ -58,8 +58,8 @@ def test_report_of_family_is_right_or_refused(family):
 
 
 def turns_like_the_library_with_rounded_wavelengths(family):
-    ours, wanted = resonant(family), model_of(config_of(family))
-    pairs = zip(global_rotations(ours), global_rotations(wanted), strict=True)
+    resonance_model, wanted = resonant(family), model_of(config_of(family))
+    pairs = zip(global_rotations(resonance_model), global_rotations(wanted), strict=True)
     for (module, prefix, kind), (reference, _, _) in pairs:
         held, there = (getattr(each, f"{prefix}inv_freq") for each in (module, reference))
         lengths = (2 * math.pi / there.double()).round().clamp(min=1)
@@ -73,7 +73,7 @@ def turns_like_the_library_with_rounded_wavelengths(family):
         fastest = round(2 * math.pi / float(held[0]))
         far = answers(module, kind, [5, 5 + fastest * 21845])[0]
         assert far[:, 0, 0].equal(far[:, 1, 0])
-    a, b = output(ours, IDS), output(wanted, IDS)
+    a, b = output(resonance_model, IDS), output(wanted, IDS)
     torch.testing.assert_close(a, b, rtol=0, atol=1e-4 * float(b.abs().max()))
 
 
@@ -157,7 +157,7 @@ def test_rotary_module_compiles_with_fullgraph(family):
 
 @every_family_that_runs
 def test_apply_rope_float32_on_family(family):
-    """Queries and keys are turned by float32 cos and sin and given back in the model's dtype."""
+    """Queries and keys are rotated by float32 cos and sin and returned in the model's dtype."""
     model = resonant(family).to(torch.bfloat16)
     hf.apply_rope(model)  # transformers casts frequencies too
     before = output(model, IDS)

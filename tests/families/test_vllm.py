@@ -1,4 +1,4 @@
-"""Every family in vLLM: its modules turn as transformers', or it is refused with the reason.
+"""Every family in vLLM: its modules rotate like those of transformers, or it is refused with a reason.
 
 All models are built in one process, without weights. The frequencies of every family under seven
 methods are frozen (tests/frozen); engines that run families are in `tests/vllm`.
@@ -52,8 +52,8 @@ def test_report_of_family_is_right_or_refused(family):
 def test_reports_of_both_libraries_agree(family):
     from resonance_vllm.hf.inspection import report_of_checkpoint
 
-    theirs = report_of_checkpoint(str(family), resonance(family)[0], SERVED)
-    reference = next(one for one in theirs if not is_windowed(one.layer_type))
+    reports = report_of_checkpoint(str(family), resonance(family)[0], SERVED)
+    reference = next(one for one in reports if not is_windowed(one.layer_type))
     held = [RotaryReport(**one) for one in answers()[family, True]["held"]]
     for entry in [one for one in held if not is_windowed(one.layer_type)] or held:
         assert not compare_states(entry.state, reference.state, close=1e-5)

@@ -94,7 +94,7 @@ def test_apply_rope_cos_and_sin_equal_the_closed_form(tiny, rope_type):
 @given(st.lists(st.sampled_from([None, *TURNING, "self_extend"]), min_size=2, max_size=6))
 @settings(max_examples=20, deadline=None)
 def test_apply_rope_swaps_methods_in_any_order(order):
-    """Logits equal those of a model that was made with the settings, bit for bit."""
+    """Logits equal those of a model that was made with the settings, bitwise."""
     sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "head_dim": 16,
              "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": LENGTH,
              "eos_token_id": None}  # fmt: skip
@@ -207,7 +207,7 @@ def test_apply_rope_names_a_module_that_ignores_settings(tiny, rope_type):
     before = logits(model, TEXTS[25].tolist())
     with pytest.raises(RopeConfigError, match=rf"'{rope_type}' .*rotary_emb \(Ignoring\)"):
         hf.apply_rope(model, complete(rope_type))
-    assert logits(model, TEXTS[25].tolist()).equal(before), "it turns as it was loaded"
+    assert logits(model, TEXTS[25].tolist()).equal(before), "it rotates as it was loaded"
     assert model.config.rope_parameters == DEFAULT
 
 

@@ -148,7 +148,7 @@ def test_load_completes_settings(tiny, tmp_path):
 
 
 def test_apply_rope_takes_complete_settings_as_they_are(tiny):
-    """An optional key that is left out is its default and not what the checkpoint has."""
+    """An optional key that is not written has its default and not what the checkpoint has."""
     shipped = {
         "rope_type": "yarn",
         "rope_theta": 100.0,

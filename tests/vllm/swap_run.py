@@ -55,7 +55,7 @@ def cached(llm: LLM) -> int:
 
 
 def refusal(llm: LLM, rope: dict[str, Any] | None) -> str | None:
-    """How an swap is refused; None where it is done."""
+    """How a swap is refused; None where it is done."""
     try:
         llm.collective_rpc("set_rope", args=(rope,))
     except ValueError as error:
@@ -64,7 +64,7 @@ def refusal(llm: LLM, rope: dict[str, Any] | None) -> str | None:
 
 
 def while_running(llm: LLM) -> str | None:
-    """How an swap is refused while a request is half done."""
+    """How a swap is refused while a request is half done."""
     llm.llm_engine.add_request("half", {"prompt_token_ids": PROMPT[:50]}, GREEDY)
     llm.llm_engine.step()
     said = refusal(llm, None)

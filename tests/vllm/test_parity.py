@@ -1,6 +1,6 @@
 """transformers and vLLM's engine give the same log-probabilities, in float32.
 
-In bfloat16 rounding hides a forgotten Resonance; in float32 a wrong rope stands out by orders of
+In bfloat16 rounding hides a forgotten Resonance; in float32 a wrong method differs by orders of
 magnitude, which `test_engine_differs_for_another_method` shows.
 """
 
@@ -57,8 +57,8 @@ def by_vllm(engine: Any, prompt: list[int]) -> torch.Tensor:
     return torch.tensor([candidates[token].logprob for token, candidates in pairs])
 
 
-def apart(model: Any, engine: Any, prompt: list[int]) -> float:
-    """Largest difference of a log-probability; a mean that differs is no rounding either."""
+def largest_difference(model: Any, engine: Any, prompt: list[int]) -> float:
+    """Return the largest difference of a log-probability; a mean that differs is not rounding."""
     difference = by_transformers(model, prompt) - by_vllm(engine, prompt)
     assert abs(float(difference.mean())) <= 1e-5 or float(difference.abs().max()) > 1e-3
     return float(difference.abs().max())
@@ -119,7 +119,7 @@ def test_engine_with_overrides_agrees(backend: Any, tiny_llama: Path) -> None:
     """The path of a user: settings through `hf_overrides`, nothing swapped."""
     model = load_hf(tiny_llama, YARN, SERVED)
     for length in LENGTHS:
-        assert apart(model, backend.model, random_prompt(length)) <= 1e-3
+        assert largest_difference(model, backend.model, random_prompt(length)) <= 1e-3
 
 
 def test_backend_swaps_methods(backend: Any) -> None:
@@ -145,7 +145,7 @@ def test_engine_agrees_for_fixed_types(backend: Any, tiny_llama: Path, rope_type
     model = load_hf(tiny_llama, rope, SERVED)
     use_rope(backend.model, tiny_llama, rope)
     for length in LENGTHS:
-        assert apart(model, backend.model, random_prompt(length)) <= 1e-3
+        assert largest_difference(model, backend.model, random_prompt(length)) <= 1e-3
 
 
 @pytest.mark.parametrize(
@@ -164,15 +164,15 @@ def test_engine_agrees_for_dynamic_types_at_served_length(
     model = load_hf(tiny_llama, rope, served)
     use_rope(backend.model, tiny_llama, rope, served)
     for length in agree:
-        assert apart(model, backend.model, random_prompt(length)) <= 1e-3
-    assert apart(model, backend.model, random_prompt(differ)) > 0.01
+        assert largest_difference(model, backend.model, random_prompt(length)) <= 1e-3
+    assert largest_difference(model, backend.model, random_prompt(differ)) > 0.01
 
 
 def test_engine_differs_for_another_method(backend: Any, tiny_llama: Path) -> None:
     model = load_hf(tiny_llama, YARN, SERVED)
     use_rope(backend.model, tiny_llama, {"rope_type": "yarn", "factor": 4})
     for length in LENGTHS:
-        assert apart(model, backend.model, random_prompt(length)) > 1e-3
+        assert largest_difference(model, backend.model, random_prompt(length)) > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -203,11 +203,14 @@ def test_engine_agrees_compiled_parallel_and_by_transformers(
         AutoModelForCausalLM.from_config(config).save_pretrained(path)
     engine = start_engine(path, YARN, **more)
     try:
-        assert apart(load_hf(path, YARN, SERVED), engine, random_prompt(1000)) <= 1e-3
+        assert largest_difference(load_hf(path, YARN, SERVED), engine, random_prompt(1000)) <= 1e-3
         if "tensor_parallel_size" in more:
             linear = {"rope_type": "resonance_linear", "factor": 4}
             use_rope(engine, path, linear)
-            assert apart(load_hf(path, linear, SERVED), engine, random_prompt(1000)) <= 1e-3
+            assert (
+                largest_difference(load_hf(path, linear, SERVED), engine, random_prompt(1000))
+                <= 1e-3
+            )
     finally:
         engine.llm_engine.engine_core.shutdown()
 
@@ -231,6 +234,8 @@ def test_engine_agrees_for_a_real_model_at_2k_and_9k(smollm2: Path, tmp_path: Pa
         for kind, length in (("resonance_yarn", 2048), ("resonance_yarn", 9216), ("yarn", 9216)):
             rope = {"rope_type": kind, "factor": 2}
             use_rope(engine, tmp_path, rope, 9217)
-            assert apart(load_hf(tmp_path, rope, 9217), engine, tokens[:length]) <= 1e-3
+            assert (
+                largest_difference(load_hf(tmp_path, rope, 9217), engine, tokens[:length]) <= 1e-3
+            )
     finally:
         engine.llm_engine.engine_core.shutdown()

@@ -91,11 +91,11 @@ stock = rope.get_rope
 assert llama.get_rope is stock
 from resonance_vllm.vllm.plugin import register
 register()
-ours, rpc = rope.get_rope, EngineCore.collective_rpc
-assert ours is not stock and ours.__wrapped__ is stock
-assert llama.get_rope is ours
+wrapper, rpc = rope.get_rope, EngineCore.collective_rpc
+assert wrapper is not stock and wrapper.__wrapped__ is stock
+assert llama.get_rope is wrapper
 register()
-assert rope.get_rope is ours and llama.get_rope is ours and EngineCore.collective_rpc is rpc
+assert rope.get_rope is wrapper and llama.get_rope is wrapper and EngineCore.collective_rpc is rpc
 print("fine")
 """
     done = run(script)

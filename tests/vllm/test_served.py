@@ -155,10 +155,10 @@ def test_server_completions_equal_hf(
     url = f"{as_shipped}/completions"
     server = {"model": "smollm2", "base_url": url, "tokenizer": str(smollm2), "max_length": 2048}
     server["tokenizer_backend"] = "huggingface"
-    ours = lm_eval(forks, tmp_path / "server", "local-completions", server)
+    through_server = lm_eval(forks, tmp_path / "server", "local-completions", server)
     local = {"pretrained": str(smollm2), "dtype": "float32"}
     reference = lm_eval(forks, tmp_path / "hf", "hf", local)
-    for task, (served,) in ours.items():
+    for task, (served,) in through_server.items():
         (here,) = reference[task]
         assert served["arguments"] == here["arguments"]
         assert served["resps"] == here["resps"]
@@ -174,8 +174,10 @@ def test_server_chat_completions(
 ) -> None:
     url = f"{as_shipped}/chat/completions"
     server = {"model": "smollm2", "base_url": url, "tokenizer": str(smollm2)}
-    ours = lm_eval(forks, tmp_path, "local-chat-completions", server, "--apply_chat_template")
-    for sample in (each for samples in ours.values() for each in samples):
+    through_server = lm_eval(
+        forks, tmp_path, "local-chat-completions", server, "--apply_chat_template"
+    )
+    for sample in (each for samples in through_server.values() for each in samples):
         sent = sample["arguments"]["gen_args_0"]["arg_0"]
         messages = json.loads(sent[0] if isinstance(sent, list) else sent)
         assert [message["role"] for message in messages] == ["system", "user"]

@@ -1,4 +1,4 @@
-"""Other RoPE settings in a running engine: every number is that of a fresh engine, bit for bit."""
+"""Other RoPE settings in a running engine: every number is bitwise that of a fresh engine."""
 
 import json
 import os

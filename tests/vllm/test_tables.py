@@ -47,7 +47,7 @@ def got(rope: dict[str, Any], dtype: torch.dtype = torch.float32) -> Any:
 
 
 def made(name: str, dtype: torch.dtype = torch.float32, **changes: Any) -> Any:
-    """The same of what a model file sees in place of ours, the model's own keys in it."""
+    """The same of what a model file sees in place of a request, the model's own keys in it."""
     own = {key: value for key, value in changes.items() if key.startswith("mrope")}
     spec = asked(name, **{key: changes[key] for key in changes.keys() - own.keys()})
     return got(stock_settings(own, spec, SERVED, "default"), dtype)
@@ -65,23 +65,23 @@ def test_get_rope_table_equals_the_closed_form(name: str) -> None:
 def test_resonance_yarn_class_is_a_subclass_of_yarn() -> None:
     from vllm.model_executor.layers import rotary_embedding
 
-    ours, stock = made("resonance_yarn"), got({"rope_type": "yarn", **COMMON})
-    assert type(ours) is resonance_yarn_class()
-    assert type(stock) is rotary_embedding.YaRNScalingRotaryEmbedding in type(ours).__mro__
-    assert stock.cos_sin_cache.shape == ours.cos_sin_cache.shape
-    assert not torch.allclose(stock.cos_sin_cache, ours.cos_sin_cache, atol=1e-2)
-    assert type(ours).forward_cpu is type(stock).forward_cpu
+    own, stock = made("resonance_yarn"), got({"rope_type": "yarn", **COMMON})
+    assert type(own) is resonance_yarn_class()
+    assert type(stock) is rotary_embedding.YaRNScalingRotaryEmbedding in type(own).__mro__
+    assert stock.cos_sin_cache.shape == own.cos_sin_cache.shape
+    assert not torch.allclose(stock.cos_sin_cache, own.cos_sin_cache, atol=1e-2)
+    assert type(own).forward_cpu is type(stock).forward_cpu
 
 
 def test_get_rope_shares_tables_of_equal_requests() -> None:
-    ours = made("ntk_aware")
-    assert made("ntk_aware") is ours
-    assert made("ntk_aware", factor=2.0) is not ours
-    assert made("ntk_aware", torch.bfloat16) is not ours
+    own = made("ntk_aware")
+    assert made("ntk_aware") is own
+    assert made("ntk_aware", factor=2.0) is not own
+    assert made("ntk_aware", torch.bfloat16) is not own
     seen = stock_settings({}, asked("ntk_aware"), SERVED, "default")
     plain = got({**seen, "rope_theta": THETA})
-    assert plain is not ours
-    assert not torch.equal(plain.cos_sin_cache, ours.cos_sin_cache[:ORIGINAL])
+    assert plain is not own
+    assert not torch.equal(plain.cos_sin_cache, own.cos_sin_cache[:ORIGINAL])
 
 
 @pytest.mark.parametrize("name", ["resonance", "resonance_yarn"])

@@ -74,7 +74,7 @@ def trie_nodes(prompts: list[list[int]]) -> int:
 def test_vllm_long_computes_each_token_once(
     drawn: tuple[list[list[int]], list[list[int]]],
 ) -> None:
-    told = []
+    counts = []
     for prompts in drawn:
         lm = backend()
         outputs = ask(lm, prompts)
@@ -82,12 +82,12 @@ def test_vllm_long_computes_each_token_once(
         assert [len(output.outputs[0].token_ids) for output in outputs] == [
             1 + len(prompt) for prompt in prompts
         ], "each prompt keeps its own sampling parameters"
-        told.append(lm.telemetry())
-    assert told[0] == told[1]
+        counts.append(lm.telemetry())
+    assert counts[0] == counts[1]
     prompts = drawn[0]
     total, unique = sum(map(len, prompts)), trie_nodes(prompts)
-    assert told[0]["tokens_prefilled"] == unique
-    assert told[0]["tokens_generated"] == total + len(prompts)
+    assert counts[0]["tokens_prefilled"] == unique
+    assert counts[0]["tokens_generated"] == total + len(prompts)
 
 
 BLOCK = 32
@@ -115,7 +115,7 @@ def checkpoint(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 @pytest.fixture(scope="module")
-def ours(checkpoint: Path) -> Iterator[Any]:
+def long_backend(checkpoint: Path) -> Iterator[Any]:
     """The real engine; its cache holds 24 blocks, a document with its question takes 17."""
     from lm_eval.api.registry import get_model
 
@@ -147,7 +147,7 @@ def stock_of(lm: Any) -> Any:
 
     stock = copy.copy(lm)
     stock.__class__ = VLLM
-    stock.batch_size = 1  # what lm-eval gives it unless told otherwise
+    stock.batch_size = 1  # what lm-eval gives it unless another is given
     stock.outputs = []
 
     def generate(*arguments: Any, **options: Any) -> list[Any]:
@@ -180,22 +180,22 @@ def requests() -> list[Any]:
 
 
 @pytest.mark.long
-def test_vllm_long_needs_a_cache_for_one_document(ours: Any) -> None:
+def test_vllm_long_needs_a_cache_for_one_document(long_backend: Any) -> None:
     asked = requests()
-    assert ours.model.llm_engine.vllm_config.scheduler_config.max_num_seqs == 8
-    stock = stock_of(ours)
+    assert long_backend.model.llm_engine.vllm_config.scheduler_config.max_num_seqs == 8
+    stock = stock_of(long_backend)
     expected = stock.generate_until(asked)
     prompts = [output.prompt_token_ids for output in stock.outputs]
     unique = trie_nodes(prompts)
     computed = sum(map(len, prompts)) - sum(output.num_cached_tokens for output in stock.outputs)
 
-    assert ours.model.reset_prefix_cache()
-    assert ours.generate_until(asked) == expected
-    told = ours.telemetry()
+    assert long_backend.model.reset_prefix_cache()
+    assert long_backend.generate_until(asked) == expected
+    counts = long_backend.telemetry()
     # A block is kept whole or not at all, so that a question recomputes less than one block.
-    assert unique <= told["tokens_prefilled"] < unique + len(asked) * BLOCK
-    assert told["tokens_prefilled"] <= 1.1 * unique
-    assert computed > 4 * told["tokens_prefilled"], "the order of stock lm-eval does not fit"
-    assert told["tokens_generated"] == sum(
+    assert unique <= counts["tokens_prefilled"] < unique + len(asked) * BLOCK
+    assert counts["tokens_prefilled"] <= 1.1 * unique
+    assert computed > 4 * counts["tokens_prefilled"], "the order of stock lm-eval does not fit"
+    assert counts["tokens_generated"] == sum(
         len(answer.token_ids) for output in stock.outputs for answer in output.outputs
     )
