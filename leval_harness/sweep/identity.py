@@ -134,7 +134,7 @@ def with_digests(value: Any, key: str = "") -> Any:
 def documents(names: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return source and SHA-256 of the documents that tasks of this package read, by family.
 
-    Files of the hub are hashed when they are read, and that hash stands in lm-eval's results.
+    Files of the hub are hashed when they are read, and lm-eval's results hold that hash.
 
     Raises:
         DataError: the folder, or a file of it, does not exist.
@@ -205,8 +205,9 @@ def task_version(name: str) -> Any:
     while ahead:
         file = ahead.pop()
         read[file] = content = _content(file)
-        for each in listed(content.pop("include", []) if isinstance(content, dict) else []):
-            included = Path(os.path.normpath(file.parent / str(each)))
+        includes = content.pop("include", []) if isinstance(content, dict) else []
+        for name_of_include in listed(includes):
+            included = Path(os.path.normpath(file.parent / str(name_of_include)))
             ahead += [included] * (included.is_file() and included not in read)
     beside = {path.relative_to(folder).as_posix(): digest(path) for path in _beside(folder, read)}
     return {"content": [with_digests(content) for content in read.values()], "files": beside}
@@ -270,9 +271,11 @@ def _short(value: Any) -> str:
 
 def closest(record: RunRecord, runs: Iterable[Path]) -> tuple[str, dict[str, tuple[str, str]]]:
     """Return the finished run that is most like a planned one, and in what they differ."""
-    known = {
-        each.name: (read_json_object(each / RUN_FILE) or {}).get("identity", {}) for each in runs
-    }
-    found = {name: differences(identity, record.identity) for name, identity in known.items()}
-    name = min(found, key=lambda each: len(found[each]), default="")
-    return name, found.get(name, {})
+    differing: dict[str, dict[str, tuple[str, str]]] = {}
+    for folder in runs:
+        identity = (read_json_object(folder / RUN_FILE) or {}).get("identity", {})
+        differing[folder.name] = differences(identity, record.identity)
+    if not differing:
+        return "", {}
+    name = min(differing, key=lambda run: len(differing[run]))
+    return name, differing[name]
