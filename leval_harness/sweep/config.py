@@ -347,7 +347,7 @@ def _with_value(node: Any, parts: list[str], value: Any, where: str) -> Any:
     """Return a copy of `node` in which the item at `parts` is `value`."""
     if not parts:
         return value
-    head, rest = parts[0], parts[1:]
+    head, *rest = parts
     if isinstance(node, Mapping | None):
         inner = (node or {}).get(head)
         if head == "tasks" and rest:

@@ -79,8 +79,12 @@ def run_identity(record: RunRecord, model: Mapping[str, Any]) -> dict[str, Any]:
     """Return everything that decides the numbers of a run; `model` is `ModelFiles.identity`."""
     families = tasks.families_of(record.tasks)
     ours = tasks.read_by_tasks(record.tasks, record.metadata)
-    fields = READ_BY_ALL + (() if families <= RUNNING_TEXT else READ_BY_QUESTIONS)
-    hashed = {"data_dir"} if families <= set(tasks.SETTINGS) else set()  # of ours: what it holds
+    fields: tuple[str, ...] = READ_BY_ALL
+    if not families <= RUNNING_TEXT:
+        fields += READ_BY_QUESTIONS
+    hashed: set[str] = set()
+    if families <= set(tasks.SETTINGS):
+        hashed = {"data_dir"}  # the content of its files counts, under `data`
     return {
         "schema_version": SCHEMA_VERSION,
         "model": {
@@ -105,11 +109,11 @@ def run_identity(record: RunRecord, model: Mapping[str, Any]) -> dict[str, Any]:
 def package_versions(backend: str) -> dict[str, str]:
     """Return the installed versions of the packages that decide what a backend computes."""
     names = ("leval-harness", "lm_eval", *LIBRARY_PACKAGES.get(ROPE_BACKENDS.get(backend, ""), ()))
-    found = {}
+    versions = {}
     for name in names:
         with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+            versions[name] = version(name)
+    return versions
 
 
 def with_digests(value: Any, key: str = "") -> Any:
@@ -142,21 +146,27 @@ def documents(names: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, An
     from leval_tasks.common.data import missing_file, resolve_source
     from leval_tasks.perplexity.corpora import corpus_file
 
-    known, found = tasks.own_tasks(), dict[str, Any]()
+    known = tasks.own_tasks()
+    by_family: dict[str, Any] = {}
     for task in tasks.members(names):
-        file, closed = known[task].file if task in known else None, TASKS.get(task)
+        file = None
+        if task in known:
+            file = known[task].file
+        if file is None:
+            continue
         if file in PYTHON_FILES:
-            found["python"] = platform.python_version()
-        elif file:
-            source = resolve_source(metadata.get("data_dir"))
-            of_family = found.setdefault(known[task].family, {"source": source.kind, "files": {}})
-            if closed is None:
-                of_family["files"][file] = digest(corpus_file(file, source))
-            elif not source.has(closed):
-                raise missing_file(source, closed)
-            elif source.folder:
-                of_family["files"][file] = digest(source.folder / file)
-    return found
+            by_family["python"] = platform.python_version()
+            continue
+        source = resolve_source(metadata.get("data_dir"))
+        family = by_family.setdefault(known[task].family, {"source": source.kind, "files": {}})
+        closed = TASKS.get(task)
+        if closed is None:
+            family["files"][file] = digest(corpus_file(file, source))
+        elif not source.has(closed):
+            raise missing_file(source, closed)
+        elif source.folder:
+            family["files"][file] = digest(source.folder / file)
+    return by_family
 
 
 def digest(path: Path) -> str:

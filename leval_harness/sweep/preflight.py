@@ -197,21 +197,25 @@ def _least_length(task: str, tokenizer: str) -> int:
     These tasks make a question of a fixed least size again and again until one fits, so that they
     never return if none can. The other tasks of RULER end with an error of their own.
     """
-    texts, answer = [], 0
+    texts: list[str] = []
+    answer = 0
     state = random.getstate()
     try:
         if task == "ruler_vt":
             make = import_module(f"{RULER}.vt_utils").generate_input_output
             example, _ = make(5, 1, 4, is_icl=True)
             question, _ = make(10, 1, 4, is_icl=False)
-            texts, answer = [example, question], 30
+            texts = [example, question]
+            answer = 30
         elif task == "ruler_cwe":
             make = import_module(f"{RULER}.cwe_utils").generate_input_output
             _, question, _ = make(10, 0)
-            texts, answer = [question], 120
+            texts = [question]
+            answer = 120
         elif task == "ruler_fwe":
             template = import_module(f"{RULER}.fwe_utils").TEMPLATE
-            texts, answer = [template], 50
+            texts = [template]
+            answer = 50
     finally:
         random.setstate(state)
     if not texts:

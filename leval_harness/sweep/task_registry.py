@@ -93,8 +93,13 @@ def lm_eval_names(names: Iterable[str]) -> list[str]:
 def members(names: Iterable[str]) -> list[str]:
     """Return the single tasks of some tasks and groups; unknown names are returned as they are."""
     known = own_tasks()
-    flat = [each for name in names for each in (known[name].members if name in known else (name,))]
-    return list(dict.fromkeys(flat))
+    single: dict[str, None] = {}
+    for name in names:
+        members_of_name: tuple[str, ...] = (name,)
+        if name in known:
+            members_of_name = known[name].members
+        single.update(dict.fromkeys(members_of_name))
+    return list(single)
 
 
 def families_of(names: Iterable[str]) -> set[str]:
