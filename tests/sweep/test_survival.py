@@ -111,7 +111,7 @@ def test_interrupted_sweep_says_how_to_resume(
     workers = wait_for(lambda: len(found := claims(tmp_path)) == 2 and found)
     os.kill(sweep, number)
     assert forks.ended() == 130
-    assert "Interrupted; what is done is kept. Resume with:" in forks.said()
+    assert "Interrupted; finished runs are kept. Resume with:" in forks.said()
     assert f"sweep {tiny / 'sweep.yaml'} --out {tmp_path} --jobs 2" in forks.said()
     assert "Traceback" not in forks.said()
     assert not any(psutil.pid_exists(worker["pid"]) for worker in workers)
