@@ -37,8 +37,11 @@ SAMPLE = "bundled sample, not the real documents"
 
 OF_RUN = ("backend", "dtype", "gen_kwargs", "chat_template", "seed")
 OF_TASK = ("shots", "data")
-OF_MODEL = ("precision", "frame", "answer_prefix", "end_of_thinking", "task_hash")
+OF_MODEL = ("frame", "answer_prefix", "end_of_thinking", "task_hash")
 """Settings of a task that go with the model: they do not separate models from each other."""
+
+JSON_COLUMNS = ("rope", "arguments")
+"""Columns that hold settings as JSON."""
 
 LONGEST = 60
 
@@ -139,7 +142,7 @@ def labels(scores: pd.DataFrame, across: str) -> pd.DataFrame:
     of_models = across == "models"
     name = scores["model"] + ", " + scores["method"] if of_models else scores["method"].copy()
     apart = pd.Series("", scores.index)
-    for column in ("rope", "checkpoint", *(OF_RUN if of_models else ())):
+    for column in ("rope", "checkpoint", "precision", "arguments", *(OF_RUN if of_models else ())):
         values = scores[column].astype(object).fillna("").astype(str)
         for _, part in values.groupby([scores["block"], name]):
             if len(others := sorted({*part})) > 1:
@@ -167,10 +170,30 @@ def _newest(scores: pd.DataFrame) -> pd.Series:
 
 
 def _differing(column: str, value: str, others: Sequence[str]) -> str:
-    """What distinguishes a value from others: of RoPE settings the parameters that differ."""
-    if column != "rope":
-        return _told("" if column == "checkpoint" else column, value).strip()
-    each = [json.loads(other) or {} if other else {} for other in others]
-    own = json.loads(value) or {} if value else {}
-    listed = [f"{name} {own[name]}" for name in own if any(o.get(name) != own[name] for o in each)]
+    """Return what distinguishes a value of a column from others, for a label.
+
+    Of settings in JSON these are the ones in which any two differ, each with its value; one that
+    this value lacks is not named.
+
+    Args:
+        column: name of the column.
+        value: its text; empty where it is missing.
+        others: all values of rows of one name.
+    """
+    if column not in JSON_COLUMNS:
+        name = "" if column == "checkpoint" else column
+        return _told(name, value).strip()
+    settings = _settings(value)
+    all_settings = [_settings(other) for other in others]
+    listed = [
+        f"{name} {settings[name]}"
+        for name in settings
+        if any(other.get(name) != settings[name] for other in all_settings)
+    ]
     return ", ".join(listed)[:LONGEST]
+
+
+def _settings(text: str) -> dict[str, Any]:
+    """Return the settings that a JSON text holds; empty of an empty text."""
+    settings: dict[str, Any] = json.loads(text or "{}") or {}
+    return settings

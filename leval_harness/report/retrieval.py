@@ -23,20 +23,28 @@ def retrievals(compared: pd.DataFrame) -> pd.DataFrame:
     """
     is_one = compared["task"].str.fullmatch(RULER) & compared["name"].str.fullmatch(r"\d+")
     rows = compared[is_one.eq(True)].dropna(subset=["value", "n"])
-    found: list[dict[str, Any]] = []
+    retrieval_rows: list[dict[str, Any]] = []
     for (block, label), part in rows.groupby(["block", "label"], sort=False):
-        tasks = set.intersection(*(set(each["task"]) for _, each in part.groupby("length")))
-        sums = part[part["task"].isin(tasks)].assign(right=part["value"] * part["n"])
+        # a mean over other tasks at another length would be compared with this one
+        tasks = set.intersection(
+            *(set(at_length["task"]) for _, at_length in part.groupby("length"))
+        )
+        common = part[part["task"].isin(tasks)]
+        sums = common.assign(right=common["value"] * common["n"])
         sums = sums.groupby("length")[["right", "n"]].sum()
-        counts = [Retrieved(int(each.Index), each.right, int(each.n)) for each in sums.itertuples()]
-        if counts:
-            names = {"block": block, "label": label, "tasks": tuple(sorted(tasks))}
-            numbers = {
-                "lengths": tuple(map(int, sums.index)),
-                "questions": tuple(map(int, sums["n"])),
-            }
-            found.append({**names, **numbers, "above": length_text(length_above(counts))})
-    return pd.DataFrame(found, columns=["block", "label", "tasks", "lengths", "questions", "above"])
+        counts = [Retrieved(int(row.Index), row.right, int(row.n)) for row in sums.itertuples()]
+        if not counts:
+            continue
+        retrieval_rows.append({
+            "block": block,
+            "label": label,
+            "tasks": tuple(sorted(tasks)),
+            "lengths": tuple(map(int, sums.index)),
+            "questions": tuple(map(int, sums["n"])),
+            "above": length_text(length_above(counts)),
+        })  # fmt: skip
+    columns = ["block", "label", "tasks", "lengths", "questions", "above"]
+    return pd.DataFrame(retrieval_rows, columns=columns)
 
 
 def length_text(length: RetrievalLength) -> str:

@@ -20,12 +20,37 @@ from leval_harness.results.lm_eval_samples import (
 )
 from leval_harness.results.methods import SERVED, SETTING, SHIPPED, method_of
 from leval_tasks.common.metrics import FAMILY_OF, NOT_AVAILABLE, Metric, length_of, metric_of, split
+from resonance_vllm.checkpoint.arguments import rope_from_model_args
 
 NAMING = ("pretrained", "model", "path", "base_url")
 """Arguments that may name a model; the first one there is names it."""
 
 LENGTHS = ("context_length", "max_length", "max_model_len")
 """Arguments that may hold the longest sequence, tokens."""
+
+IN_OTHER_COLUMNS = frozenset({
+    *NAMING, *LENGTHS, "model_args", "dtype", "rope_precision", "max_position_embeddings",
+    "rope_parameters", "rope_scaling", "rope_theta", "hf_overrides", "json_model_override_args",
+})  # fmt: skip
+"""Arguments of a model that columns of `runs` of their own hold."""
+
+NOT_DECIDING = frozenset({
+    # how many requests go at once, and where
+    "batch_size", "max_batch_size", "auto_batch_size", "num_concurrent", "max_num_seqs",
+    "max_num_batched_tokens", "device", "device_map", "device_map_option", "parallelize", "gpus",
+    "tensor_parallel_size", "data_parallel_size", "pipeline_parallel_size", "max_memory_per_gpu",
+    "max_cpu_memory", "gpu_memory_utilization", "swap_space", "cpu_offload_gb", "offload_folder",
+    # folders of caches, and what is kept in them
+    "cache_dir", "download_dir", "low_cpu_mem_usage", "load_format", "enable_prefix_caching",
+    # how a server is asked
+    "timeout", "max_retries", "verify_certificate", "eos_string", "tokenized_requests",
+    # what is printed
+    "disable_log_stats", "verbosity", "disable_tqdm", "use_fast_tokenizer",
+})  # fmt: skip
+"""Arguments of a model that change no number. Every other one is in the column `arguments`."""
+
+OLDEST = "0.4.5"
+"""The oldest version of lm-eval whose files are read."""
 
 FOLLOW_LENGTH = (*LENGTHS, "min_tokens", "max_seq_lengths")
 """Settings of tasks that follow from the length."""
@@ -87,8 +112,8 @@ class Plain:
         names = (self.content.get("model_name"), *named, self.config.get("model"), "model")
         rope, served = self.rope, self.arguments.get("base_url")
         dtype = str(self.config.get("model_dtype") or self.arguments.get("dtype") or "")
-        lengths = (*map(self.arguments.get, LENGTHS), self.content.get("max_length"))
-        length = next(filter(None, map(_whole, lengths)), None)
+        limits = (*map(self.arguments.get, LENGTHS), self.content.get("max_length"))
+        length = self.task_length or next(filter(None, map(_whole, limits)), None)
         limit = number(_parsed(self.config.get("limit")))
         return {
             "model": str(next(filter(None, names))),
@@ -108,14 +133,36 @@ class Plain:
             "seconds": number(self.content.get("total_evaluation_time_seconds")),
             "versions": {n: self.content[k] for n, k in VERSIONS.items() if self.content.get(k)},
             "precision": _text(self.arguments.get("rope_precision")),
+            "arguments": self.deciding_arguments,
+            "hardware": _text(self.content.get("gpu")) or _text(self.content.get("cpu")),
         }
 
     @property
+    def deciding_arguments(self) -> dict[str, Any]:
+        """Return the model's arguments that can change a number and that no other column holds."""
+        return deciding_arguments(self.arguments)
+
+    @property
+    def task_length(self) -> int | None:
+        """Return the context length that the tasks' metadata state, in tokens.
+
+        It is the largest one; None where a task states none, since that task then reads up to the
+        model's limit.
+        """
+        lengths = []
+        for task in self.names:
+            if task in self.groups:
+                continue
+            length = _stated_length(object_of(self.config_of(task).get("metadata")))
+            if length is None:
+                return None
+            lengths.append(length)
+        return max(lengths, default=None)
+
+    @property
     def rope(self) -> dict[str, Any]:
-        """`rope_parameters` of the model's arguments, or of vLLM's `hf_overrides`; else empty."""
-        overrides = object_of(self.arguments.get("hf_overrides"))
-        given = (self.arguments.get("rope_parameters"), _parsed(overrides.get("rope_parameters")))
-        return next(filter(None, map(object_of, given)), {})
+        """Return the RoPE settings that the arguments request, in one form; empty without any."""
+        return dict(rope_from_model_args(self.arguments) or {})
 
     def config_of(self, task: str) -> dict[str, Any]:
         """A task's configuration; empty where none was written."""
@@ -148,6 +195,57 @@ class Plain:
         return STATED.get(stated, "own")
 
 
+def deciding_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a model that can change a number and that no other column holds.
+
+    Args:
+        arguments: name -> value, as the model is built with.
+    """
+    return {
+        name: value
+        for name, value in arguments.items()
+        if name not in IN_OTHER_COLUMNS | NOT_DECIDING and value not in (None, "", {}, [], False)
+    }
+
+
+def _stated_length(metadata: dict[str, Any]) -> int | None:
+    """Return the context length that a task's metadata state; the largest of several."""
+    of_prompt = _whole(object_of(metadata.get("prompt")).get("context_length"))
+    if of_prompt is not None:
+        return of_prompt
+    stated = metadata.get("context_length")
+    listed = stated if isinstance(stated, list) else [stated]
+    return max((length for length in map(_whole, listed) if length), default=None)
+
+
+def check_version(file: Plain) -> None:
+    """Refuse a file that is older than `OLDEST`: its metrics do not name their filter.
+
+    Raises:
+        ValueError: the file is older.
+    """
+    metrics = [
+        key
+        for task in file.names
+        for key, value in file.results[task].items()
+        if isinstance(value, float) and key not in COUNTED
+    ]
+    if metrics and not any("," in key for key in metrics):
+        raise ValueError(
+            f"written by an lm-eval older than {OLDEST}: the metric {metrics[0]!r} names no filter; "
+            f"evaluate again with lm-eval {OLDEST} or later"
+        )
+
+
+def _not_finite_note(metadata: dict[str, Any]) -> str:
+    """Return where losses of a task are not finite; empty where all are."""
+    positions = object_of(metadata.get("not_finite"))
+    return "; ".join(
+        f"NaN from position {position} of document {document}"
+        for document, position in positions.items()
+    )
+
+
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
 
@@ -166,12 +264,13 @@ def read_task(run: int, known: dict[str, Any], task: str, file: Plain, path: Pat
     """The numbers and samples of a task or group of a file; `known` is the row of `runs`."""
     read, about = TaskRead(), {"run": run, "task": task, **_about(task, known, file)}
     values = file.results[task]
+    not_finite = _not_finite_note(object_of(file.config_of(task).get("metadata")))
     for key, value in values.items():
         name, comma, chosen = key.partition(",")
         if (reason := _no_row(key, value, values)) is not None:
             read.excluded += [(key, value, reason)] if reason else []
             continue
-        if value == NOT_AVAILABLE and task in FAMILY_OF:
+        if value == NOT_AVAILABLE and task in FAMILY_OF and not not_finite:
             read.excluded.append((key, value, "not measured in this run"))
             continue
         metric, of_name, (family, at) = metric_of(name, task), length_of(name), split(name)
@@ -193,7 +292,7 @@ def read_task(run: int, known: dict[str, Any], task: str, file: Plain, path: Pat
                     "note": "answers were kept and not scored (--predict_only)"}  # fmt: skip
             read.excluded.append((key, value, "stands for answers that were not scored"))
         elif row["value"] is None:
-            row |= {"status": "not available", "note": f"lm-eval wrote {value}"}
+            row |= {"status": "not available", "note": not_finite or f"lm-eval wrote {value}"}
         read.scores.append(row)
     if read.scores:  # they have it as `asked`
         shown = ("sample_len", about["asked"])
@@ -242,7 +341,6 @@ def _about(task: str, known: dict[str, Any], file: Plain) -> dict[str, Any]:
     softmax = _text(stated.get("softmax"))
     own = {
         **{name: value for name, value in settings.items() if name not in FOLLOW_LENGTH},
-        "precision": known.get("precision"),
         "softmax": None if softmax in ("float32", "float64") else softmax,
         "version": None if ours else file.part("versions").get(task),
         "task_hash": None if ours else _digest(file.part("task_hashes").get(task)),

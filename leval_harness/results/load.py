@@ -31,7 +31,7 @@ from leval_harness.results.layout import (
     SCHEMA_VERSION,
     SWEEP,
 )
-from leval_harness.results.lm_eval_files import Plain, read_task
+from leval_harness.results.lm_eval_files import Plain, check_version, deciding_arguments, read_task
 from leval_harness.results.lm_eval_samples import ASKED, MEASURED, TaskRead
 from leval_harness.results.token_blocks import blocks_of
 from resonance_vllm.common.errors import UserError
@@ -59,8 +59,7 @@ RUNS = {
     "seconds": NUMBER,
     "versions": ANY,
     **dict.fromkeys(("peak_memory_bytes", "tokens_prefilled", "tokens_generated"), NUMBER),
-    "precision": TEXT,
-    "replaced": TEXT,
+    **dict.fromkeys(("precision", "replaced", "arguments", "hardware"), TEXT),
 }
 """Columns of `runs` and their types.
 
@@ -72,6 +71,7 @@ a checkpoint unmodified. context_length: tokens. tasks: names. limit: questions 
 share below 1. num_docs: documents a task. gen_kwargs: JSON. margin: nats/token. created: ISO
 8601, UTC. seconds, peak_memory_bytes, tokens_*: of the whole run. versions: package -> version.
 precision: of the rotation. replaced: the shipped RoPE scaling that the method replaced, as JSON.
+arguments: JSON of the model's other arguments that can change a number. hardware: in words.
 """
 
 SCORES = {
@@ -359,8 +359,23 @@ def _run_row(path: Path) -> Run:
         **{name: telemetry.get(name) for name in TELEMETRY},
         "precision": method.get("rope_precision") or None,
         "replaced": as_json(run.get("replaced")),
+        "arguments": as_json(deciding_arguments(model.get("args") or {})),
+        "hardware": _hardware(run.get("host") or {}),
         "content": run["run_id"],
     }
+
+
+def _hardware(host: Mapping[str, Any]) -> str | None:
+    """Return the machine of a run in words: its GPUs, else its cores; None if it is unknown."""
+    system = " ".join(str(host[name]) for name in ("system", "processor") if host.get(name))
+    gpus = host.get("gpus")
+    if isinstance(gpus, list) and gpus:
+        counts = {name: gpus.count(name) for name in gpus}
+        parts = [f"{count} x {name}" for name, count in counts.items()]
+        return ", ".join(filter(None, [*parts, system]))
+    if host.get("cores"):
+        system = f"{system}, {host['cores']} cores"
+    return system or None
 
 
 TELEMETRY = ("peak_memory_bytes", "tokens_prefilled", "tokens_generated")
@@ -429,7 +444,9 @@ def _plain(path: Path) -> Run | None:
         if not path.name.startswith("results_"):
             return None
         raise ValueError("no 'results' with tasks; this is no results file of lm-eval")
-    known = Plain(file).run()
+    results_file = Plain(file)
+    check_version(results_file)
+    known = results_file.run()
     return {
         "id": path.stem,
         "sweep": str(path.parent),
@@ -441,6 +458,7 @@ def _plain(path: Path) -> Run | None:
         **known,
         "rope": as_json(known["rope"]),
         "gen_kwargs": as_json(known["gen_kwargs"]),
+        "arguments": as_json(known["arguments"]),
         "content": hashlib.sha256(content).hexdigest(),
     }
 

@@ -9,6 +9,7 @@ from lm_eval_output import ACC, ROPE, answers, run, sample, write
 
 from leval_harness.report.compare import compare
 from leval_harness.report.labels import SAMPLE
+from leval_harness.results.lm_eval_files import NOT_DECIDING
 from leval_harness.results.load import ResultsError, load_results
 
 YARN = {"rope_type": "yarn", "factor": 2.0}
@@ -103,6 +104,12 @@ PLAIN = {
     "a dictionary": {"pretrained": "m", "rope_parameters": YARN, "max_length": 4096},
     "text": 'pretrained=m,rope_parameters={"rope_type": "yarn", "factor": 2.0},max_length=4096',
     "vLLM's overrides": {"hf_overrides": {"rope_parameters": YARN}, "max_model_len": 4096},
+    "rope_scaling in overrides": {"hf_overrides": {"rope_scaling": {"type": "yarn", "factor": 2}},
+                                  "max_model_len": 4096},
+    "nested overrides": {"hf_overrides": {"text_config": {"rope_parameters": YARN}},
+                         "max_model_len": 4096},
+    "SGLang's overrides": {"json_model_override_args": json.dumps({"rope_scaling": YARN}),
+                           "context_length": 4096},
     "the overrides as text": {"hf_overrides": json.dumps({"rope_parameters": YARN}),
                               "max_model_len": 4096},
 }  # fmt: skip
@@ -150,12 +157,61 @@ OLD = {"results": {"hellaswag": {"acc": 0.25, "acc_stderr": 0.05}}, "versions": 
        "config": {"model": "gpt2", "limit": None}}  # fmt: skip
 
 
-def test_lm_eval_before_0_4_wrote_no_filters(tmp_path):
+def test_load_results_refuses_files_of_an_old_lm_eval(tmp_path):
     (tmp_path / "results_1.json").write_text(json.dumps(OLD))
+    message = r"older than 0\.4\.5: the metric 'acc' names no filter; evaluate again"
+    with pytest.raises(ResultsError, match=message):
+        load_results(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        ("load_in_4bit", True), ("revision", "abc"), ("enable_thinking", True), ("peft", "adapter"),
+        ("quantization", "fp8"), ("kv_cache_dtype", "fp8"), ("trust_remote_code", True),
+        ("attn_implementation", "eager"), ("add_bos_token", True), ("prefix_token_id", 3),
+        ("think_end_token", "</think>"), ("softmax_dtype", "float32"), ("delta", "d"),
+        ("an_argument_of_tomorrow", 7),
+    ],
+)  # fmt: skip
+def test_arguments_that_can_change_a_number_are_in_labels(tmp_path, argument):
+    name, value = argument
+    write(tmp_path / "a", ACC, config={"model_args": {"pretrained": "m"}}, date=1)
+    write(tmp_path / "b", ACC, config={"model_args": {"pretrained": "m", name: value}}, date=2)
+    rows = compare(load_results(tmp_path))
+    assert rows["label"].tolist() == ["unmodified", f"unmodified ({name} {value})"]
+    assert not rows["note"].str.contains("repeats it").any()
+
+
+@pytest.mark.parametrize("name", sorted(NOT_DECIDING))
+def test_arguments_that_change_no_number_are_ignored(tmp_path, name):
+    write(tmp_path / "a", ACC, config={"model_args": {"pretrained": "m"}}, date=1)
+    write(tmp_path / "b", ACC, config={"model_args": {"pretrained": "m", name: "3"}}, date=2)
+    rows = compare(load_results(tmp_path))
+    assert rows["note"].str.contains("repeats it").sum() == 1
+
+
+@pytest.mark.parametrize(
+    ("metadata", "length"),
+    [
+        ({"context_length": 640}, 640),
+        ({"context_length": [512, 1024]}, 1024),
+        ({"prompt": {"context_length": 640}}, 640),
+        ({}, 8192),
+    ],
+)
+def test_context_length_is_that_of_the_task(tmp_path, metadata, length):
+    write(tmp_path, ACC, fields={"metadata": metadata})
+    assert load_results(tmp_path).runs["context_length"].tolist() == [length]
+
+
+def test_scores_that_are_not_finite_say_where(tmp_path):
+    metadata = {"not_finite": {"govreport-3": 514}}
+    write(tmp_path, {"loss,none": float("nan")}, "effective_context_govreport",
+          fields={"metadata": metadata})  # fmt: skip
     (score,) = load_results(tmp_path).scores.to_dict("records")
-    assert (score["name"], score["filter"], score["value"], score["stderr"]) == (
-        "acc", "none", 0.25, 0.05,
-    )  # fmt: skip
+    assert score["status"] == "not available"
+    assert score["note"] == "NaN from position 514 of document govreport-3"
 
 
 def test_groups_stand_beside_their_tasks(tmp_path):
