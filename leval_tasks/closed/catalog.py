@@ -40,7 +40,9 @@ def marks_in(filtered_resps: Any) -> dict[str, float]:
 
     The first item is the extracted answer followed by the marks that hold.
     """
-    first = filtered_resps[0] if isinstance(filtered_resps, list) and filtered_resps else None
+    if not isinstance(filtered_resps, list) or not filtered_resps:
+        return {}
+    first = filtered_resps[0]
     if not isinstance(first, list) or len(first) < 2 or first[1] not in MARKS[:3]:
         return {}
     return {name: float(name in first[1:]) for name in MARKS}
@@ -272,5 +274,7 @@ def task_named(name: str, field: str = "task") -> ClosedTask:
     tasks = {task.key: task for task in ENTRIES}
     if (key := name.removeprefix("leval_")) in tasks:
         return tasks[key]
-    known = TASKS if name.startswith("leval_") else tasks
+    known: dict[str, ClosedTask] = tasks
+    if name.startswith("leval_"):
+        known = TASKS
     return known[check_choice(field, name, known)]

@@ -61,8 +61,10 @@ def read(path: Path) -> Predictions:
             records.append((number, parse_json(line, str(path), DataError)))
         except DataError:
             dropped += 1
-    keys = records[0][1] if records and isinstance(records[0][1], dict) else {}
-    key = next((name for name in keys if "_pred" in name), "…_pred")
+    key = "…_pred"
+    if records and isinstance(records[0][1], dict):
+        first_record = records[0][1]
+        key = next((name for name in first_record if "_pred" in name), key)
     pairs: dict[int, tuple[str, str]] = {}
     for at, (number, record) in enumerate(records):
         fields = record if isinstance(record, dict) else {}

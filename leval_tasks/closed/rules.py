@@ -132,7 +132,8 @@ class Letters(Rule):
 
     def __init__(self, *, several: bool) -> None:
         self.several = several
-        self.guess_score = None if several else 1 / len(LETTERS)
+        if not several:
+            self.guess_score = 1 / len(LETTERS)
 
     def read(self, response: str, gold: str) -> Extraction:
         """Return the chosen letters, in the order in which the official scorer looks for them."""
@@ -140,9 +141,9 @@ class Letters(Rule):
             return Extraction("None", parsed=False)
         if response in LETTERS:
             return Extraction(response, parsed=True)
-        first = "" if self.several else _letters(response)[:1]
-        if first:
-            return Extraction(first, parsed=True)
+        letters = _letters(response)
+        if letters and not self.several:
+            return Extraction(letters[0], parsed=True)
         rest = response.lstrip(LETTERS)
         prefix = response[: len(response) - len(rest)]
         if len(prefix) > 1:
@@ -153,7 +154,9 @@ class Letters(Rule):
         if answer:
             return Extraction(answer, parsed=True)
         run = re.search(r"[A-D]+", rest)
-        return Extraction(run.group() if run else "A", parsed=bool(run))
+        if run is None:  # the official scorer assumes A
+            return Extraction("A", parsed=False)
+        return Extraction(run.group(), parsed=True)
 
     def reference(self, gold: str) -> str:
         """Return the letters of the reference's first word."""

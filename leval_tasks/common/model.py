@@ -33,7 +33,9 @@ def running_model() -> Any | None:
         if frame.f_globals.get("__name__") == "lm_eval.evaluator" and "lm" in frame.f_locals:
             model = frame.f_locals["lm"]
             # --use_cache wraps the model
-            return model.lm if type(model).__name__ == "CachingLM" else model
+            if type(model).__name__ == "CachingLM":
+                return model.lm
+            return model
     return None
 
 
@@ -146,7 +148,9 @@ def resolve_context(settings: Mapping[str, Any]) -> int:
     given = read_metadata(ContextSettings, settings)
     length = given.context_length or given.length or limit.known
     limit.check(length, "context_length")
-    return length if limit.tokens is None else min(length, limit.tokens - limit.kept_back)
+    if limit.tokens is None:
+        return length
+    return min(length, limit.tokens - limit.kept_back)
 
 
 def find_limit(settings: Mapping[str, Any]) -> LengthLimit:

@@ -117,7 +117,9 @@ class EffectiveContextTask(PerplexityTask):
         pairs = {}
         for metric in self.metric_names():
             reads = METRICS[metric]
-            values = differences(losses) if reads == ALL else losses.get(reads)
+            values: Any = losses.get(reads)
+            if reads == ALL:
+                values = differences(losses)
             if values is None:
                 pairs[metric] = [0.0, 0]
             else:

@@ -79,7 +79,7 @@ def test_skip_leaves_out_instead_of_cutting():
     assert fitting.fit(document, asked("Who?"), 10**6, "skip")[0] is not None
 
 
-def test_a_prompt_with_its_own_bos_gets_no_second_one():
+def test_count_tokens_of_prompt_with_bos():
     tokenizer = build_tokenizer(17)  # which puts its BOS before everything
     assert fitting.count_tokens(tokenizer, ["3 4", "3"]) == [3, 2]
     assert fitting.count_tokens(tokenizer, [f"{tokenizer.bos_token} 3 4"]) == [3]

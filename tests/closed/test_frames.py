@@ -84,7 +84,7 @@ def test_prompt_shows_frame_cut_and_second_prompt() -> None:
 @pytest.mark.parametrize(
     ("frame", "template", "lines"), [(None, None, 1), ("llama2", None, 0), (None, messages, 0)]
 )
-def test_a_model_with_a_template_is_not_asked_without_it_in_silence(
+def test_prompt_without_the_models_template_warns(
     caplog: pytest.LogCaptureFixture, frame: str | None, template: Any, lines: int
 ) -> None:
     warning_once.cache_clear()

@@ -148,7 +148,7 @@ def test_thinking_is_not_scored(tmp_path):
     assert scored("toefl", path, "--end-of-thinking", "")["exact_match"] == 50.0
 
 
-def test_a_thinking_is_opened_within_the_last_hundred_characters_of_a_prompt():
+def test_opens_thinking_within_the_prompts_tail():
     assert opens_thinking("<think>" + "x" * 93, "</think>")
     assert not opens_thinking("<think>" + "x" * 94, "</think>")
 
@@ -192,7 +192,7 @@ EITHER = {
 
 
 @pytest.mark.parametrize(("of", "task"), [*itertools.product(OWN, OWN)])
-def test_predictions_of_own_documents_are_refused_by_the_form_of_their_references(
+def test_predictions_refused_by_form_of_references(
     tmp_path, of, task
 ):
     path = write(tmp_path / "p.jsonl", *({"gt": gold, "x_pred": ""} for gold in OWN[of]))
@@ -202,7 +202,7 @@ def test_predictions_of_own_documents_are_refused_by_the_form_of_their_reference
         assert f"the file is not of {task}" in refused(task_named(task), path)
 
 
-def test_published_references_of_another_task_are_refused_whatever_their_form(
+def test_predictions_of_another_published_task_refused(
     tmp_path, monkeypatch
 ):
     golds = [*"ABCD" * 6]  # which may be of Coursera, TOEFL or QuALITY
@@ -221,7 +221,7 @@ def test_a_few_odd_references_are_no_other_task(tmp_path):
     assert "1 of its 10 references have another form" in refused(task_named("toefl"), path)
 
 
-def test_what_the_official_scorer_leaves_out_is_left_out_and_counted(tmp_path):
+def test_predictions_excluded_as_by_official_scorer(tmp_path):
     kinds = ["exam", "human", "LLM", "f1", "rouge", 3]
     rows = [{"gt": "A", "m_pred": "B" if n else "A", "evaluation": k} for n, k in enumerate(kinds)]
     path = tmp_path / "p.jsonl"

@@ -46,7 +46,7 @@ def test_chat_template_with_system_role():
 
 
 @pytest.mark.parametrize("system", ["error", "dropped"])
-def test_template_without_system_role_gets_it_in_the_user_message(system):
+def test_template_without_system_role_uses_user_message(system):
     made = chat(Tokenizer(system)).prompts(task_named("toefl"), "Q?")[0]
     assert made.argument("DOC").startswith(f"<user>{SYSTEM}\n\nDocument is as follows.")
 

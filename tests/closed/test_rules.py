@@ -234,7 +234,7 @@ def test_thinking_is_not_scored(response, kept, removed):
         ("What?", False),
     ],
 )
-def test_thinking_that_a_prompt_opens_has_no_answer_before_its_end(prompt, opened):
+def test_thinking_opened_by_the_prompt_has_no_answer(prompt, opened):
     assert opens_thinking(prompt, "</think>") == opened
     assert remove_thinking("B?", "</think>", opened=opened)[0] == ("" if opened else "B?")
     assert thinking_unfinished("B?", "</think>", opened=opened) == opened

@@ -133,7 +133,7 @@ def test_standard_errors_are_clustered_in_lm_evals_own_field(evaluate):
         assert error == pytest.approx(clustered_stderr(items))
 
 
-def test_num_docs_keeps_all_questions_and_min_questions_adds_documents(evaluate):
+def test_num_docs_and_min_questions(evaluate):
     results = evaluate(
         ["leval_closed_toefl", "leval_closed_gsm"], Reader(gold), num_docs=1, min_questions=4
     )
@@ -180,7 +180,7 @@ def test_cut_documents_are_told_and_share_their_prefix(evaluate, smollm2):
     assert (prompt_record["context_length"], prompt_record["generated_tokens"]) == (1500, 64)
 
 
-def test_skip_leaves_documents_out_of_the_denominator(evaluate, tmp_path):
+def test_skipped_documents_are_not_counted(evaluate, tmp_path):
     rows = [
         {"instructions": ["Q?", "R?"], "outputs": ["A", "B"], "input": text, "evaluation": "exam"}
         for text in ("word " * 100, "word " * 3000, "word " * 200)
@@ -197,7 +197,7 @@ def test_skip_leaves_documents_out_of_the_denominator(evaluate, tmp_path):
         evaluate(["leval_closed_toefl"], Reader(gold), context_length=250, **settings)
 
 
-def test_chat_template_and_length_of_answers_reach_the_backend(evaluate):
+def test_chat_template_and_answer_length_reach_backend(evaluate):
     model = Reader(gold)
     options = {"gen_kwargs": "max_new_tokens=32"}  # one of lm-eval's names for it
     results = evaluate(["leval_closed_toefl"], model, chat=True, options=options)

@@ -42,7 +42,7 @@ def test_folders_that_cannot_be_used(tmp_path):
         data.resolve_source(str(tmp_path / "f"))
 
 
-def test_missing_file_names_the_tasks_that_can_run_and_is_not_taken_from_the_sample(tmp_path):
+def test_missing_file_names_tasks_that_can_run(tmp_path):
     write(tmp_path, "tpo.jsonl", ROW)
     write(tmp_path, "gsm100.jsonl", ROW)
     with pytest.raises(DataError) as error:
