@@ -192,9 +192,7 @@ EITHER = {
 
 
 @pytest.mark.parametrize(("of", "task"), [*itertools.product(OWN, OWN)])
-def test_predictions_refused_by_form_of_references(
-    tmp_path, of, task
-):
+def test_predictions_refused_by_form_of_references(tmp_path, of, task):
     path = write(tmp_path / "p.jsonl", *({"gt": gold, "x_pred": ""} for gold in OWN[of]))
     if of == task or (of, task) in EITHER:
         assert scored(task, path)["n"] == len(OWN[of])
@@ -202,9 +200,7 @@ def test_predictions_refused_by_form_of_references(
         assert f"the file is not of {task}" in refused(task_named(task), path)
 
 
-def test_predictions_of_another_published_task_refused(
-    tmp_path, monkeypatch
-):
+def test_predictions_of_another_published_task_refused(tmp_path, monkeypatch):
     golds = [*"ABCD" * 6]  # which may be of Coursera, TOEFL or QuALITY
     path = write(tmp_path / "p.jsonl", *({"gt": f"{gold} ", "x_pred": ""} for gold in golds))
     digest = hashlib.sha256("\n".join(golds[:20]).encode()).hexdigest()[:16]
@@ -249,8 +245,8 @@ def test_positions_go_by_the_place_in_the_file_as_officially(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ((), "holds nothing to score: 0 lines are no JSON"),
-        (("not json",), "holds nothing to score: 1 lines are no JSON"),
+        ((), "holds nothing to score: 0 lines are not JSON"),
+        (("not json",), "holds nothing to score: 1 lines are not JSON"),
         (({"gt": "A", "prediction": "A"},), "line 1: a record needs text under '…_pred' and 'gt'"),
         (({"gt": "A", "m_pred": "A"}, {"gt": "A"}), "line 2: .* needs text under 'm_pred'"),
         (({"m_pred": "A"},), r"line 1: .*it is \{'m_pred': 'A'\}"),

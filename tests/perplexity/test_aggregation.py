@@ -44,7 +44,7 @@ def test_paper_perplexity_counts_every_window_alike():
 
 
 @pytest.mark.parametrize("name", ["token_perplexity", "loss"])
-def test_standard_error_is_the_spread_over_repeated_draws_of_documents(name):
+def test_stderr_is_spread_over_drawn_documents(name):
     rng = np.random.default_rng(0)
 
     def draw(documents: int) -> list[list[float]]:

@@ -36,7 +36,7 @@ def drawn(contents, **settings):
     return draw(documents, characters, asked, 3, asked.max_tokens)
 
 
-def test_what_cannot_be_used_is_left_out_and_said(caplog):
+def test_draw_excludes_unusable_documents(caplog):
     with caplog.at_level(logging.WARNING):
         documents = drawn(["abcd", "", " abcd\n", "ab", "efgh"])
     assert [document.document_id for document in documents] == ["0", "4"]
@@ -90,14 +90,14 @@ def test_the_real_documents(real_data: Path):
     assert data["files"]["govreport.jsonl"].startswith("4ff8ee1b91924f5f")
 
 
-def test_the_reference_is_the_same_whatever_the_order_of_its_topics():
+def test_language_reference_ignores_order_of_topics():
     topics = {"b": "one two\n\nthree", "a": "one two", "d": "four\n", "e": " "}
     text, digest = language_reference(topics)
     assert text == "one two\n\nthree\n\nfour"
     assert language_reference(dict(reversed(topics.items()))) == (text, digest)
 
 
-def test_paragraphs_that_were_mostly_seen_are_left_out():
+def test_without_repeats_excludes_seen_paragraphs():
     first = "the quick brown fox jumps over the lazy dog in the old garden"
     new = "a text that shares no sequence of eight words with any other paragraph"
     longer = f"{first} and then sleeps there until the late evening of that very long day"
@@ -147,7 +147,7 @@ def test_bad_settings(metadata, message):
         completed({"context_length": 64, "stride": 8} | metadata)
 
 
-def test_the_length_is_what_the_model_reads_less_what_it_generates():
+def test_default_length_leaves_room_for_generation():
     without = completed({"stride": 8}, bos=False, tokens=33, after_window=1)
     assert without.context_length == (32,)
 

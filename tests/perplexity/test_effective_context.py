@@ -28,7 +28,7 @@ Run = Callable[..., tuple[Any, EffectiveContextTask]]
 
 
 @given(st.integers(2, 400), st.integers(1, 4000), st.booleans())
-def test_both_reads_score_every_token_from_the_same_one_on_once(window, more, bos):
+def test_windows_of_score_every_token_once(window, more, bos):
     start = max(window // 4, 2) - bos
     n = start + more
     found = windows_of(n, start, window, "all", bos)

@@ -65,7 +65,7 @@ def test_sliding_agrees_with_a_plain_loop(tiny, documents, sliding_long):
         assert value == pytest.approx(want, rel=1e-5)
 
 
-def test_what_is_logged_is_small_and_says_what_was_read(sliding_long, documents):
+def test_logged_samples_hold_no_text(sliding_long, documents):
     metadata = sliding_long["configs"]["ppl_govreport"]["metadata"]
     assert metadata["documents"] == 4
     assert metadata["data"]["source"] == "data_dir"
@@ -76,9 +76,7 @@ def test_what_is_logged_is_small_and_says_what_was_read(sliding_long, documents)
     assert doc["document_id"] == doc["cluster"] == "govreport-0"
 
 
-def test_a_window_beyond_the_model_is_refused_with_the_method_that_allows_it(
-    tiny, data_dir, evaluate
-):
+def test_window_beyond_the_model_is_refused(tiny, data_dir, evaluate):
     metadata = {"context_length": 257, "data_dir": str(data_dir)}
     with pytest.raises(ValueError, match=r"257 is above the 256.*max_length=257.*yarn"):
         evaluate("hf-long", tiny, metadata)

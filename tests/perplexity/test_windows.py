@@ -21,7 +21,7 @@ def moving_case(draw: st.DrawFn) -> tuple[int, int, int, bool]:
 
 
 @given(moving_case())
-def test_every_token_is_scored_once_with_a_context_in_a_window_that_is_not_too_long(case):
+def test_windows_score_every_token_once(case):
     n, length, stride, bos = case
     windows = make_windows(n, length, stride, "sliding", bos)
     parts = [tokens_of(window) for window in windows]

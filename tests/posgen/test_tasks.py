@@ -36,7 +36,7 @@ def test_accuracy_counts_numbers_by_their_position(prefix):
     assert metrics["ood_accuracy"] == pytest.approx(3 / 192)
 
 
-def test_settings_come_from_metadata_else_checkpoint_else_vocabulary(tmp_path):
+def test_settings_sources_in_order(tmp_path):
     (tmp_path / "config.json").write_text('{"posgen": {"modulus": 7, "length": 99, "seed": 3}}')
     pretrained = {"pretrained": str(tmp_path)}
     trained = read_settings("cot", pretrained, 17)

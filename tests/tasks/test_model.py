@@ -133,7 +133,7 @@ def test_tokenizer_is_named_by_the_run():
         tokenizer_name({"dtype": "float32"})
 
 
-def test_a_length_that_the_run_sets_is_no_claim_of_the_checkpoint(checkpoint):
+def test_shipped_length_ignores_lengths_of_the_run(checkpoint):
     run = {"max_length": 32768, "rope_parameters": YARN}
     assert shipped_length({"pretrained": checkpoint(), **run}) == 8192
     assert shipped_length({"tokenizer": checkpoint(), "model": "served", **run}) == 8192
@@ -146,7 +146,7 @@ def test_the_running_models_own_tokenizer_is_used(while_running):
     assert while_running(lambda: find_tokenizer({"pretrained": "m"}), module, tokenizer=own) is own
 
 
-def test_the_model_is_found_under_lm_evals_cache_and_only_in_an_evaluation():
+def test_running_model_under_cache_and_outside():
     assert of_model.running_model() is None
     cached = type("CachingLM", (), {"lm": "the model"})()
     scope = {"__name__": "lm_eval.evaluator", "running_model": of_model.running_model}
