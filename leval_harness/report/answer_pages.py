@@ -116,7 +116,7 @@ def _answer(line: Mapping[str, Any], metric: str) -> Answer:
 
 def _response(line: Mapping[str, Any]) -> str:
     """Return the text of an answer; of scored choices the most likely one."""
-    responses = [_first_response(each) for each in line.get("resps") or []]
+    responses = [_first_response(response) for response in line.get("resps") or []]
     if responses and all(_is_scored_choice(response) for response in responses):
         best = max(range(len(responses)), key=lambda at: float(responses[at][0]))
         requests = list((line.get("arguments") or {}).values())

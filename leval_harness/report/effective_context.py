@@ -187,7 +187,9 @@ def _margin(of_model: pd.DataFrame, margin: float | None) -> float:
     if margin:
         return margin
     margins = of_model["margin"].dropna()
-    return float(margins.iloc[0]) if len(margins) else MARGIN
+    if margins.empty:
+        return MARGIN
+    return float(margins.iloc[0])
 
 
 def _longest_reads(part: pd.DataFrame) -> pd.DataFrame:
@@ -250,8 +252,8 @@ def _rows_of_method(part: pd.DataFrame, margin: float) -> Iterator[Row]:
         cost = _whole_range(within, within["increase"], edges[0], end)
         yield _described(within) | common | {"metric": COST} | cost
 
-    for each_bin in bins_of_method:
-        yield _row_of_bin(part, each_bin) | common
+    for one_bin in bins_of_method:
+        yield _row_of_bin(part, one_bin) | common
 
 
 def _rows_of_pair(part: pd.DataFrame, other: pd.DataFrame, baseline: str) -> Iterator[Row]:
@@ -264,8 +266,8 @@ def _rows_of_pair(part: pd.DataFrame, other: pd.DataFrame, baseline: str) -> Ite
     common = {"baseline": baseline, "metric": DIFFERENCE}
     yield _described(both) | common | _whole_range(both, difference, edges[0], edges[-1])
     middles = _floats(both["middle"])
-    for each_bin in bin_intervals(middles, _floats(difference), _floats(both["tokens"]), edges):
-        yield _row_of_bin(both, each_bin) | common
+    for one_bin in bin_intervals(middles, _floats(difference), _floats(both["tokens"]), edges):
+        yield _row_of_bin(both, one_bin) | common
 
 
 def _same_tokens(part: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
@@ -275,11 +277,11 @@ def _same_tokens(part: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
     return both.dropna(subset=["difference", "difference_other"])
 
 
-def _row_of_bin(part: pd.DataFrame, each_bin: Bin) -> Row:
+def _row_of_bin(part: pd.DataFrame, one_bin: Bin) -> Row:
     """Return the row of one bin, with the blocks and documents that are in it."""
-    inside = part[(part["middle"] > each_bin.start) & (part["middle"] <= each_bin.end)]
-    position = {"metric": DIFFERENCE, "start": each_bin.start, "end": each_bin.end}
-    return _described(inside) | position | _numbers(each_bin, len(inside))
+    inside = part[(part["middle"] > one_bin.start) & (part["middle"] <= one_bin.end)]
+    position = {"metric": DIFFERENCE, "start": one_bin.start, "end": one_bin.end}
+    return _described(inside) | position | _numbers(one_bin, len(inside))
 
 
 def _described(part: pd.DataFrame) -> Row:
@@ -340,7 +342,9 @@ def _is_default_rope(rope: object) -> bool:
 
 def _rope_settings(rope: object) -> Mapping[str, Any]:
     """Return the RoPE settings that a run has as JSON; empty for an unmodified checkpoint."""
-    settings = json.loads(rope) if isinstance(rope, str) and rope else None
+    if not isinstance(rope, str) or not rope:
+        return {}
+    settings = json.loads(rope)
     return settings if isinstance(settings, dict) else {}
 
 

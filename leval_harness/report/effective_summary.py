@@ -157,8 +157,8 @@ class ModelSummary:
 def summaries(compared: pd.DataFrame) -> list[ModelSummary]:
     """Return the answer for each block of the compared frame that has effective-context rows."""
     rows = compared[compared["task"] == TASK]
-    found = [summary(str(block), part) for block, part in rows.groupby("block", sort=False)]
-    return [each for each in found if each is not None]
+    answers = [summary(str(block), part) for block, part in rows.groupby("block", sort=False)]
+    return [answer for answer in answers if answer is not None]
 
 
 def summary(block: str, rows: pd.DataFrame) -> ModelSummary | None:
@@ -183,8 +183,7 @@ def summary(block: str, rows: pd.DataFrame) -> ModelSummary | None:
     for name in names:
         own = against_baseline[against_baseline["label"] == name]
         own = own[own["start"].eq(start) & own["end"].eq(end)]
-        difference = None if own.empty else Estimate.of_row(own.iloc[0])
-        methods.append(_method_summary(name, rows[rows["label"] == name], difference))
+        methods.append(_method_summary(name, rows[rows["label"] == name], _first_estimate(own)))
     return ModelSummary(
         model=block,
         methods=tuple(methods),
@@ -291,51 +290,59 @@ def _compared_positions(against_baseline: pd.DataFrame, degraded: set[str]) -> t
 def _method_summary(name: str, rows: pd.DataFrame, difference: Estimate | None) -> MethodSummary:
     against_reference = rows[rows["baseline"] == REFERENCE]
     positions = {
-        metric: _whole(against_reference[against_reference["metric"] == metric]["value"])
+        metric: _first_position(against_reference[against_reference["metric"] == metric]["value"])
         for metric in (HELD, BROKEN, NEAR)
     }
     first_row = against_reference.iloc[0]
-    native = first_row["native_length"]
+    native = _first_position(against_reference["native_length"])
     length = EffectiveLength(
         at_least=positions[HELD],
         below=positions[BROKEN],
         onset=positions[NEAR],
         first=int(first_row["start"]),
         longest=int(first_row["end"]),
-        native=None if pd.isna(native) else int(native),
+        native=native,
     )
     costs = against_reference[against_reference["metric"] == COST]
     last_bin = against_reference[against_reference["metric"] == DIFFERENCE].iloc[-1]
     losses = rows[rows["metric"] == LOSS]
-    is_within = losses["start"] < (native if pd.notna(native) else float("inf"))
-    cost = None
+    # Without a known native length all losses count as within it.
+    is_within = losses["start"] < (native or float("inf"))
     cost_range = None
     if not costs.empty:
-        row = costs.iloc[0]
-        cost = Estimate.of_row(row)
-        cost_range = (float(row["least"]), float(row["most"]))
+        cost_range = (float(costs["least"].iloc[0]), float(costs["most"].iloc[0]))
     return MethodSummary(
         method=name,
         length=length,
-        cost=cost,
+        cost=_first_estimate(costs),
         cost_range=cost_range,
         difference=difference,
-        loss_within=_first(losses[is_within]["value"]),
-        loss_beyond=_first(losses[~is_within]["value"]),
+        loss_within=_first_number(losses[is_within]["value"]),
+        loss_beyond=_first_number(losses[~is_within]["value"]),
         documents=int(first_row["clusters"]),
         margin=float(first_row["margin"]),
         undecided_bin=Estimate.of_row(last_bin) if length.is_undecided else None,
     )
 
 
-def _whole(values: pd.Series) -> int | None:
-    value = _first(values)
-    return None if value is None else int(value)
+def _first_estimate(rows: pd.DataFrame) -> Estimate | None:
+    if rows.empty:
+        return None
+    return Estimate.of_row(rows.iloc[0])
 
 
-def _first(values: pd.Series) -> float | None:
+def _first_position(values: pd.Series) -> int | None:
     known = values.dropna()
-    return float(known.iloc[0]) if len(known) else None
+    if known.empty:
+        return None
+    return int(known.iloc[0])
+
+
+def _first_number(values: pd.Series) -> float | None:
+    known = values.dropna()
+    if known.empty:
+        return None
+    return float(known.iloc[0])
 
 
 def _have_one_length(against_reference: pd.DataFrame) -> bool:

@@ -71,12 +71,14 @@ def render(tables: Sequence[Table], compared: pd.DataFrame, form: str) -> str:
     check_choice("form", form, (*FORMATS, "text"))
     if form in ("csv", "json"):
         numbers = compared.drop(columns=["folder", "files", "versions"], errors="ignore")
-        return numbers.to_csv(index=False) if form == "csv" else records(numbers)
+        if form == "csv":
+            return numbers.to_csv(index=False)
+        return records(numbers)
     if form == "tex":
         return PACKAGES + "\n".join(map(latex, tables))
     if form == "html":
         return "\n".join(map(html, tables))
-    write_verdict = verdict_markdown if form == "md" else verdict_text
+    write_verdict = {"md": verdict_markdown, "text": verdict_text}[form]
     parts = [write_verdict(verdict) for verdict in verdicts(compared)]
     return "\n".join([*parts, *map(markdown, tables)])
 

@@ -51,8 +51,8 @@ def command_that_decides(undecided: Sequence[Undecided], part: pd.DataFrame) -> 
         undecided: the methods of one model.
         part: the rows of that model in the compared frame.
     """
-    names = joined_names([each.method for each in undecided], "and")
-    times = max(each.times_the_documents for each in undecided)
+    names = joined_names([method.method for method in undecided], "and")
+    times = max(method.times_the_documents for method in undecided)
     if times > MOST_TIMES:
         return (
             f"Undecided: {names}, whose loss increase lies at the margin of "

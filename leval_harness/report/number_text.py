@@ -78,8 +78,12 @@ def number_text(value: float, digits: int, signed: bool = False) -> str:
 
 def digits_of(estimates: Iterable[Estimate | None]) -> int:
     """Return the digits of a column: one more where one of its differences is below 0.01."""
-    sizes = [abs(each.mean) for each in estimates if each is not None and each.mean != 0]
-    return MORE_DIGITS if sizes and min(sizes) < SMALL else FEW_DIGITS
+    known = [estimate for estimate in estimates if estimate is not None]
+    # A method that is its own reference has a difference of exactly zero, in any digits.
+    sizes = [abs(estimate.mean) for estimate in known if not estimate.is_exactly_zero]
+    if sizes and min(sizes) < SMALL:
+        return MORE_DIGITS
+    return FEW_DIGITS
 
 
 def tokens_text(tokens: float) -> str:

@@ -291,7 +291,7 @@ def _length_and_remark(method: MethodSummary) -> tuple[str, str]:
     """Split `9,728 (degrades from ~9,920)` into the length and what is said of it."""
     text = method.length.text
     for separator in (" (", ", "):
-        length, found, remark = text.partition(separator)
-        if found:
+        length, found_separator, remark = text.partition(separator)
+        if found_separator:
             return length, remark.removesuffix(")")
     return text, ""

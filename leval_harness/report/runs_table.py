@@ -39,16 +39,16 @@ def _row(run: object, part: pd.DataFrame) -> dict[str, str]:
     measured_tasks = tasks[tasks.ne("effective_context")]
     tokens = _number(first, "tokens_prefilled") + _number(first, "tokens_generated")
     seconds = _number(first, "seconds")
-    memory = _number(first, "peak_memory_bytes")
+    tokens_per_second = tokens / seconds if seconds else 0.0
     return {
         "Model": str(first["model"]),
         "Method": str(first["method"]),
         "Ctx": length_label(first["context_length"]),
         "Tasks": ", ".join(map(task_label, measured_tasks)),
-        "Tokens": f"{tokens:,.0f}" if tokens else NONE,
-        "Seconds": f"{seconds:,.0f}" if seconds else NONE,
-        "Tokens/s": f"{tokens / seconds:,.0f}" if tokens and seconds else NONE,
-        "Peak memory, GiB": f"{memory / GIBIBYTE:.1f}" if memory else NONE,
+        "Tokens": _number_text(tokens),
+        "Seconds": _number_text(seconds),
+        "Tokens/s": _number_text(tokens_per_second),
+        "Peak memory, GiB": _number_text(_number(first, "peak_memory_bytes") / GIBIBYTE, 1),
         "dtype": _text(first, "dtype"),
         "Hardware": _text(first, "hardware"),
         "Versions": _versions(first),
@@ -58,12 +58,21 @@ def _row(run: object, part: pd.DataFrame) -> dict[str, str]:
 def _number(row: pd.Series, name: str) -> float:
     """Return a number of a run; zero where it is unknown."""
     value = row.get(name)
-    return 0.0 if value is None or pd.isna(value) else float(value)
+    if value is None or pd.isna(value):
+        return 0.0
+    return float(value)
+
+
+def _number_text(value: float, digits: int = 0) -> str:
+    """Return a number; a dash for zero, which stands for an unknown one."""
+    return f"{value:,.{digits}f}" if value else NONE
 
 
 def _text(row: pd.Series, name: str) -> str:
     value = row.get(name)
-    return NONE if value is None or pd.isna(value) else str(value)
+    if value is None or pd.isna(value):
+        return NONE
+    return str(value)
 
 
 def _versions(row: pd.Series) -> str:

@@ -76,8 +76,9 @@ class Verdict:
     @property
     def all_sentences(self) -> list[str]:
         """Return the recommendation, where there is one, and the other sentences."""
-        first = [f"Recommended: {self.recommendation}"] if self.recommendation else []
-        return [*first, *self.sentences]
+        if not self.recommendation:
+            return list(self.sentences)
+        return [f"Recommended: {self.recommendation}", *self.sentences]
 
     def table(self) -> pd.DataFrame | None:
         """Return the table as texts, a row for each method; None without one."""
@@ -105,8 +106,8 @@ def verdicts(compared: pd.DataFrame) -> list[Verdict]:
     """
     blocks = compared.groupby("block", sort=False)
     several = compared["block"].nunique() > 1
-    found = [_verdict(str(block), part, several) for block, part in blocks]
-    return [each for each in found if each.summary is not None or each.sentences]
+    of_blocks = [_verdict(str(block), part, several) for block, part in blocks]
+    return [v for v in of_blocks if v.summary is not None or v.sentences]
 
 
 def cost_heading(summary: ModelSummary) -> str:
@@ -138,7 +139,7 @@ def column_of_estimates(estimates: list[Estimate | None]) -> list[str]:
 
 def _verdict(block: str, part: pd.DataFrame, several: bool) -> Verdict:
     rows = part[part["task"] == TASK]
-    answer = None if rows.empty else summary(block, rows)
+    answer = summary(block, rows)
     sentences: list[str] = []
     recommendation = ""
     heading = block if several else ""
@@ -156,8 +157,9 @@ def _verdict(block: str, part: pd.DataFrame, several: bool) -> Verdict:
 def _heading(answer: ModelSummary) -> str:
     """Return `SmolLM2-135M, native context length 8,192 tokens; 3 documents of 11,264 tokens`."""
     model = answer.model or "Several models"
-    separator = "; " if answer.native is None else ", "
-    return f"{model}{separator}{measured_text(answer)}"
+    if answer.native is None:
+        return f"{model}; {measured_text(answer)}"
+    return f"{model}, {measured_text(answer)}"
 
 
 def measured_text(answer: ModelSummary) -> str:
@@ -176,7 +178,9 @@ def measured_text(answer: ModelSummary) -> str:
 def _recommendation(answer: ModelSummary) -> str:
     """Return `rope up to 9,728 tokens; yarn or resonance_yarn from 9,728 to 11,264.`."""
     parts = [_recommended_range(part, at == 0) for at, part in enumerate(answer.recommended)]
-    return f"{'; '.join(parts)}." if parts else ""
+    if not parts:
+        return ""
+    return f"{'; '.join(parts)}."
 
 
 def _recommended_range(part: Recommendation, is_first: bool) -> str:
@@ -222,7 +226,9 @@ def _pair_sentences(answer: ModelSummary, pairs: pd.DataFrame) -> Iterator[str]:
         if not difference.is_significant:
             yield f"{label} cannot be distinguished from {other} (difference {interval})."
             continue
-        word = "worse" if difference.mean > 0 else "better"
+        word = "better"
+        if difference.mean > 0:
+            word = "worse"
         yield f"{label} is {word} than {other}: {difference.mean_text(digits)} ({interval})."
 
 

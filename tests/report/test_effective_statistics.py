@@ -98,7 +98,7 @@ def test_bins_of_the_quickstart():
     assert EDGES == [2048, 3584, 5120, 6656, 8192, 9728, 11264]
 
 
-def test_a_bin_is_the_mean_over_the_tokens_of_the_texts_that_reach_it():
+def test_bin_is_the_mean_over_documents_that_reach_it():
     long, short = np.full(2048, 0.2), np.full(1024, -0.1)
     parts = [(START, *block_sums(each)) for each in (long, short, long)]
     middles = np.concatenate([at + np.cumsum(tokens) - tokens / 2 for at, _, tokens in parts])
@@ -152,14 +152,14 @@ def test_a_method_that_loses_from_the_start_breaks_nowhere_else():
 
 
 @pytest.mark.parametrize("documents", [1, 3])
-def test_at_the_margin_each_end_is_wrong_in_at_most_two_and_a_half_percent(documents):
+def test_error_rate_of_each_bound_at_the_margin(documents):
     """Independent blocks: the nominal 0.25% a side; of 400 samples at most 5 in 99.9% of runs."""
     found = rates(lambda at: MARGIN + 0 * at, documents=documents)
     assert (found[:, 0] > START).sum() <= 5
     assert (found[:, 1] <= LONGEST).sum() <= 5
 
 
-def test_a_price_below_the_margin_is_shown_to_the_end_and_a_break_is_found():
+def test_power_below_the_margin_and_at_a_break():
     assert (rates(lambda at: 0.01 + 0 * at)[:, 0] == LONGEST).mean() > 0.9
     broken = rates(lambda at: np.where(at < 9728, 0.0, 0.3))
     assert (broken == [9728, 11264]).all(axis=1).mean() > 0.9

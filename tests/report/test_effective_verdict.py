@@ -117,10 +117,11 @@ def test_recommendation_needs_an_interval_below_zero():
     assert rows["diff_high"].gt(0).all()
     (verdict,) = verdicts(compared)
     assert verdict.recommendation == "rope up to 11,264 tokens."
-    equal = verdict_of(resonance(noise(size=1.0)))
-    assert equal.recommendation == (
-        "rope up to 9,728 tokens; yarn or resonance_yarn from 9,728 to 11,264."
-    )
+    for mean in (-0.2, 0.2):
+        equal = verdict_of(resonance(noise(size=1.0, mean=mean)))
+        assert equal.recommendation == (
+            "rope up to 9,728 tokens; yarn or resonance_yarn from 9,728 to 11,264."
+        )
 
 
 def test_recommendation_needs_the_same_bins():
@@ -205,6 +206,11 @@ def test_sentence_on_reading_more_than_the_reference():
         "At 8,192–9,728 and 9,728–11,264 tokens yarn is better than the unscaled model that sees "
         "only the last 8,192 tokens."
     )
+
+
+def test_better_than_the_reference_needs_an_interval_below_zero():
+    verdict = verdict_of({"yarn": noise(mean=-0.8)}, baseline="yarn")
+    assert verdict.sentences[0].startswith("Beyond 8,192 tokens no method is better")
 
 
 def test_nothing_beyond_the_native_length_says_what_is_left():

@@ -65,7 +65,7 @@ def six_tasks(label, unparsed=0.0, **more):
 @pytest.mark.parametrize(
     ("unparsed", "text", "best"), [(0.4, "60.00", "b"), (0.62, "60.00 [a task 62% unparsed]", "a")]
 )
-def test_an_average_over_answers_that_were_not_parsed_is_never_bold(unparsed, text, best):
+def test_average_of_unparsed_answers_is_never_bold(unparsed, text, best):
     rows = six_tasks("a") + six_tasks("b", unparsed, value=0.6) + six_tasks("c", value=0.3)
     (table, *_) = build_tables(pd.DataFrame(rows))
     average = table.cells["Avg."].droplevel("Ctx")
