@@ -2,19 +2,22 @@
 
 import io
 import json
+import re
 import subprocess
+from html import unescape
 from html.parser import HTMLParser
 
 import numpy as np
 import pandas as pd
 import pytest
+from block_frames import compared_of
 from rich.console import Console
 
 from leval_harness.report.effective_context import compared_frame
 from leval_harness.report.formats import draw, html, latex, markdown, render
 from leval_harness.report.labels import CLOSED
 from leval_harness.report.table import BEST, QUIET, SECOND, Table
-from leval_harness.report.tables import build_tables
+from leval_harness.report.tables import build_tables, effective_tables
 from leval_harness.results.layout import FORMATS
 from leval_harness.results.load import load_results
 
@@ -225,3 +228,120 @@ def test_a_terminal_shows_every_text(tables, width):
     assert max(map(len, shown.splitlines())) <= width
     if width == 200:
         assert all(word in joined for word in words)
+
+
+METHODS = {
+    "rope": "rope",
+    "yarn": "yarn",
+    "resonance_yarn": lambda blocks: blocks["yarn"] + 0.18,
+}
+
+
+@pytest.fixture(scope="module")
+def effective():
+    """The compared frame of three methods on real documents, and its three tables."""
+    frame = compared_of(METHODS)
+    return frame, list(effective_tables(frame))
+
+
+def test_effective_tables_have_methods_as_rows(effective):
+    _, tables = effective
+    assert [table.title.partition(",")[0] for table in tables] == [
+        "Effective context length", "Loss increase over the reference by position",
+        "Differences between methods by position",
+    ]  # fmt: skip
+    bins = [f"{start:,}–{start + 1536:,}" for start in range(2048, 11264, 1536)]
+    assert [*tables[1].cells.index] == [*METHODS]
+    assert [*tables[1].cells] == [*tables[2].cells] == bins
+    assert [*tables[0].cells] == [
+        "Effective context length", "Loss within 8,192", "Loss beyond 8,192", "Cost within 8,192",
+        "Cost of single documents", "Against rope, 9,728–11,264",
+    ]  # fmt: skip
+
+
+def numbers_in(text):
+    return [float(each.replace("−", "-")) for each in re.findall(r"[−+]?\d+\.\d+", text)]
+
+
+def test_every_cell_by_position_is_a_row_of_the_frame(effective):
+    frame, (_, increases, differences) = effective
+    bins = frame[frame["metric"].eq("difference") & frame["start"].notna()]
+    for table in (increases, differences):
+        for name, row in table.cells.iterrows():
+            label, _, baseline = name.partition(" against ")
+            own = bins[bins["label"].eq(label) & bins["baseline"].eq(baseline or "reference")]
+            for column, text in row.items():
+                start, end = (int(each.replace(",", "")) for each in column.split("–"))
+                (number,) = own[own["start"].eq(start) & own["end"].eq(end)].to_dict("records")
+                shown = [number[name] for name in ("difference", "diff_low", "diff_high")]
+                if text == "–":
+                    assert shown == [0, 0, 0]
+                else:
+                    assert numbers_in(text) == pytest.approx(shown, abs=0.00051)
+        assert table.cells.size == len(table.cells) * 6
+
+
+def test_every_cell_of_lengths_is_a_row_of_the_frame(effective):
+    frame, (lengths, *_) = effective
+    for name, row in lengths.cells.iterrows():
+        own = frame[frame["label"] == name]
+        losses = own.loc[own["metric"] == "loss", "value"].dropna()
+        assert [float(row["Loss within 8,192"]), float(row["Loss beyond 8,192"])] == pytest.approx(
+            losses.tolist(), abs=0.00051
+        )
+        if name != "rope":
+            (cost,) = own[own["metric"] == "cost"].to_dict("records")
+            shown = [cost[end] for end in ("difference", "diff_low", "diff_high", "least", "most")]
+            text = row["Cost within 8,192"] + row["Cost of single documents"]
+            assert numbers_in(text) == pytest.approx(shown, abs=0.00051)
+
+
+def test_columns_have_one_minus_sign_and_the_same_digits(effective):
+    for table in effective[1]:
+        for column in table.cells:
+            text = " ".join(table.cells[column])
+            assert not re.search(r"-\d", text)
+            digits = {len(number) for number in re.findall(r"\.(\d+)", text)}
+            assert len(digits) <= 1, (table.title, column, text)
+
+
+def test_notes_explain_what_the_table_has():
+    def notes(**change):
+        (table, *_) = build_tables(pd.DataFrame([number(**change)]))
+        return " ".join(table.notes)
+
+    explained = {
+        "?:": {"mark": "?"},
+        "*:": {"mark": "*", "baseline": "rope"},
+        "±:": {"stderr": 0.1},
+        "Unparsed:": {"unparsed": 0.1},
+        "Hit limit:": {"reached_limit": 0.1},
+    }
+    for sign, change in explained.items():
+        assert sign in notes(**change)
+        others = {**change, "unparsed": np.nan} if sign != "Unparsed:" else {"unparsed": np.nan}
+        for other in set(explained) - {sign}:
+            assert other not in notes(**others)
+    assert "n/documents:" in notes()
+    assert "n/documents:" not in notes(n=None, clusters=None)
+
+
+def test_latex_is_one_float_per_table_with_its_caption(tables, effective):
+    for table in (*tables.values(), *effective[1]):
+        text = latex(table)
+        assert text.count(r"\begin{table}") == text.count(r"\begin{tabular}") == 1
+        assert text.count(r"\caption{") == text.count(r"\toprule") == 1
+        assert table.title.split(",")[0].replace("%", r"\%") in text
+    caption = latex(effective[1][0]).partition(r"\caption{")[2]
+    assert caption.startswith("Effective context length, SmolLM2-135M. Losses in nats/token. Cost:")
+
+
+def test_formats_say_the_same(effective):
+    """Markdown, LaTeX and HTML hold the same texts; CSV is the frame that they come from."""
+    plain = str.maketrans({"\\": None, "$": None, "−": "-", "–": "-", "~": None, "≥": None})
+    for table in effective[1]:
+        for write in (markdown, latex, html):
+            text = unescape(write(table)).replace(r"\geq", "").replace("--", "-")
+            text = text.replace("textasciitilde ", "").translate(plain)
+            for cell in table.cells.to_numpy().ravel():
+                assert cell.translate(plain).strip() in text
