@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from leval_harness.results.layout import DONE, RUN_FILE, SHORT_WINDOWS
+from leval_harness.layout import CELL, DONE, SHORT_WINDOWS
 from leval_tasks.statistics.effective_context import block_sums, clipped_gain
 
 DATA = Path(__file__).resolve().parents[1] / "docs/reports/data/methods"
@@ -29,10 +29,10 @@ UNSCALED = "rope"
 TUNED = "_tuned"
 
 
-def runs(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Finished runs of a sweep with their requests."""
+def cells(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Finished cells of a sweep with their requests."""
     for done in sorted(folder.glob(f"*/{DONE}")):
-        yield done.parent, json.loads((done.parent / RUN_FILE).read_text(encoding="utf-8"))
+        yield done.parent, json.loads((done.parent / CELL).read_text(encoding="utf-8"))
 
 
 def losses(folder: Path, read: str) -> dict[str, np.ndarray[Any, Any]]:
@@ -51,39 +51,39 @@ def first_position(folder: Path) -> int:
     return int(float(row["filtered_resps"][0][0][0]))
 
 
-def suffix(run: Mapping[str, Any]) -> str:
+def suffix(cell: Mapping[str, Any]) -> str:
     """What the method of a fine-tuned checkpoint is called in addition."""
-    return TUNED if str(run["model"]["name"]).endswith("fine-tuned") else ""
+    return TUNED if str(cell["model"]["name"]).endswith("fine-tuned") else ""
 
 
 def collect(folder: Path, target: Path) -> None:
     """Write the block sums of all methods of a sweep."""
-    found = list(runs(folder))
+    found = list(cells(folder))
     windows: dict[str, dict[str, dict[str, Any]]] = {}
     unscaled = {c["model"]["path"] for _, c in found if c["method"]["name"] == UNSCALED}
-    for place, run in found:
-        if run["method"]["name"] == SHORT_WINDOWS and run["model"]["path"] in unscaled:
-            of_model = windows.setdefault(suffix(run), {"short": {}, "trained": {}})
+    for place, cell in found:
+        if cell["method"]["name"] == SHORT_WINDOWS and cell["model"]["path"] in unscaled:
+            of_model = windows.setdefault(suffix(cell), {"short": {}, "trained": {}})
             for read in of_model:
                 of_model[read] |= losses(place, read)
     rows: list[tuple[Any, ...]] = []
-    for place, run in found:
-        if run["method"]["name"] == SHORT_WINDOWS:
+    for place, cell in found:
+        if cell["method"]["name"] == SHORT_WINDOWS:
             continue
-        begin, kind = first_position(place), suffix(run)
+        begin, kind = first_position(place), suffix(cell)
         for text, full in sorted(losses(place, "full").items()):
-            rows += block_rows(run["method"]["name"] + kind, text, begin, full, windows[kind])
+            rows += block_rows(cell["method"]["name"] + kind, text, begin, full, windows[kind])
     save(target, COLUMNS, rows)
 
 
 def collect_needles(folders: Sequence[Path], target: Path) -> None:
     """Write the score of each of RULER's questions; its metric is named by the length."""
     rows = []
-    for place, run in (each for folder in folders for each in runs(folder)):
-        length = str(run["context_length"])
+    for place, cell in (each for folder in folders for each in cells(folder)):
+        length = str(cell["context_length"])
         for line in next(place.glob("samples_*.jsonl")).read_text(encoding="utf-8").splitlines():
             question = json.loads(line)
-            method = run["method"]["name"] + suffix(run)
+            method = cell["method"]["name"] + suffix(cell)
             rows.append((method, int(length), int(question["doc_id"]), question[length]))
     save(target, NEEDLE_COLUMNS, sorted(rows))
 

@@ -5,7 +5,7 @@
     python benchmarks/posgen_controls.py phases
 
 `test` takes every finished model of the folder RUNS and tests it under the YaRN of the authors'
-code, with its fast wavelengths (below the native context length L) replaced by those of each control. It
+code, with its fast wavelengths (below the trained length L) replaced by those of each control. It
 appends one row a model and control to FILE, and goes on where it stopped. `train` trains models of
 the preset `small` with a control that is no encoding of PosGen; RUNS holds nothing else. `phases`
 prints how far the wavelengths of each rule are from plain RoPE's, and their phases past L from
@@ -35,7 +35,7 @@ def control_tables(lengths, original, base, dim):
 
     Args:
         lengths: the wavelengths of YaRN that are below `original`, tokens.
-        original: native context length L in tokens.
+        original: trained length L in tokens.
         base: of the encoding's frequencies.
         dim: rotated dimensions of a head.
     """
@@ -85,7 +85,7 @@ def rotations(recipe, encoding="yarn_code"):
     The wavelengths of L and more are those of the encoding.
     """
     from leval_harness.training.settings import rope_parameters
-    from resonance_vllm.core.frequencies import closed_form_rotation
+    from resonance_vllm.core.frequencies import formula
     from resonance_vllm.core.method import plain_frequencies
     from resonance_vllm.core.spec import RopeSpec
 
@@ -93,7 +93,7 @@ def rotations(recipe, encoding="yarn_code"):
     rope = rope_parameters(encoding, recipe)
     spec = RopeSpec.from_dict(rope)
     original = recipe.settings("cot").train_length + 1
-    inverse = closed_form_rotation(spec, dim).inv_freq.numpy()
+    inverse = formula(spec, dim).inv_freq.numpy()
     plain = plain_frequencies(recipe.base, dim).numpy()
     fast = 2 * math.pi / inverse < original
     made = {}
@@ -107,7 +107,7 @@ def rotations(recipe, encoding="yarn_code"):
             "rope_theta": recipe.base,
             "factor": rope.get("factor", 1.0),
             "original_max_position_embeddings": original,
-            "attention_factor": spec.method.compute_attention_factor(),
+            "attention_factor": spec.method.scale(),
             "short_factor": divisors,
             "long_factor": divisors,
         }
@@ -153,7 +153,7 @@ def test(arguments):
         load_model,
         read_recipe,
     )
-    from resonance_vllm.hf.apply import apply_rope
+    from resonance_vllm.hf import apply_rope
 
     torch.set_num_threads(1)
     recipe = read_recipe(arguments.runs)

@@ -178,8 +178,8 @@ def integers() -> str:
     text = f"| | {' | '.join(columns)} |\n|---|{'---:|' * len(columns)}\n"
     for title, row in zip(INTEGERS.values(), zip(*compared.values(), strict=True), strict=True):
         found = [(each.difference, each.seeds) for each in row]
-        runs = [f"{d.difference:+.1f} ({d.low:+.1f} to {d.high:+.1f}), {n}" for d, n in found]
-        text += f"| {title} | {' | '.join(runs)} |\n"
+        cells = [f"{d.difference:+.1f} ({d.low:+.1f} to {d.high:+.1f}), {n}" for d, n in found]
+        text += f"| {title} | {' | '.join(cells)} |\n"
     return text
 
 
@@ -245,8 +245,8 @@ def controls() -> str:
     for (name, each), p in zip(apart.items(), adjusted, strict=True):
         means, mean = each.mean(1), each.mean(0)
         span = f"{means.min():+.1f} to {means.max():+.1f}" if len(means) > 1 else ""
-        runs = (CONTROLS[name], _half(found[name]), f"{np.median(mean):+.2f}", span, f"{p:.2g}")
-        text += f"| {' | '.join(runs)} | {(mean > 0).sum()} | {(mean < 0).sum()} |\n"
+        cells = (CONTROLS[name], _half(found[name]), f"{np.median(mean):+.2f}", span, f"{p:.2g}")
+        text += f"| {' | '.join(cells)} | {(mean > 0).sum()} | {(mean < 0).sum()} |\n"
     return text
 
 
@@ -261,11 +261,11 @@ def settings() -> str:
         adjusted = holm([each.p for each in found])
         about = tested.about
         yarn = np.mean([tested.past["yarn"][seed] for seed in seeds])
-        runs = [_trained(about["trained"]), about["train_length"], f"{float(about['base']):,g}"]
-        runs += [about["width"], f"{len(seeds)} of {len(tested.past['yarn'])}", f"{yarn:.1f}"]
+        cells = [_trained(about["trained"]), about["train_length"], f"{float(about['base']):,g}"]
+        cells += [about["width"], f"{len(seeds)} of {len(tested.past['yarn'])}", f"{yarn:.1f}"]
         for each, p in zip(found, adjusted, strict=True):
-            runs.append(f"**{_half(each)}**" if p < 0.05 else _half(each))
-        text += f"| {' | '.join(runs)} |\n"
+            cells.append(f"**{_half(each)}**" if p < 0.05 else _half(each))
+        text += f"| {' | '.join(cells)} |\n"
     return text
 
 
@@ -290,8 +290,8 @@ def trainings() -> str:
     )
     for (each, trained, apart, row), p in zip(found, holm([f.p for *_, f in found]), strict=True):
         learned = f"{len(each.learned)} of {len(each.past[trained])}"
-        runs = (CONTROLS[trained], learned, str(len(apart)), _half(row), f"{p:.2g}")
-        text += f"| {' | '.join(runs)} | {(apart > 0).sum()} | {(apart < 0).sum()} |\n"
+        cells = (CONTROLS[trained], learned, str(len(apart)), _half(row), f"{p:.2g}")
+        text += f"| {' | '.join(cells)} | {(apart > 0).sum()} | {(apart < 0).sum()} |\n"
     return text
 
 
@@ -316,10 +316,10 @@ def readings() -> str:
         places = setting(name).places
         found = [places.get(("recursive", pair)) for pair in READ]
         learned = [f"{each.learned} of {each.seeds}" for each in found[::2] if each]
-        runs = [f"{each.ood_accuracy:.1f}" if each and each.learned else "–" for each in found]
-        text += f"| {title} | {', '.join(learned)} | {' | '.join(runs)} |\n"
-    runs = [f"*{published_of(pair, 'recursive'):.1f}*" for pair in READ]
-    return f"{text}| *published* | *5* | {' | '.join(runs)} |\n"
+        cells = [f"{each.ood_accuracy:.1f}" if each and each.learned else "–" for each in found]
+        text += f"| {title} | {', '.join(learned)} | {' | '.join(cells)} |\n"
+    cells = [f"*{published_of(pair, 'recursive'):.1f}*" for pair in READ]
+    return f"{text}| *published* | *5* | {' | '.join(cells)} |\n"
 
 
 def single(names: Sequence[str]) -> str:
