@@ -1,0 +1,129 @@
+"""What a run costs, compared with the weights and the counted operations of real modules."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from leval_harness.sweep.cost import (
+    Cost,
+    answering_cost,
+    attended_pairs,
+    model_size,
+    peak_memory,
+    scoring_cost,
+)
+
+CONFIGS = Path(__file__).parents[1] / "families" / "configs"
+LLAMA = {
+    "model_type": "llama", "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 256, "head_dim": 16,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def llama():
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    settings = {key: value for key, value in LLAMA.items() if key != "model_type"}
+    return LlamaForCausalLM(LlamaConfig(**settings, attn_implementation="eager")).eval()
+
+
+def test_parameters_equal_those_of_a_module(llama):
+    norms = sum(p.numel() for name, p in llama.named_parameters() if "norm" in name)
+    whole = sum(p.numel() for p in llama.parameters())
+    assert model_size(LLAMA).parameters == whole - norms
+    tied = model_size({**LLAMA, "tie_word_embeddings": True}).parameters
+    assert tied == whole - norms - 64 * 256
+
+
+def test_flops_equal_those_that_torch_counts(llama):
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    tokens = 96
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        llama(torch.zeros((1, tokens), dtype=torch.long))
+    size = model_size(LLAMA)
+    causal = size.layers * 4 * size.heads * size.head_dim * attended_pairs(tokens)
+    # eager attention computes all pairs, also those that the mask then hides
+    all_pairs = size.layers * 4 * size.heads * size.head_dim * tokens**2
+    expected = size.prefill_flops(tokens, scored=tokens) - causal + all_pairs
+    assert counter.get_total_flops() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("tokens", [1, 5, 12])
+@pytest.mark.parametrize("cached", [0, 3, 20])
+@pytest.mark.parametrize("window", [None, 1, 4, 100])
+def test_attended_pairs_by_counting(tokens, cached, window):
+    pairs = sum(
+        min(position + 1, window or position + 1) for position in range(cached, cached + tokens)
+    )
+    assert attended_pairs(tokens, cached, window) == pairs
+
+
+def test_prefill_in_chunks_costs_the_same():
+    size = model_size({**LLAMA, "sliding_window": 8})
+    assert size.windowed_layers == 3
+    whole = size.prefill_flops(40, scored=40)
+    parts = sum(size.prefill_flops(10, scored=10, cached=start) for start in (0, 10, 20, 30))
+    assert parts == pytest.approx(whole)
+
+
+def test_kv_cache_of_windows_stops_growing():
+    full, windowed = model_size(LLAMA), model_size({**LLAMA, "sliding_window": 8})
+    assert full.kv_cache_bytes(1000) == 2 * 3 * 2 * 16 * 2 * 1000
+    assert windowed.kv_cache_bytes(1000) == windowed.kv_cache_bytes(8)
+
+
+def test_known_models():
+    llama_70b = model_size(
+        {
+            "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
+            "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 128256,
+        }
+    )  # fmt: skip
+    assert llama_70b.parameters == pytest.approx(70.6e9, rel=0.01)
+    assert llama_70b.kv_cache_bytes(131_072) == 40 * 2**30
+    mixtral = model_size(
+        {
+            "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+            "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000,
+            "num_local_experts": 8, "num_experts_per_tok": 2,
+        }
+    )  # fmt: skip
+    assert mixtral.parameters == pytest.approx(46.7e9, rel=0.01)
+    active = mixtral.parameters - mixtral.idle_feed_forward
+    assert active == pytest.approx(12.9e9, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "family", sorted(path.parent.name for path in CONFIGS.glob("*/config.json"))
+)
+def test_every_family_has_a_plausible_size(family):
+    size = model_size(json.loads((CONFIGS / family / "config.json").read_text()))
+    if size is None:
+        return
+    assert 1e6 < size.parameters < 3e12
+    assert size.kv_cache_bytes(1024) > 0
+    assert 0 <= size.windowed_layers <= size.layers
+
+
+def test_costs_add_up():
+    size = model_size(LLAMA)
+    one, both = scoring_cost(size, [100]), scoring_cost(size, [100, 50], passes=2)
+    assert one + scoring_cost(size, [50]) == both
+    assert both.prefill_tokens == 150
+    assert both.memory_bytes == peak_memory(size, 100)
+    assert Cost(flops=3.6e15).hours(1.0) == pytest.approx(1.0)
+
+
+def test_answers_prefill_a_shared_document_once():
+    size = model_size(LLAMA)
+    cost = answering_cost(size, prompts=[110, 120], shared=[0, 100], generated=4)
+    assert (cost.documents, cost.prefill_tokens, cost.decode_tokens) == (2, 130, 8)
+    alone = answering_cost(size, prompts=[110, 120], shared=[0, 0], generated=4)
+    assert alone.flops > cost.flops
