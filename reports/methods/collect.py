@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from leval_harness.layout import CELL, DONE, SHORT_WINDOWS
+
 from leval_tasks.statistics.effective_context import block_sums, clipped_gain
 
 DATA = Path(__file__).resolve().parents[1] / "docs/reports/data/methods"
