@@ -12,25 +12,23 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from leval_harness.api import (
-        Comparison,
-        LibraryCheck,
-        ModelCheck,
-        RopeFeatures,
-        check,
-        compare,
-        load,
-        rope,
-        run,
-    )
+    from leval_harness.api import Comparison, check, compare, load, rope, run
     from leval_harness.diff.compare import diff
+    from resonance_vllm.check import CheckReport
+    from resonance_vllm.core.features import RopeFeatures
 
     __version__: str
 
 __all__ = [
-    "Comparison", "LibraryCheck", "ModelCheck", "RopeFeatures", "__version__", "check", "compare",
-    "diff", "load", "rope", "run",
+    "CheckReport", "Comparison", "RopeFeatures", "__version__", "check", "compare", "diff", "load",
+    "rope", "run",
 ]  # fmt: skip
+
+_OTHER_MODULES = {
+    "CheckReport": "resonance_vllm.check",
+    "RopeFeatures": "resonance_vllm.core.features",
+}
+"""Public names that are not defined in `leval_harness.api`."""
 
 
 def __getattr__(name: str) -> Any:
@@ -43,7 +41,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "diff":
         return importlib.import_module("leval_harness.diff")  # a package that can be called
-    return getattr(importlib.import_module("leval_harness.api"), name)
+    module = _OTHER_MODULES.get(name, "leval_harness.api")
+    return getattr(importlib.import_module(module), name)
 
 
 def __dir__() -> list[str]:

@@ -6,7 +6,6 @@ importing this module stays quick.
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,7 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from leval_harness.results.load import Results
-    from resonance_vllm.verify import RotaryReport
+    from resonance_vllm.check import CheckReport
+    from resonance_vllm.core.features import RopeFeatures
 
 PathLike = str | os.PathLike[str]
 Across = Literal["methods", "models"]
@@ -257,31 +257,6 @@ def run(
     return load(folder)
 
 
-@dataclass(frozen=True)
-class RopeFeatures:
-    """What a RoPE method does to each feature, in float64; returned by `rope`.
-
-    Attributes:
-        inv_freq: inverse frequency of each feature, in radians per token.
-        wavelengths: wavelength of each feature, in tokens.
-        attention_factor: factor by which cos and sin are multiplied.
-        critical_dimension: index of the first feature whose wavelength is at least the native
-            context length; the features from it on never complete a period in training.
-        feature_gap: for each feature, the largest distance of a test position to its nearest
-            training position on the unit circle, from 0 to 2.
-    """
-
-    inv_freq: tuple[float, ...]
-    wavelengths: tuple[float, ...]
-    attention_factor: float
-    critical_dimension: int
-    feature_gap: tuple[float, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as `leval-harness rope --json` prints them."""
-        return asdict(self)
-
-
 def rope(
     rope_type: str,
     *,
@@ -290,7 +265,7 @@ def rope(
     factor: float = 8.0,
     seq_len: int | None = None,
     **settings: Any,
-) -> RopeFeatures:
+) -> "RopeFeatures":
     """Compute what a RoPE method does to each feature, without a model.
 
     Args:
@@ -302,7 +277,8 @@ def rope(
         settings: further settings of the method; `rope_theta` is 10,000 unless it is set.
 
     Returns:
-        Frequencies and what follows from them, one number per feature.
+        `inv_freq` (radians per token), `wavelengths` (tokens) and `feature_gap` (0 to 2), one
+        number per feature in float64; `attention_factor` and `critical_dimension`.
 
     Raises:
         RopeConfigError: a setting is wrong; the message names it and what is allowed.
@@ -315,52 +291,12 @@ def rope(
     # not every method reads both: `default` reads neither
     read = {key: value for key, value in common.items() if key in keys}
     spec = RopeSpec.from_dict({"rope_type": rope_type, "rope_theta": 10_000.0, **read, **settings})
-    facts = rope_features(spec, head_dim, original, factor, seq_len).to_dict()
-    return RopeFeatures(
-        inv_freq=tuple(facts["inv_freq"]),
-        wavelengths=tuple(facts["wavelengths"]),
-        attention_factor=facts["attention_factor"],
-        critical_dimension=facts["critical_dimension"],
-        feature_gap=tuple(facts["feature_gap"]),
-    )
-
-
-@dataclass(frozen=True)
-class LibraryCheck:
-    """What one library builds for a model; part of a `ModelCheck`.
-
-    Attributes:
-        modules: the rotary modules that the library builds; empty where there is a `problem`.
-        limit: longest sequence in tokens; None where it is unknown.
-        overrides: settings of config.json that carry the method.
-        serve: shell command of a vLLM server with the method; empty for transformers.
-        problem: why there are no modules (the library refuses the model or the method, or is not
-            installed); None where the library builds the model.
-    """
-
-    modules: "tuple[RotaryReport, ...]"
-    limit: int | None
-    overrides: Mapping[str, Any]
-    serve: str
-    problem: str | None
-
-
-@dataclass(frozen=True)
-class ModelCheck:
-    """The RoPE settings that a model would run with; returned by `check`.
-
-    Attributes:
-        transformers: what transformers builds.
-        vllm: what vLLM builds.
-    """
-
-    transformers: LibraryCheck
-    vllm: LibraryCheck
+    return rope_features(spec, head_dim, original, factor, seq_len)
 
 
 def check(
     model: PathLike, rope: str | Mapping[str, Any] | None = None, context_length: int | None = None
-) -> ModelCheck:
+) -> "CheckReport":
     """Build a model's rotary modules on transformers and vLLM without weights, and report them.
 
     Args:
@@ -371,8 +307,8 @@ def check(
             settings.
 
     Returns:
-        The modules and the length limit on each library; a library that refuses the method or is
-        not installed has a `problem` instead.
+        What `transformers` and `vllm` build: each has its rotary modules and the length limit, or
+        the reason why it refuses or is not installed. `notes` are sentences on the lengths.
 
     Raises:
         SettingError: the checkpoint or the method cannot be read.
@@ -388,24 +324,4 @@ def check(
         spec = positions.complete(RopeRequest.parse(rope))
     elif rope is not None:
         spec = positions.complete(RopeRequest.from_dict(rope))
-    sides = report(path, positions, spec, context_length).to_dict()
-    return ModelCheck(
-        transformers=_library_check(sides["transformers"]), vllm=_library_check(sides["vllm"])
-    )
-
-
-def _library_check(side: Mapping[str, Any]) -> LibraryCheck:
-    """Return one library's part of a report as a typed object."""
-    from resonance_vllm.verify import RotaryReport
-
-    modules = tuple(
-        RotaryReport(**{**fields, "inv_freq": tuple(fields["inv_freq"])})
-        for fields in side.get("modules", ())
-    )
-    return LibraryCheck(
-        modules=modules,
-        limit=side.get("limit"),
-        overrides=side.get("overrides", {}),
-        serve=side.get("serve", ""),
-        problem=side.get("refused") or side.get("not_installed"),
-    )
+    return report(path, positions, spec, context_length)

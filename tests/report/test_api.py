@@ -84,6 +84,8 @@ def test_api_docstrings_describe_every_argument() -> None:
     """Google style: each argument is in Args, each field in Attributes."""
     for name in sorted({*lh.__all__} - {"__version__", "diff"}):
         public = getattr(lh, name)
+        if not public.__module__.startswith("leval_harness"):
+            continue
         documented = inspect.getdoc(public) or ""
         for parameter, kind in inspect.signature(public).parameters.items():
             if kind.kind is inspect.Parameter.VAR_KEYWORD:

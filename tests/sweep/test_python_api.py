@@ -64,12 +64,12 @@ def test_check_has_the_facts_of_the_command(tiny: Path) -> None:
     command = CliRunner().invoke(check, [model, "--rope", "yarn:factor=2", "--json"])
     printed = json.loads(command.stdout)["transformers"]
     checked = lh.check(Path(model), {"rope_type": "yarn", "factor": 2})
-    assert isinstance(checked, lh.ModelCheck)
+    assert isinstance(checked, lh.CheckReport)
     assert checked.transformers.limit == printed["limit"]
-    assert checked.transformers.problem is None
+    assert checked.transformers.refused is None
     modules = [
         {**asdict(each), "inv_freq": [*each.inv_freq]} for each in checked.transformers.modules
     ]
     assert modules == printed["modules"]
-    assert checked.vllm.problem == "vllm is not installed"
+    assert checked.vllm.not_installed == "vllm is not installed"
     assert lh.check(model).transformers.limit != checked.transformers.limit
