@@ -1,1 +1,1 @@
-"""How models are adapted: PosGen training and LLM fine-tuning."""
+"""Trainings: PosGen models from scratch, and fine-tuning of language models."""

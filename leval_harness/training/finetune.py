@@ -35,17 +35,23 @@ COLUMNS = ("step", "loss", "learning_rate", "grad_norm")
 
 
 def reading_order(rows: Ids, sequences: int, seed: int) -> list[dict[str, Tensor]]:
-    """All sequences of a run in the order in which they are read, epoch after epoch.
+    """Return all training sequences of a run in the order in which they are read.
 
-    Resumed after its last step, a run is then at the end of its one epoch and trains no further.
+    They are one epoch for the Trainer, so that a run resumed after its last step trains no further.
+
+    Args:
+        rows: token ids `[rows, length]`.
+        sequences: number of sequences of the run; beyond the rows, they are read again in another
+            order.
+        seed: of the orders.
     """
-    epochs = range(-(-sequences // len(rows)))
-    orders = [np.random.RandomState(seed + e).permutation(len(rows)) for e in epochs]
+    epochs = math.ceil(sequences / len(rows))
+    orders = [np.random.RandomState(seed + epoch).permutation(len(rows)) for epoch in range(epochs)]
     order = np.concatenate(orders)[:sequences]
     return [{"input_ids": row, "labels": row} for row in torch.from_numpy(rows)[order]]
 
 
-class _Finite(TrainerCallback):
+class _StopAtInfiniteLoss(TrainerCallback):
     """Stop when the loss is NaN or infinite."""
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
@@ -53,14 +59,23 @@ class _Finite(TrainerCallback):
 
 
 def load_model(model_path: str, settings: FineTuneSettings) -> Any:
-    """The model with the requested rope settings in its config, in float32.
+    """Load a model in float32 with the requested RoPE settings in its config.
+
+    Args:
+        model_path: folder or hub name.
+        settings: RoPE settings, sequence length and LoRA of the fine-tuning.
+
+    Returns:
+        The model of transformers, or that of PEFT around it.
 
     Raises:
-        SettingError: the rope settings do not fit the model, or the sequences are longer than
+        SettingError: the RoPE settings do not fit the model, or the sequences are longer than
             they allow.
     """
     positions = PositionConfig.from_checkpoint(model_path)
-    rope = None if settings.rope is None else positions.complete(settings.rope)
+    rope = None
+    if settings.rope is not None:
+        rope = positions.complete(settings.rope)
     if rope or positions.max_position_embeddings is not None:
         limit = length_limit(positions, rope, settings.sequence_length)
         if settings.sequence_length > limit:
@@ -75,9 +90,13 @@ def load_model(model_path: str, settings: FineTuneSettings) -> Any:
         return model
     from peft import LoraConfig, get_peft_model
 
-    torch.manual_seed(settings.seed)
-    ranks = {"r": settings.lora_rank, "lora_alpha": 2 * settings.lora_rank}
-    config = LoraConfig(**ranks, target_modules="all-linear", task_type="CAUSAL_LM")
+    torch.manual_seed(settings.seed)  # decides the initial weights of the adapters
+    config = LoraConfig(
+        r=settings.lora_rank,
+        lora_alpha=2 * settings.lora_rank,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
     if settings.gradient_checkpointing:
         model.enable_input_require_grads()
     return get_peft_model(model, config)
@@ -86,16 +105,19 @@ def load_model(model_path: str, settings: FineTuneSettings) -> Any:
 def finetune(
     model_path: str, sources: Sequence[str], out: Path, settings: FineTuneSettings
 ) -> dict[str, Any]:
-    """Train, and write a checkpoint that loads in transformers and vLLM as it is.
+    """Fine-tune a model, and write a checkpoint that loads in transformers and vLLM.
 
-    A run that was stopped is continued; a finished one is not repeated. Beside the checkpoint stand
-    `metrics.csv`, `held_out/<source>.jsonl` and, in `finetune_result.json`, what is returned.
+    An interrupted fine-tuning is continued; a finished one is not repeated. `metrics.csv`,
+    `held_out/<source>.jsonl` and `finetune_result.json` are written beside the checkpoint.
 
     Args:
         model_path: folder or hub name of a causal language model with RoPE.
         sources: files and folders of training text.
         out: output folder.
-        settings: of the run.
+        settings: settings of the fine-tuning.
+
+    Returns:
+        What `finetune_result.json` holds: steps, tokens, epochs, mean loss in nats/token, seconds.
 
     Raises:
         UserError: a setting does not fit the model, or the loss is NaN or infinite.
@@ -108,14 +130,17 @@ def finetune(
     }
     shared.refuse_other(out / REQUEST_FILE, request)
     if (finished := read_json_object(out / RESULT_FILE)) is not None:
-        logger.info("%s is finished already", out)
+        logger.info("%s holds the finished training", out)
         return finished
-    # accelerate finds the processes on a CPU only if it is named
+    # on a machine without an accelerator, accelerate counts the processes only if cpu is set
     processes = PartialState(cpu=not torch.accelerator.is_available())
     if settings.lora_rank and processes.num_processes > 1:
-        raise SettingError("lora_rank: adapters are merged in one process; allowed: 0 in several")
-    sequences = settings.steps * settings.batch_size * settings.accumulation
-    sequences *= processes.num_processes
+        raise SettingError(
+            f"--lora-rank: {settings.lora_rank} is not allowed in {processes.num_processes} "
+            "processes, because adapters are merged in one; allowed: 0"
+        )
+    sequences_per_step = settings.batch_size * settings.accumulation * processes.num_processes
+    sequences = settings.steps * sequences_per_step
     with loading_errors(model_path):
         tokenizer = AutoTokenizer.from_pretrained(model_path)
     rows, held_out = prepare_document(sources, tokenizer, settings)
@@ -126,7 +151,7 @@ def finetune(
     order = reading_order(rows, sequences, settings.seed)
     states = out / "states"
     arguments = _arguments(states, settings)
-    trainer = Trainer(model, arguments, train_dataset=order, callbacks=[_Finite()])
+    trainer = Trainer(model, arguments, train_dataset=order, callbacks=[_StopAtInfiniteLoss()])
     done = trainer.train(resume_from_checkpoint=_last_state(states))
     _save(trainer, tokenizer, out, settings)
     steps = pd.DataFrame([row for row in trainer.state.log_history if "loss" in row])
@@ -149,20 +174,23 @@ def finetune(
 
 
 def _last_state(states: Path) -> str | None:
-    """Folder of the newest whole state of transformers' Trainer.
+    """Return the folder of the newest complete state of transformers' Trainer, if there is one.
 
     The Trainer writes `trainer_state.json` last, but would resume from a state that lacks it.
     """
     files = states.glob("checkpoint-*/trainer_state.json")
-    whole = [file.parent for file in files if read_json_object(file)]
-    newest = max(whole, key=lambda folder: int(folder.name.rpartition("-")[2]), default=None)
-    return None if newest is None else str(newest)
+    complete = [file.parent for file in files if read_json_object(file)]
+    newest = max(complete, key=lambda folder: int(folder.name.rpartition("-")[2]), default=None)
+    if newest is None:
+        return None
+    return str(newest)
 
 
 def _arguments(states: Path, settings: FineTuneSettings) -> TrainingArguments:
+    """Return the arguments of transformers' Trainer."""
     return TrainingArguments(
         output_dir=str(states),
-        train_sampling_strategy="sequential",
+        train_sampling_strategy="sequential",  # `reading_order` is the order
         max_steps=settings.steps,
         per_device_train_batch_size=settings.batch_size,
         gradient_accumulation_steps=settings.accumulation,
@@ -175,11 +203,11 @@ def _arguments(states: Path, settings: FineTuneSettings) -> TrainingArguments:
         bf16=settings.bf16,
         gradient_checkpointing=settings.gradient_checkpointing,
         logging_steps=1,
-        logging_nan_inf_filter=False,
+        logging_nan_inf_filter=False,  # else an infinite loss is logged as the one before
         save_steps=settings.save_steps,
         save_total_limit=1,
         seed=settings.seed,
-        # bf16 on a CPU is refused unless the CPU is named.
+        # the Trainer refuses bf16 on a CPU unless use_cpu is set
         use_cpu=not torch.accelerator.is_available(),
         dataloader_pin_memory=False,
         report_to=[],
@@ -187,13 +215,16 @@ def _arguments(states: Path, settings: FineTuneSettings) -> TrainingArguments:
 
 
 def _save(trainer: Trainer, tokenizer: Any, out: Path, settings: FineTuneSettings) -> None:
-    """The checkpoint; LoRA is merged into the weights, so that no library needs peft."""
+    """Write the checkpoint, with LoRA merged into the weights, so that no library needs peft."""
     if trainer.args.world_size == 1:
         model = trainer.accelerator.unwrap_model(trainer.model)
         if settings.lora_rank:
             model = model.merge_and_unload()
         model.config.use_cache = True
-        model.to(torch.bfloat16 if settings.bf16 else torch.float32).save_pretrained(out)
+        dtype = torch.float32
+        if settings.bf16:
+            dtype = torch.bfloat16
+        model.to(dtype).save_pretrained(out)
     else:
         trainer.save_model(str(out))
     if trainer.is_world_process_zero():
@@ -201,7 +232,10 @@ def _save(trainer: Trainer, tokenizer: Any, out: Path, settings: FineTuneSetting
 
 
 def _write_held_out(folder: Path, documents: Sequence[Document]) -> None:
+    """Write the held-out documents, a JSONL file per source."""
     folder.mkdir(exist_ok=True)
     for source in {document.name for document in documents}:
-        lines = [json.dumps({"text": d.text}) for d in documents if d.name == source]
+        lines = [
+            json.dumps({"text": document.text}) for document in documents if document.name == source
+        ]
         (folder / f"{source}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Train PosGen models, each by a loop of its own; several side by side."""
+"""Train PosGen models, each in a plain training loop, several at the same time."""
 
 import copy
 import shutil
@@ -23,28 +23,44 @@ from resonance_vllm.hf import apply_rope
 
 METRICS_FILE = "metrics.csv"
 METRICS = ("step", "epoch", "train_loss", "validation_loss", "id_accuracy", "ood_accuracy")
+"""Columns of the metrics file, a row per validation; losses in nats per number."""
 
 
 class Training:
-    """One model with its optimiser and its learning rate."""
+    """One model with its optimiser and its learning-rate schedule.
+
+    Args:
+        recipe: settings of the training.
+        run: sub-task, encoding and seed of the model.
+    """
 
     def __init__(self, recipe: Recipe, run: PosGenRun) -> None:
         torch.manual_seed(run.seed)
-        self.recipe, self.run = recipe, run
+        self.recipe = recipe
+        self.run = run
         self.model = models.build_model(recipe, run).to(shared.device()).train()
         if self.model.device.type == "cpu" and recipe.architecture.kind == "llama":
-            # With its backward pass torch's fused kernel for CPUs is slower at such lengths.
+            # at such lengths the backward pass of torch's fused CPU kernel is slower
             self.model.set_attn_implementation("eager")
-        rate = recipe.learning_rate
-        trained = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(trained, rate, weight_decay=recipe.weight_decay)
-        # One cycle: cosine, 10 % warm-up from lr/25, down to lr/250,000; it moves beta1 as well.
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self.optimizer = torch.optim.AdamW(
+            trained, recipe.learning_rate, weight_decay=recipe.weight_decay
+        )
+        # One cycle: 10 % warm-up from lr/25, then cosine down to lr/250,000; it moves beta1, too.
         self.schedule = torch.optim.lr_scheduler.OneCycleLR(
-            self.optimizer, rate, recipe.steps + 1, pct_start=0.1
+            self.optimizer, recipe.learning_rate, recipe.steps + 1, pct_start=0.1
         )
 
     def learn(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """One step; the mean loss before it. Inputs and labels are those of `losses_and_hits`."""
+        """Take one optimiser step.
+
+        Args:
+            inputs: token ids `[batch, length]`.
+            labels: token ids `[batch, labels]` of the last positions.
+
+        Returns:
+            The mean loss before the step, a scalar in nats per number.
+        """
         with torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.recipe.bf16):
             losses, _ = models.losses_and_hits(self.model, inputs, labels)
         loss = losses.mean()
@@ -55,69 +71,129 @@ class Training:
         return loss.detach()
 
     def validate(self) -> dict[str, Any]:
-        """What `evaluate` finds on the validation split."""
-        recipe, scaled = self.recipe, self.recipe.keep == "best_scaled"
+        """Return what `evaluate` measures on the validation split.
+
+        The recipe's `best_scaled` validates under the YaRN of the authors' code, and trains on
+        without it.
+        """
+        recipe = self.recipe
+        scaled = recipe.keep == "best_scaled"
         if scaled:
             encoding = tests_of("code", self.run.encoding)[-1]
             apply_rope(self.model, rope_parameters(encoding, recipe))
-        settings = recipe.settings(self.run.subtask)
-        found = models.evaluate(self.model, settings, "validation", recipe.validation_rows)
+        result = models.evaluate(
+            self.model, recipe.settings(self.run.subtask), "validation", recipe.validation_rows
+        )
         if scaled:
             apply_rope(self.model)
-        return found
+        return result
+
+
+class BestWeights:
+    """The weights that a recipe keeps: those of the best validation, or simply the last ones.
+
+    Args:
+        recipe: its `keep` says which.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.keeps_best = recipe.keep != "last"
+        self.step = recipe.steps
+        self._accuracy = -1.0
+        self._weights: dict[str, Tensor] | None = None
+
+    def offer(self, model: Any, step: int, accuracy: float) -> None:
+        """Copy a model's weights if its in-distribution accuracy is higher than all before."""
+        if self.keeps_best and accuracy > self._accuracy:
+            self._accuracy = accuracy
+            self.step = step
+            self._weights = copy.deepcopy(model.state_dict())
+
+    def restore(self, model: Any) -> None:
+        """Put the kept weights back into the model."""
+        if self._weights is not None:
+            model.load_state_dict(self._weights)
 
 
 def train_run(
     recipe: Recipe, run: PosGenRun, folder: Path, progress: bool = True
 ) -> dict[str, Any]:
-    """Train a model; write a checkpoint, metrics and `result.json` below `folder`.
+    """Train and test a model, and write checkpoint, metrics and `result.json`.
+
+    Args:
+        recipe: settings of the training.
+        run: the model.
+        folder: output folder; the model gets the folder `run.folder` in it.
+        progress: whether to show a progress bar.
+
+    Returns:
+        What `result.json` holds.
 
     Raises:
-        UserError: the loss became NaN or infinite.
+        RunError: the loss became NaN or infinite.
     """
     start = time.monotonic()
     training = Training(recipe, run)
-    every = recipe.evaluate_every * recipe.steps_per_epoch
+    steps_between_validations = recipe.evaluate_every * recipe.steps_per_epoch
     rows: list[tuple[float, ...]] = []
-    best, kept, weights = -1.0, recipe.steps, None
+    best = BestWeights(recipe)
     steps = tqdm(
-        models.batches(recipe, run), run.folder, recipe.steps, disable=None if progress else True
+        models.batches(recipe, run),
+        run.folder,
+        recipe.steps,
+        # None: no bar where standard error is no terminal
+        disable=None if progress else True,
     )
     for step, (inputs, labels) in enumerate(steps, 1):
         loss = training.learn(inputs, labels)
-        if step % every and step != recipe.steps:
+        if step % steps_between_validations and step != recipe.steps:
             continue
         shared.refuse_infinite(loss.item(), f"step {step} in {run.folder}")
         result = training.validate()
-        if recipe.keep != "last" and result["id_accuracy"] > best:
-            best, kept, weights = result["id_accuracy"], step, training.model.state_dict()
-            weights = copy.deepcopy(weights)
-        found = (result[name] for name in ("loss", "id_accuracy", "ood_accuracy"))
-        rows.append((step, step / recipe.steps_per_epoch, loss.item(), *found))
-    if weights is not None:
-        training.model.load_state_dict(weights)
-    facts = {"kept_step": kept, "steps": recipe.steps, "seconds": time.monotonic() - start}
-    settings, place = recipe.settings(run.subtask), folder / run.folder
+        best.offer(training.model, step, result["id_accuracy"])
+        measured = (result[name] for name in ("loss", "id_accuracy", "ood_accuracy"))
+        rows.append((step, step / recipe.steps_per_epoch, loss.item(), *measured))
+    best.restore(training.model)
+    seconds = time.monotonic() - start
+    settings = recipe.settings(run.subtask)
     test = models.evaluate(training.model, settings, "test")
-    training.model.save_pretrained(place)
-    build_tokenizer(settings.modulus).save_pretrained(place)
-    pd.DataFrame(rows, columns=METRICS).to_csv(place / METRICS_FILE, index=False)
-    shutil.rmtree(place / models.TESTS, ignore_errors=True)  # of a model before
-    record = {"schema_version": 1, **vars(run), "test": test, **facts, **shared.made_by()}
-    write_json(place / models.RESULT_FILE, record)
+    run_folder = folder / run.folder
+    training.model.save_pretrained(run_folder)
+    build_tokenizer(settings.modulus).save_pretrained(run_folder)
+    pd.DataFrame(rows, columns=METRICS).to_csv(run_folder / METRICS_FILE, index=False)
+    # tests of a model that was in this folder before
+    shutil.rmtree(run_folder / models.TESTS, ignore_errors=True)
+    record = {
+        "schema_version": 1,
+        **vars(run),
+        "test": test,
+        "kept_step": best.step,
+        "steps": recipe.steps,
+        "seconds": seconds,
+        **shared.made_by(),
+    }
+    write_json(run_folder / models.RESULT_FILE, record)  # last: it says that the run is finished
     return record
 
 
 def train_all(
     recipe: Recipe, runs: Sequence[PosGenRun], folder: Path, *, jobs: int = 1
 ) -> Iterator[dict[str, Any]]:
-    """Train every run that has no result in the folder yet; yield all results.
+    """Train every model that has no result in a folder yet; yield the results of all.
 
-    `jobs` runs are trained at a time, each in a process of its own.
+    Args:
+        recipe: settings of the training.
+        runs: the models.
+        folder: output folder.
+        jobs: models that are trained at the same time, each in its own process.
+
+    Yields:
+        What `result.json` of each run holds: finished ones first, the others as they finish.
 
     Raises:
         SettingError: the sequences cannot be made; nothing is written.
-        UserError: the folder holds something else, or a loss is NaN or infinite.
+        UserError: the folder holds something else.
+        RunError: a loss is NaN or infinite.
     """
     for subtask in {run.subtask for run in runs}:
         models.split_tokens(recipe.settings(subtask))
@@ -126,9 +202,11 @@ def train_all(
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / models.SETTINGS_FILE, request)
     done = models.finished_runs(folder)
-    yield from (done[run] for run in runs if run in done)
-    # Small models keep one core busier than two: each process has its share of the cores.
-    side_by_side = Parallel(n_jobs=jobs, return_as="generator_unordered")
+    for run in runs:
+        if run in done:
+            yield done[run]
+    # Small models use one core better than two: each process gets its share of the cores.
+    parallel = Parallel(n_jobs=jobs, return_as="generator_unordered")
     train = delayed(train_run)
-    todo = [run for run in runs if run not in done]
-    yield from side_by_side(train(recipe, run, folder, jobs == 1) for run in todo)
+    remaining = [run for run in runs if run not in done]
+    yield from parallel(train(recipe, run, folder, jobs == 1) for run in remaining)

@@ -30,19 +30,36 @@ class Attention(nn.Module):
 
     def __init__(self, config: PosGenT5Config) -> None:
         super().__init__()
-        self.shape, self.dropout = (config.num_attention_heads, config.head_dim), config.dropout
-        hidden, inner = config.hidden_size, config.num_attention_heads * config.head_dim
-        self.q_proj, self.k_proj, self.v_proj = (
-            nn.Linear(hidden, inner, bias=False) for _ in range(3)
-        )
+        self.shape = (config.num_attention_heads, config.head_dim)
+        self.dropout = config.dropout
+        hidden = config.hidden_size
+        inner = config.num_attention_heads * config.head_dim
+        self.q_proj = nn.Linear(hidden, inner, bias=False)
+        self.k_proj = nn.Linear(hidden, inner, bias=False)
+        self.v_proj = nn.Linear(hidden, inner, bias=False)
         self.o_proj = nn.Linear(inner, hidden, bias=False)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Cos and sin are `[1, length, head_dim]`."""
-        parts = (self.q_proj, self.k_proj, self.v_proj)
-        q, k, v = (part(x).unflatten(-1, self.shape).transpose(1, 2) for part in parts)
-        q, k = (each.to(v.dtype) for each in apply_rotary_pos_emb(q, k, cos, sin))
-        rate = self.dropout if self.training else 0.0
+        """Attend from each position to those before it.
+
+        Args:
+            x: hidden states `[batch, length, hidden]`.
+            cos: cosines of the rotation, `[1, length, head_dim]`.
+            sin: its sines, of the same shape.
+
+        Returns:
+            `[batch, length, hidden]`.
+        """
+        q = self.q_proj(x).unflatten(-1, self.shape).transpose(1, 2)
+        k = self.k_proj(x).unflatten(-1, self.shape).transpose(1, 2)
+        v = self.v_proj(x).unflatten(-1, self.shape).transpose(1, 2)
+        q, k = apply_rotary_pos_emb(q, k, cos, sin)
+        # cos and sin may be in float32; attention needs one dtype
+        q = q.to(v.dtype)
+        k = k.to(v.dtype)
+        rate = 0.0
+        if self.training:
+            rate = self.dropout
         out = scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0, dropout_p=rate)
         return cast(Tensor, self.o_proj(out.transpose(1, 2).flatten(2)))
 
@@ -57,7 +74,7 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[batch, length, hidden]`."""
+        """Return the layers' output for `x`, both `[batch, length, hidden]`."""
         return cast(Tensor, self.down_proj(self.dropout(self.up_proj(x).relu())))
 
 
@@ -73,7 +90,7 @@ class Layer(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """`[batch, length, hidden]`."""
+        """Return the hidden states after the layer, `[batch, length, hidden]` as `x`."""
         x = x + self.dropout(self.self_attn(self.input_layernorm(x), cos, sin))
         return cast(Tensor, x + self.dropout(self.mlp(self.post_attention_layernorm(x))))
 
@@ -91,7 +108,7 @@ class Decoder(nn.Module):
         self.dropout = config.dropout
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        """States `[batch, length, hidden]`."""
+        """Return the final hidden states `[batch, length, hidden]` of ids `[batch, length]`."""
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
         x = dropout(self.embed_tokens(input_ids), self.dropout, self.training)
         cos, sin = self.rotary_emb(x, positions)
@@ -115,25 +132,31 @@ class PosGenT5ForCausalLM(PreTrainedModel, GenerationMixin):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """T5's initialisation with factor 1: of a variance of one over the inputs.
+        """Initialise a module as T5 does with factor 1: variance one over the number of inputs.
 
-        Queries have a variance smaller by the size of a head, as logits are not scaled.
+        The variance of the query projection is smaller by the size of a head, because attention
+        logits are not scaled.
         """
         if isinstance(module, nn.Embedding):
             nn.init.normal_(module.weight, std=1.0)
+        elif isinstance(module, LlamaRotaryEmbedding):
+            # loading a checkpoint leaves buffers that are not stored, as inv_freq, uninitialised
+            super()._init_weights(module)
         elif isinstance(module, Attention | FeedForward):
             for name, layer in module.named_children():
                 if isinstance(layer, nn.Linear):
-                    heads = self.config.head_dim if name == "q_proj" else 1
-                    nn.init.normal_(layer.weight, std=(layer.in_features * heads) ** -0.5)
+                    inverse_variance = layer.in_features
+                    if name == "q_proj":
+                        inverse_variance *= self.config.head_dim
+                    nn.init.normal_(layer.weight, std=inverse_variance**-0.5)
 
     def forward(self, input_ids: Tensor, **_: Any) -> CausalLMOutput:
-        """Logits `[batch, length, vocabulary]` of `input_ids` `[batch, length]`."""
+        """Return the logits `[batch, length, vocabulary]` of `input_ids` `[batch, length]`."""
         states = self.model(input_ids) * self.config.hidden_size**-0.5
         return CausalLMOutput(logits=self.lm_head(states))
 
 
 def register() -> None:
-    """Let transformers' Auto classes load such checkpoints; calling it again does nothing."""
+    """Register the model in transformers' Auto classes; calling it again does nothing."""
     AutoConfig.register("posgen_t5", PosGenT5Config, exist_ok=True)
     AutoModelForCausalLM.register(PosGenT5Config, PosGenT5ForCausalLM, exist_ok=True)

@@ -14,62 +14,88 @@ from resonance_vllm.common.errors import SettingError, UserError, invalid_value_
 from resonance_vllm.common.files import expand_user
 
 Ids = npt.NDArray[np.int64]
+"""Token ids, int64."""
 SHARED_RUN = 50
+"""Tokens of a passage that counts as shared between training and held-out text."""
 NONE: Ids = np.empty(0, dtype=np.int64)
 
 
 def prepare_document(
     sources: Sequence[str], tokenizer: Any, settings: FineTuneSettings
 ) -> tuple[Ids, list[Document]]:
-    """Packed training rows `[rows, sequence_length]` and the held-out documents.
+    """Read, split, tokenise and pack the training text.
 
-    Document is split by document first; what training documents share with held-out ones in runs of
-    50 tokens is cut out of them.
+    Whole documents are held out. Passages of 50 tokens or more that a training document shares with
+    a held-out one are cut out of the training document.
+
+    Args:
+        sources: files and folders of text.
+        tokenizer: of transformers.
+        settings: sequence length, number of held-out documents and seed.
+
+    Returns:
+        Token ids of the training rows, `[rows, sequence_length]`, and the held-out documents.
 
     Raises:
-        UserError: there is too little text, or it cannot be read; the tokenizer has no end-of-text
+        UserError: there is too little text, it cannot be read, or the tokenizer has no end-of-text
             token.
     """
 
     def ids(document: Document) -> Ids:
-        # Long documents are meant to be longer than the model; the tokenizer would warn of it.
+        # verbose=False: documents may be longer than the model, of which the tokenizer would warn
         encoded = tokenizer(document.text, add_special_tokens=False, verbose=False)
         return np.array(encoded["input_ids"], dtype=np.int64)
 
     training, held_out = split_documents(read_documents(sources), settings.held_out, settings.seed)
-    known = np.concatenate([NONE, *(run_hashes(ids(each)) for each in held_out)])
-    pieces = [piece for document in training for piece in without_shared(ids(document), known)]
+    held_out_hashes = [run_hashes(ids(document)) for document in held_out]
+    shared = np.concatenate([NONE, *held_out_hashes])
+    pieces: list[Ids] = []
+    for document in training:
+        pieces += without_shared(ids(document), shared)
     if tokenizer.eos_token_id is None:
-        raise UserError("tokenizer: eos_token is missing, which stands between documents")
+        raise UserError("tokenizer: it has no eos_token, which separates documents")
     return pack(pieces, settings.sequence_length, tokenizer.eos_token_id, settings.seed), held_out
 
 
 def read_documents(sources: Sequence[str]) -> list[Document]:
-    """Text of what `documents_of` reads, each document once.
+    """Return the documents of files and folders, equal ones once, without empty ones.
+
+    Args:
+        sources: what `documents_of` reads.
 
     Raises:
-        SettingError: a source is not there or holds no text.
+        SettingError: a source does not exist, or there is no text in any.
     """
     documents: dict[str, Document] = {}
     for source in sources:
         path = expand_user(source)
         if not source or not path.exists():
-            kinds = "a .jsonl or text file that is there, or a folder of them"
-            raise SettingError(invalid_value_message("data", source, kinds))
-        documents |= {each.sha256: each for each in documents_of(path, "data") if each.text.strip()}
+            kinds = "an existing .jsonl or text file, or a folder of them"
+            raise SettingError(invalid_value_message("--data", source, kinds))
+        for document in documents_of(path, "--data"):
+            if document.text.strip():
+                documents[document.sha256] = document
     if not documents:
-        names = ", ".join(sources) or "nothing"
-        raise SettingError(f"data: no text in {names}; give --data FILE")
+        if not sources:
+            raise SettingError("--data: missing; give a file or folder of training text")
+        raise SettingError(f"--data: there is no text in {', '.join(sources)}")
     return list(documents.values())
 
 
 def split_documents(
     documents: Sequence[Document], held_out: int, seed: int
 ) -> tuple[list[Document], list[Document]]:
-    """Whole documents for training and for evaluation; which is which follows from their text.
+    """Split documents into those for training and those that are held out.
 
-    Training and `held_out` held-out documents are each in the order of `documents`, which are
-    distinct; another seed gives another split.
+    Which is which follows from the documents' text and the seed, not from their order.
+
+    Args:
+        documents: distinct documents.
+        held_out: number of documents to hold out.
+        seed: another seed gives another split.
+
+    Returns:
+        Training documents and held-out documents, both in the order of `documents`.
 
     Raises:
         SettingError: no document would be left to train on.
@@ -80,13 +106,25 @@ def split_documents(
                 "held_out", held_out, f"0 to {len(documents) - 1} of the documents"
             )
         )
-    keys = {d: hashlib.sha256(f"{seed}/{d.sha256}".encode()).hexdigest() for d in documents}
+    keys = {}
+    for document in documents:
+        keys[document] = hashlib.sha256(f"{seed}/{document.sha256}".encode()).hexdigest()
     chosen = set(sorted(documents, key=keys.__getitem__)[:held_out])
-    return [d for d in documents if d not in chosen], [d for d in documents if d in chosen]
+    training = [document for document in documents if document not in chosen]
+    return training, [document for document in documents if document in chosen]
 
 
 def run_hashes(ids: Ids, length: int = SHARED_RUN) -> Ids:
-    """Hash of every run of `length` tokens, `[max(0, n - length + 1)]`, modulo 2 ** 64."""
+    """Hash every run of consecutive tokens.
+
+    Args:
+        ids: token ids `[n]`.
+        length: tokens of a run.
+
+    Returns:
+        One hash per run, `[max(0, n - length + 1)]`: a random linear combination of its ids, modulo
+        2 ** 64.
+    """
     if len(ids) < length:
         return NONE
     weights = np.random.RandomState(0).randint(-(2**63), 2**63, length, dtype=np.int64)
@@ -94,24 +132,44 @@ def run_hashes(ids: Ids, length: int = SHARED_RUN) -> Ids:
 
 
 def without_shared(ids: Ids, held_out: Ids, length: int = SHARED_RUN) -> list[Ids]:
-    """Pieces of a training document that share no run of `length` tokens with the held-out text.
+    """Cut the passages that a training document shares with held-out text.
 
-    That is given by its `run_hashes`. What disappears are licences and what else many books share.
+    These are licences, for example, which many books share.
+
+    Args:
+        ids: token ids of the training document, `[n]`.
+        held_out: `run_hashes` of the held-out text.
+        length: tokens of a passage.
+
+    Returns:
+        The pieces between the shared passages, in order.
     """
     starts = np.flatnonzero(np.isin(run_hashes(ids, length), held_out))
+    # number of shared passages over each token: +1 where one starts, -1 after its end, summed up
     changes = np.zeros(len(ids) + 1, dtype=np.int64)
     np.add.at(changes, starts, 1)
     np.add.at(changes, starts + length, -1)
-    kept = np.cumsum(changes[:-1]) == 0
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], kept.astype(np.int8), [0]])))
-    return [ids[a:b] for a, b in edges.reshape(-1, 2)]
+    is_own = np.cumsum(changes[:-1]) == 0
+    # borders of the stretches of own tokens, alternately a first token and the one after the last
+    padded = np.concatenate([[0], is_own.astype(np.int8), [0]])
+    borders = np.flatnonzero(np.diff(padded)).reshape(-1, 2)
+    return [ids[first:end] for first, end in borders]
 
 
 def pack(documents: Iterable[Ids], length: int, separator: int, seed: int) -> Ids:
-    """Rows of `length` tokens from documents in a random order, a separator after each.
+    """Pack documents into rows of equal length.
 
-    Rows are in a random order too, `[rows, length]`; the tokens that do not fill a last row are
-    left out.
+    Documents are joined in a random order with a separator after each, cut into rows, and the rows
+    are shuffled. Tokens that do not fill a last row are dropped.
+
+    Args:
+        documents: token ids of each document.
+        length: tokens of a row.
+        separator: token id between documents.
+        seed: of both orders.
+
+    Returns:
+        Token ids `[rows, length]`.
 
     Raises:
         SettingError: the text is shorter than one row.
@@ -119,7 +177,7 @@ def pack(documents: Iterable[Ids], length: int, separator: int, seed: int) -> Id
     pieces = [np.append(ids, separator) for ids in documents]
     generator = np.random.RandomState(seed)
     order = generator.permutation(len(pieces))
-    tokens = np.concatenate([NONE, *(pieces[at] for at in order)])
+    tokens = np.concatenate([NONE, *(pieces[index] for index in order)])
     rows = len(tokens) // length
     if rows == 0:
         raise SettingError(

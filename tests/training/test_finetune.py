@@ -130,7 +130,7 @@ def test_errors_are_clear_and_a_finished_run_is_not_repeated(model, data, tmp_pa
     settings = FineTuneSettings(**TINY)
     first = finetune(model, [data], tmp_path / "a", settings)
     assert finetune(model, [data], tmp_path / "a", settings) == first
-    with pytest.raises(UserError, match="a run with other settings"):
+    with pytest.raises(UserError, match="a training with other settings"):
         finetune(model, [data], tmp_path / "a", settings.with_changes(steps=7))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/file").touch()
@@ -138,7 +138,7 @@ def test_errors_are_clear_and_a_finished_run_is_not_repeated(model, data, tmp_pa
         finetune(model, [data], tmp_path / "mine", settings)
     with pytest.raises(SettingError, match="sequence_length: 129 is above the 128 positions"):
         finetune(model, [data], tmp_path / "c", settings.with_changes(sequence_length=129))
-    with pytest.raises(UserError, match="no text in nothing; give --data FILE"):
+    with pytest.raises(UserError, match="--data: missing; give a file or folder"):
         finetune(model, [], tmp_path / "c", settings)
     assert not (tmp_path / "c").exists(), "what cannot be done leaves no folder behind"
     hot = settings.with_changes(learning_rate=1e35)

@@ -185,7 +185,7 @@ def test_finished_runs_are_not_repeated_and_other_settings_are_refused(tmp_path)
     kept = made | {"test": {"id_accuracy": 1.0, "ood_accuracy": 0.5}}
     (tmp_path / RUN.folder / "result.json").write_text(json.dumps(kept))
     assert list(train_all(recipe, [RUN], tmp_path)) == [kept]
-    with pytest.raises(UserError, match="holds a run with other settings"):
+    with pytest.raises(UserError, match="holds a training with other settings"):
         list(train_all(_recipe(epochs=2), [RUN], tmp_path))
 
 

@@ -58,7 +58,9 @@ def test_reading_and_its_errors(tmp_path):
     (tmp_path / "b.txt").write_text("three")
     found = text.read_documents([str(tmp_path)])
     assert [(d.name, d.text) for d in found] == [("a", "one"), ("a", "two"), ("b", "three")]
-    with pytest.raises(UserError, match=r"^data: 'nowhere' is not allowed; allowed: a \.jsonl"):
+    with pytest.raises(
+        UserError, match=r"^--data: 'nowhere' is not allowed; allowed: an existing \.jsonl"
+    ):
         text.read_documents(["nowhere"])
     (tmp_path / "empty.txt").write_text(" ")
     with pytest.raises(UserError, match="no text"):
