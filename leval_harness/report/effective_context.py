@@ -237,7 +237,9 @@ def _rows_of_method(part: pd.DataFrame, margin: float) -> Iterator[Row]:
     tokens = _floats(part["tokens"])
     bins_of_method = bin_intervals(_floats(part["middle"]), sums, tokens, edges)
     held, broken = context_bounds(bins_of_method, margin)
-    near = onset(_floats(ends), sums, tokens, margin) if broken else None
+    near = None
+    if broken:  # an onset has a meaning only where degradation is shown
+        near = onset(_floats(ends), sums, tokens, margin)
     native_length = part["native_length"].iloc[0]
     common = {"baseline": REFERENCE, "margin": margin, "native_length": native_length}
 
@@ -245,7 +247,9 @@ def _rows_of_method(part: pd.DataFrame, margin: float) -> Iterator[Row]:
         position = {"metric": metric, "value": value, "start": edges[0], "end": edges[-1]}
         yield _described(part) | common | position
 
-    last_within = edges[-1] if pd.isna(native_length) else native_length
+    last_within = native_length
+    if pd.isna(native_length):
+        last_within = edges[-1]
     within = part[part["middle"] < last_within]
     if not within.empty:
         end = min(edges[-1], int((within["start"] + within["tokens"]).max()))

@@ -1,4 +1,7 @@
-"""Two RoPE methods: rotation angles by position (the paper's Figure 1), wavelengths and gaps."""
+"""Figures of two RoPE methods: rotation angles by position, wavelengths and feature gaps.
+
+The angles are Figure 1 of the Resonance RoPE paper.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,16 +13,24 @@ from leval_harness.report.drawing import DOTTED, ON_LEVEL, literal_text, new_fig
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NATIVE, TESTED = "#4477aa", "#ee6677"
+NATIVE = "#4477aa"
+TESTED = "#ee6677"
 PAIR_MARKS = (("#666666", "o"), ("#228833", "x"))
 
 Curve = tuple[Sequence[float], Mapping[str, Any]]
-"""A value a feature, and keywords of matplotlib's `plot`."""
+"""One value per feature, and keywords of matplotlib's `plot`."""
 
 
 @dataclass(frozen=True)
 class DrawnMethod:
-    """A method's wavelengths (tokens) and gaps by feature, and one feature's angles by position."""
+    """What is drawn of a method.
+
+    Attributes:
+        name: of the method.
+        wavelengths: tokens, one per feature.
+        gaps: feature gaps from 0 to 2, one per feature.
+        angles: radians of one feature, one per position.
+    """
 
     name: str
     wavelengths: Sequence[float]
@@ -28,7 +39,7 @@ class DrawnMethod:
 
 
 def _wavelengths(axes: Any, lengths: Sequence[Curve], original: int) -> None:
-    """Wavelength in tokens over the feature, one line a method, and the native context length."""
+    """Draw the wavelengths of each method by feature, and the native context length."""
     for values, style in lengths:
         axes.plot(values, **style)
     axes.set_yscale("log")
@@ -39,7 +50,7 @@ def _wavelengths(axes: Any, lengths: Sequence[Curve], original: int) -> None:
 
 
 def _gaps(axes: Any, gaps: Sequence[Curve], original: int, longest: int) -> None:
-    """Feature gap between the positions below `original` and those up to `longest`."""
+    """Draw the feature gap between positions below `original` and those up to `longest`."""
     for values, style in gaps:
         axes.plot(values, **style)
     axes.set_yscale("symlog", linthresh=1e-5)
@@ -55,13 +66,18 @@ def pair_figure(
     original: int,
     longest: int,
 ) -> "Figure":
-    """Two methods: rotation angles (the paper's Figure 1), wavelengths and gaps.
+    """Draw two methods: rotation angles (the paper's Figure 1), wavelengths and gaps.
 
-    The angles are those of one `feature` (an index) at `positions`, half of them below the trained
-    length `original`; `longest` is the test length. All in tokens.
+    Args:
+        methods: the two methods.
+        feature: index of the feature (pair of dimensions) whose angles are drawn.
+        positions: tokens; half of them are below the native context length.
+        original: native context length, tokens.
+        longest: test length, tokens.
     """
     figure, grid = new_figure(10, 7.4, columns=2, rows=2)
-    lengths, gaps = [], []
+    lengths = []
+    gaps = []
     for axes, method, (colour, marker) in zip(grid, methods, PAIR_MARKS, strict=False):
         _angles(axes, method, feature, positions, original)
         style = {"color": colour, "marker": marker, "markersize": 4, "linestyle": "none"}
@@ -76,7 +92,7 @@ def pair_figure(
 def _angles(
     axes: Any, method: DrawnMethod, feature: int, positions: Sequence[int], original: int
 ) -> None:
-    """Dots of the angle over the position; lines where training has seen one."""
+    """Draw the angle at each position as a dot, and a line at each angle seen in training."""
     half = len(positions) // 2
     seen = method.angles[:half]
     axes.hlines(seen, positions[0], positions[-1], color=NATIVE, lw=0.3, alpha=0.35)

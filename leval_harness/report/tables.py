@@ -25,6 +25,7 @@ from leval_harness.report.number_text import (
     digits_of,
     number_text,
     range_of_tokens,
+    tokens_text,
 )
 from leval_harness.report.retrieval import retrievals
 from leval_harness.report.runs_table import runs_table
@@ -66,7 +67,9 @@ def build_tables(compared: pd.DataFrame, published: bool = False) -> list[Table]
     if without_number.any():
         tables.append(_table_of_failures(compared[without_number]))
     measured = runs_table(compared)
-    return [*tables, measured] if measured is not None else tables
+    if measured is not None:
+        tables.append(measured)
+    return tables
 
 
 # ------------------------------------------------------------------ effective context length
@@ -111,7 +114,9 @@ def _lengths_table(answer: ModelSummary, model: str) -> Table:
     columns = {"Effective context length": [method.length.text for method in methods]}
     losses_within = [method.loss_within for method in methods]
     losses_beyond = [method.loss_beyond for method in methods]
-    native = "the native context length" if answer.native is None else f"{answer.native:,}"
+    native = "the native context length"
+    if answer.native is not None:
+        native = tokens_text(answer.native)
     if any(loss is not None for loss in losses_within):
         columns[f"Loss within {native}"] = _losses(losses_within)
     if any(loss is not None for loss in losses_beyond):
@@ -343,7 +348,9 @@ def _share_columns(scores: pd.DataFrame) -> dict[str, pd.Series]:
         sums = pd.DataFrame({"share": scores[share] * questions, "questions": questions})
         of_row = sums.groupby(_row_keys(scores), sort=False).sum(min_count=1)
         percent = 100 * of_row["share"] / of_row["questions"]
-        is_news = percent.notna().any() if share == "unparsed" else percent.gt(0).any()
+        is_news = percent.gt(0).any()
+        if share == "unparsed":
+            is_news = percent.notna().any()
         if is_news:
             columns[head] = percent.map("{:.1f}".format).where(percent.notna(), NONE)
     return columns
