@@ -164,6 +164,8 @@ def write_page(results: Results, compared: pd.DataFrame, out: Path, title: str) 
         _section(at, str(block), part, figures, answers)
         for at, (block, part) in enumerate(compared.groupby("block", sort=False))
     ]
+    # What answers the question of the page comes first: models with effective context length.
+    sections.sort(key=lambda section: not section.rows)
     across = []
     if compared["model"].nunique() > 1:
         # Models are ranked beside each other wherever they were asked the same questions.

@@ -190,7 +190,7 @@ def test_page_begins_with_the_answer(effective_page):
 @pytest.mark.slow
 def test_page_says_what_was_run(effective_page):
     text = unescape(effective_page.read_text(encoding="utf-8"))
-    for part in ("Tokens/s", "Peak memory, GiB", "float32", "transformers 5.", "reference"):
+    for part in ("Tokens/s", "Peak memory, GiB", "float32", "transformers 5.", "Hardware"):
         assert part in text.partition("What was run</h3>")[2]
 
 
