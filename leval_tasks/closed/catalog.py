@@ -65,8 +65,8 @@ class ClosedTask:
             (`leval_tasks.closed.predictions`), where they could be those of another task.
         form: how a prompt is laid out: a `question` inside a frame with `Answer:` at its end; a
             `record` followed by the question; `steps`, where the question begins the reasoning
-            that the model goes on with.
-        second_question: makes the question of a second prompt, which stands alone, without system
+            that the model continues.
+        second_question: makes the question of a second prompt, which is separate, without system
             prompt and document, from the first (SFiction).
         truncation: side that is cut where a document is too long, as in the official scripts.
         own_clusters: questions are independent although they share a text (GSM's worked examples)

@@ -61,7 +61,7 @@ class Rule(ABC):
     """How one task's responses are read and compared with the reference."""
 
     between: ClassVar[str] = ""
-    """What stands between the answers to two prompts in a prediction file."""
+    """Text between the answers to two prompts in a prediction file."""
     parts: ClassVar[tuple[str, ...]] = ()
     """Names of further metrics, fractions of which more is better."""
     guess_score: float | None = None

@@ -199,5 +199,5 @@ def _positions(name: str, revision: str) -> PositionConfig | None:
         return PositionConfig.from_checkpoint(name, revision)
     except RopeConfigError:
         raise
-    except (OSError, ValueError):  # the name is no model of the hub
+    except (OSError, ValueError):  # the hub has no model of this name
         return None

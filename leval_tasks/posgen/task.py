@@ -132,7 +132,7 @@ def read_settings(subtask: str, metadata: Mapping[str, Any], modulus: int) -> Po
     `modulus` is how many numbers the tokenizer knows.
 
     Raises:
-        SettingError: a value that is not allowed, or a key that is a setting of ours misspelt.
+        SettingError: a value that is not allowed, or a misspelt setting.
     """
     refuse_near_misses(metadata)
     config = Path(str(metadata.get("pretrained", ""))) / "config.json"
