@@ -38,6 +38,7 @@ DATA_OPTIONS = ("modulus", "train", "train_length", "length", "seed_policy")
         "--out runs/posgen",
         "leval-harness posgen evaluate runs/posgen --encoding resonance_yarn",
         "leval-harness posgen table runs/posgen",
+        "leval-harness posgen table runs/posgen --figure runs/posgen/figure3.svg",
     )
 )
 def posgen() -> None:
