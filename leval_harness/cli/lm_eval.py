@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import logging
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -140,7 +141,7 @@ def nan_answers_reported(name: str) -> Iterator[None]:
 
 def _checked_model(model_class: Any, problems: list[str]) -> Any:
     """Return a class of lm-eval's model that adds a message to `problems` for each NaN answer."""
-    from leval_tasks.common.token_logprobs import REQUEST, scored_requests
+    from leval_tasks.common.token_logprobs import REQUEST, SumOfLogprobs, scored_requests
 
     def checked(requests: Any, answers: Any) -> Any:
         for request, answer in zip(requests, answers, strict=True):
@@ -148,6 +149,12 @@ def _checked_model(model_class: Any, problems: list[str]) -> Any:
                 refuse_nan(request, answer)
             except RunError as error:
                 problems.append(str(error))
+            else:
+                if isinstance(answer, SumOfLogprobs) and math.isinf(answer):
+                    problems.append(
+                        f"{request.task_name}, document {request.doc_id}: the log-probability of a "
+                        "token is minus infinity"
+                    )
         return answers
 
     class CheckedModel(model_class):
