@@ -49,6 +49,12 @@ NOT_DECIDING = frozenset({
 })  # fmt: skip
 """Arguments of a model that change no number. Every other one is in the column `arguments`."""
 
+UNSET: tuple[Any, ...] = ("", {}, [])
+"""Values of an argument that say no more than None; False is not one of them."""
+
+DEFAULTS = {"trust_remote_code": False, "load_in_8bit": False, "load_in_4bit": False}
+"""Arguments whose default in lm-eval is known to be this value: writing it changes nothing."""
+
 OLDEST = "0.4.5"
 """The oldest version of lm-eval whose files are read."""
 
@@ -204,7 +210,8 @@ def deciding_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in arguments.items()
-        if name not in IN_OTHER_COLUMNS | NOT_DECIDING and value not in (None, "", {}, [], False)
+        if name not in IN_OTHER_COLUMNS | NOT_DECIDING
+        and not (value is None or value in UNSET or value is DEFAULTS.get(name))
     }
 
 

@@ -33,6 +33,7 @@ from leval_harness.results.layout import (
 )
 from leval_harness.results.lm_eval_files import Plain, check_version, deciding_arguments, read_task
 from leval_harness.results.lm_eval_samples import ASKED, MEASURED, TaskRead
+from leval_harness.results.methods import SETTING
 from leval_harness.results.token_blocks import blocks_of
 from resonance_vllm.common.errors import UserError
 from resonance_vllm.common.files import read_json_object
@@ -212,8 +213,23 @@ def load_results(*folders: Path | str, method_names: Mapping[str, str] | None = 
         frame([row for task in read for row in task.scores], SCORES),
         _samples(read),
     )
-    blocks = blocks_of(tables[0], [document for task in read for document in task.documents])
+    documents = [document for task in read for document in task.documents]
+    blocks = blocks_of(tables[0], documents, _native_lengths(tables[1]))
     return Results(*tables, frame(blocks, BLOCKS), excluded, tuple(roots))
+
+
+def _native_lengths(scores: pd.DataFrame) -> dict[tuple[int, str], float]:
+    """Return run and task -> native context length in tokens, where the scores state one.
+
+    A window that the task was given takes its place.
+    """
+    lengths = scores["claimed_length"].astype(NUMBER)
+    window = f"{SETTING}window"
+    if window in scores:
+        lengths = pd.to_numeric(scores[window], errors="coerce").fillna(lengths)
+    keys = zip(scores["run"], scores["task"], strict=True)
+    known = zip(keys, lengths, strict=True)
+    return {key: length for key, length in known if pd.notna(length)}
 
 
 def frame(rows: Sequence[Mapping[str, Any]], schema: Mapping[str, str]) -> pd.DataFrame:

@@ -6,6 +6,7 @@ reference is a run of its own. lm-eval alone makes both reads in one run, and ke
 in its samples. Both are divided into blocks by `leval_tasks.statistics.effective_context`.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,11 @@ class ReadDocument:
     digest: str
     blocks: dict[str, Floats]
     losses: dict[str, Path]
+
+    @property
+    def last_position(self) -> int:
+        """Return the number of tokens up to the end of the last block, BOS counted."""
+        return int(self.blocks["start"][0] + self.blocks["tokens"].sum())
 
     def token_losses(self, read: str) -> Floats | None:
         """Return the losses of the document's tokens in one read.
@@ -119,16 +125,22 @@ def _number(logged: Any) -> float:
     return np.nan if text == "None" else float(text)
 
 
-def blocks_of(runs: pd.DataFrame, documents: Iterable[ReadDocument]) -> list[dict[str, Any]]:
+def blocks_of(
+    runs: pd.DataFrame,
+    documents: Iterable[ReadDocument],
+    native_lengths: Mapping[tuple[int, str], float],
+) -> list[dict[str, Any]]:
     """Return the rows of the frame `blocks`: each full read beside the reference's read.
 
     The reference of a document is in its own run, else in the reference run of the same model and
-    sweep, else it is the unmodified model's full read (of a document that fits in one window, both
-    are the same).
+    sweep. Where neither kept any, it is the unmodified model's full read of a document that is not
+    longer than the native context length, since one window then holds it. The reference of other
+    documents is missing.
 
     Args:
         runs: the frame `runs`.
         documents: what all runs read.
+        native_lengths: run and task -> native context length in tokens, where it is known.
 
     Raises:
         ValueError: a file with losses is damaged.
@@ -141,24 +153,45 @@ def blocks_of(runs: pd.DataFrame, documents: Iterable[ReadDocument]) -> list[dic
         reads_of_document.setdefault(key, []).append((document, run))
     rows: list[dict[str, Any]] = []
     for reads in reads_of_document.values():
-        reference = _reference_losses(reads)
+        reference = _reference_losses(reads, native_lengths)
         for document, run in reads:
             if run.method != REFERENCE:
                 rows += _block_rows(document, reference)
     return rows
 
 
-def _reference_losses(reads: Sequence[tuple[ReadDocument, Any]]) -> Floats | None:
-    """Return the losses of a document's tokens by its reference, `[T]`; None if none were kept."""
+def _reference_losses(
+    reads: Sequence[tuple[ReadDocument, Any]], native_lengths: Mapping[tuple[int, str], float]
+) -> Floats | None:
+    """Return the losses of a document's tokens by its reference.
+
+    Args:
+        reads: all reads of the document, each with its row of `runs`.
+        native_lengths: run and task -> native context length in tokens, where it is known.
+
+    Returns:
+        nats, `[T]`; None if no read can be the reference.
+    """
     for document, run in reads:
         if run.method == REFERENCE:
             losses = document.token_losses(REFERENCE)
             return document.token_losses(FULL) if losses is None else losses
     for document, run in reads:
-        unmodified = not isinstance(run.rope, str) or '"default"' in run.rope
-        if unmodified and FULL in document.losses:
+        native_length = native_lengths.get((document.run, document.task), 0)
+        fits_in_window = document.last_position <= native_length
+        if fits_in_window and FULL in document.losses and _is_unmodified(run):
             return document.token_losses(FULL)
     return None
+
+
+def _is_unmodified(run: Any) -> bool:
+    """Return whether a row of `runs` used RoPE as the checkpoint ships it."""
+    if isinstance(run.replaced, str):
+        return False
+    if not isinstance(run.rope, str):
+        return True
+    rope = json.loads(run.rope)
+    return bool(rope.get("rope_type") == "default")
 
 
 def _block_rows(document: ReadDocument, reference: Floats | None) -> Iterator[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from leval_harness.report.labels import SAMPLE
 from leval_harness.results.lm_eval_files import NOT_DECIDING
 from leval_harness.results.load import ResultsError, load_results
 
+QUICKSTART = Path(__file__).parents[1] / "frozen" / "quickstart"
 YARN = {"rope_type": "yarn", "factor": 2.0}
 
 
@@ -131,7 +133,8 @@ def test_the_method_of_a_plain_run_is_what_its_arguments_name(tmp_path, how):
         ({"rope_parameters": {"type": "linear", "factor": 2}}, "linear x2"),
         ({"rope_parameters": {"full": YARN, "sliding": {"rope_type": "default"}}},
          "yarn x2"),
-        ({"rope_parameters": {"rope_theta": 5e5}}, "default"),
+        ({"rope_parameters": {"rope_theta": 5e5}}, "default base 500000"),
+        ({"rope_theta": 5e5}, "unmodified base 500000"),
     ],
 )  # fmt: skip
 def test_nothing_is_claimed_of_a_method_that_is_not_known(tmp_path, arguments, method):
@@ -169,7 +172,8 @@ def test_load_results_refuses_files_of_an_old_lm_eval(tmp_path):
     [
         ("load_in_4bit", True), ("revision", "abc"), ("enable_thinking", True), ("peft", "adapter"),
         ("quantization", "fp8"), ("kv_cache_dtype", "fp8"), ("trust_remote_code", True),
-        ("attn_implementation", "eager"), ("add_bos_token", True), ("prefix_token_id", 3),
+        ("attn_implementation", "eager"), ("add_bos_token", True),
+        ("add_bos_token", False), ("enable_thinking", False), ("prefix_token_id", 3),
         ("think_end_token", "</think>"), ("softmax_dtype", "float32"), ("delta", "d"),
         ("an_argument_of_tomorrow", 7),
     ],
@@ -181,6 +185,14 @@ def test_arguments_that_can_change_a_number_are_in_labels(tmp_path, argument):
     rows = compare(load_results(tmp_path))
     assert rows["label"].tolist() == ["unmodified", f"unmodified ({name} {value})"]
     assert not rows["note"].str.contains("repeats it").any()
+
+
+def test_deciding_arguments_drops_a_default_alone(tmp_path):
+    write(tmp_path / "a", ACC, config={"model_args": {"trust_remote_code": False}})
+    write(tmp_path / "b", ACC, config={"model_args": {"trust_remote_code": True}})
+    assert load_results(tmp_path).runs["arguments"].fillna("").tolist() == [
+        "", '{"trust_remote_code": true}',
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sorted(NOT_DECIDING))
@@ -346,3 +358,18 @@ def test_rope_settings_mean_the_same_with_and_without_a_point(tmp_path):
         write(tmp_path / f"{at}", ACC, f"arc{at}",
               config={"model_args": {**ROPE, "rope_parameters": rope}})  # fmt: skip
     assert set(compare(load_results(tmp_path))["label"]) == {"yarn x2"}
+
+
+@pytest.mark.parametrize("native_length", [4096, 8192, 11264])
+def test_blocks_reference_beyond_native_length(tmp_path, native_length):
+    """Without a reference run, the unmodified model's own read serves where one window holds it."""
+    shutil.copytree(QUICKSTART, tmp_path / "sweep")
+    for path in (tmp_path / "sweep").glob("runs/*/results_*.json"):
+        native = f'"shipped_length": {native_length}'
+        path.write_text(path.read_text().replace('"shipped_length": 8192', native))
+    blocks = load_results(tmp_path).blocks
+    ends = (blocks["start"] + blocks["tokens"]).groupby(blocks["document"]).transform("max")
+    fits = ends <= native_length
+    assert fits.any() == (native_length > 4096)
+    assert fits.equals(blocks["reference"].notna())
+    assert fits.equals(blocks["difference"].notna())
