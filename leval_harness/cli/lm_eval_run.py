@@ -17,7 +17,7 @@ from typing import Any
 from leval_harness.backends import LIBRARIES, library_of
 from leval_harness.models.prepare import local_path
 from leval_harness.sweep.credentials import refuse_credentials
-from leval_tasks.common.metadata import refuse_near_misses
+from leval_tasks.common.metadata import FAMILIES, refuse_near_misses
 from resonance_vllm.checkpoint.arguments import model_args
 from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.common.errors import (
@@ -27,6 +27,7 @@ from resonance_vllm.common.errors import (
     invalid_value_message,
 )
 from resonance_vllm.common.hub import check_folder_exists
+from resonance_vllm.common.settings import field_names
 from resonance_vllm.core.spec import RopeRequest
 
 logger = logging.getLogger(__name__)
@@ -72,7 +73,10 @@ def complete(settings: argparse.Namespace, options: Mapping[str, Any]) -> dict[s
         settings.model_args = args
     if values.get("use_cache"):
         settings.use_cache = _own_answers_cache(values["use_cache"], backend, args)
-    check_settings(_task_names(values.get("tasks")), args | values["metadata"])
+    # lm-eval merges model_args into the metadata; only these are settings of a task
+    known = {name for family in FAMILIES for name in field_names(family)}
+    of_tasks = {key: value for key, value in args.items() if key in known}
+    check_settings(_task_names(values.get("tasks")), of_tasks | values["metadata"])
     return values
 
 
