@@ -17,7 +17,6 @@ GPU := $(shell nvidia-smi -L 2>/dev/null)
 # Two test processes with two threads each would wait for one another on two cores.
 PYTEST := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind \
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -q -n 2
-ENGINES := vllm or ray or browser or latex
 
 .PHONY: leaderboard test test-long lint fast docs format clean
 
@@ -31,16 +30,16 @@ leaderboard: $(or $(wildcard .venv/test),.venv/hf)
 
 test: lint
 	@$(BIN)/leval-harness model smollm2
-	$(PYTEST) --dist worksteal --durations=40 --cov -m "not long"
+	$(PYTEST) --dist worksteal --durations=40 --cov -m "not slow(long=True)"
 
 test-long: .venv/test
-	$(PYTEST) --dist worksteal --durations=25 -m long
+	$(PYTEST) --dist worksteal --durations=25 -m "slow(long=True)"
 
 lint: .venv/test
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
 fast: .venv/test
-	$(PYTEST) --dist worksteal -m "not (slow or long or $(ENGINES))"
+	$(PYTEST) --dist worksteal -m "not slow and not engine"
 
 docs: .venv/test
 	@$(BIN)/mkdocs build --strict
@@ -76,7 +75,7 @@ $(BIN)/python:
 # them. Classes of vision-language models ask for torchvision: it lies aside, for the tests of families.
 .venv/test: $(INSTALLED_FROM) | .venv/torch
 	@$(PIP) install --editable $(VLLM) $(SHOWN) || \
-		{ echo "vLLM could not be installed; going on without it."; $(PIP) install --editable '.[dev]' $(SHOWN); }
+		{ echo "vLLM could not be installed; continuing without it."; $(PIP) install --editable '.[dev]' $(SHOWN); }
 	@$(if $(GPU),true,$(PIP) uninstall -qq --yes torchvision torchaudio torchcodec; \
 		$(PIP) install --no-deps --upgrade --target .venv/pictures torchvision==0.28.0 'timm>=1.0,<2' \
 		./packaging/torchvision-on-cpu $(SHOWN))

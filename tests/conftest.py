@@ -1,4 +1,4 @@
-"""Shared fixtures: where the real documents are, if they are at hand."""
+"""Shared fixtures, and which tests this machine can run."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from typing import Any
 import at_hand
 import coverage
 import hypothesis
-import less_of_lm_eval
+import lm_eval_index
 import pytest
 from forked_programs import Forks, forked
 
@@ -26,9 +26,6 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-
-
-ENGINES = {"vllm", "ray", "browser", "latex"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -45,25 +42,28 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what cannot run on this machine, and say why; in CI the engines have to be there."""
-    # engines first: one process imports them, and others take what is left of its share
-    items.sort(key=lambda item: not any(map(item.get_closest_marker, ENGINES)))
+    # Engines first: one process imports them, and others take what is left of its share.
+    items.sort(key=lambda item: item.get_closest_marker("engine") is None)
     missing = at_hand.missing()
     for item in items:
-        needed = {mark.args[0] for mark in item.iter_markers("needs")}
-        needed |= ENGINES & {mark.name for mark in item.iter_markers()}
-        needed |= {"documents"} if "real_data" in getattr(item, "fixturenames", ()) else set()
+        if "real_data" in getattr(item, "fixturenames", ()):
+            item.add_marker("data")
+        needed = {marker.args[0] for marker in item.iter_markers("engine")}
+        if item.get_closest_marker("data"):
+            needed.add(at_hand.REAL_DATA)
         for name in sorted(needed & missing.keys()):
-            if os.environ.get("CI") and name in ENGINES:
+            if os.environ.get("CI") and name in at_hand.IN_CI:
                 raise pytest.UsageError(f"{missing[name]}; in CI every engine has to be there")
             item.add_marker(pytest.mark.skip(reason=missing[name]))
-        if any(map(item.get_closest_marker, ENGINES | {"slow"})):
-            item.add_marker("no_cover")  # measuring it makes Python half slower again
+        if item.get_closest_marker("engine") or item.get_closest_marker("slow"):
+            item.add_marker("no_cover")  # measuring coverage makes Python half slower again
 
 
-@pytest.fixture(autouse=True)
-def _less_of_lm_eval() -> None:
-    """lm-eval reads few of its tasks, and describes the machine once a process."""
-    less_of_lm_eval.install()
+@pytest.fixture
+def few_lm_eval_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let lm-eval read few of its own tasks and describe the machine once; see `lm_eval_index`."""
+    for target, name, value in lm_eval_index.replacements():
+        monkeypatch.setattr(target, name, value)
 
 
 @pytest.fixture(scope="session")

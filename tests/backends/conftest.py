@@ -34,3 +34,8 @@ def tokenizer() -> Any:
         eos_token="</s>",
         pad_token="<pad>",
     )
+
+
+@pytest.fixture(autouse=True)
+def _few_lm_eval_tasks(few_lm_eval_tasks: None) -> None:
+    """lm-eval reads few of its own tasks here."""

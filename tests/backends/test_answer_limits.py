@@ -45,7 +45,7 @@ def test_an_answer_reached_the_limit_where_nothing_else_ended_it(tokenizer, back
     assert not ends.pending
 
 
-@pytest.mark.vllm
+@pytest.mark.engine("vllm")
 def test_the_engine_of_vllm_says_why_an_answer_ended():
     from leval_harness.backends.vllm_long import RopeVLLM
 

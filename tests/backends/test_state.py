@@ -77,7 +77,10 @@ CASES = [(method, "llama") for method in METHODS]
 CASES += [(m, layout) for layout in LAYOUTS if layout != "llama" for m in ("dynamic", "longrope")]
 CASES += [("self_extend", "mistral"), ("resonance_yarn", "lfm2")]
 QUICK = [("dynamic", on) for on in LAYOUTS] + [("longrope", "llama"), ("self_extend", "llama")]
-CASES = [pytest.param(*case, marks=() if case in QUICK else pytest.mark.long) for case in CASES]
+CASES = [
+    pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow(long=True))
+    for case in CASES
+]
 
 
 def fresh(kind, method, layout, tokenizer, **options):

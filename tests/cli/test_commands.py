@@ -195,7 +195,7 @@ def test_examples_run_as_written(path, shell):
         assert ended.returncode in results, f"{line}\n{ended.stderr}"
 
 
-@pytest.mark.long
+@pytest.mark.slow(long=True)
 def test_example_of_the_quickstart_runs_as_written(shell, tmp_path):
     shutil.rmtree(tmp_path / "results")
     ended = shell(LONG)

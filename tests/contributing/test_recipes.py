@@ -102,7 +102,7 @@ def model(tmp_path, save_llama):
         (folder / file.name).write_bytes(file.read_bytes())
 
 
-@pytest.mark.long
+@pytest.mark.slow(long=True)
 def test_rope_method(tmp_path, model):
     project = Copy(tmp_path, "A RoPE method")
     _, plain, resonant, check = project.printed()

@@ -61,8 +61,8 @@ STOCK = ["-m", "lm_eval", "run", "--model", "dummy", "--tasks", "leval_closed"]
     ("program", "offline"),
     [
         (["-c", READ], {}),
-        pytest.param(STOCK, {}, marks=pytest.mark.long),
-        pytest.param(STOCK, {"HF_HUB_OFFLINE": "1"}, marks=pytest.mark.long),
+        pytest.param(STOCK, {}, marks=pytest.mark.slow(long=True)),
+        pytest.param(STOCK, {"HF_HUB_OFFLINE": "1"}, marks=pytest.mark.slow(long=True)),
     ],
 )
 def test_a_hub_out_of_reach_is_one_line_at_once(tmp_path, program, offline):

@@ -30,3 +30,8 @@ def copying_documents(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str
         return path
 
     return write
+
+
+@pytest.fixture(autouse=True)
+def _few_lm_eval_tasks(few_lm_eval_tasks: None) -> None:
+    """lm-eval reads few of its own tasks here."""

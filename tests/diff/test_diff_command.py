@@ -13,7 +13,7 @@ from leval_harness.diff import compare, side
 from leval_harness.diff.compare import save_reference
 from resonance_vllm.common.errors import SettingError, UserError
 
-pytestmark = [pytest.mark.hf, pytest.mark.slow]
+pytestmark = [pytest.mark.slow]
 PLAIN = '{"rope_type": "default", "rope_theta": 10000.0}'
 
 
@@ -139,7 +139,7 @@ class Ended:
         return os._exit, (3,)
 
 
-@pytest.mark.long
+@pytest.mark.slow(long=True)
 def test_each_setup_runs_in_a_process_of_its_own(copying_model, copying_documents, tmp_path):
     folder, base = copying_model("yarn"), tmp_path / "base.npz"
     save_reference(f"hf:{folder}", base, documents=str(copying_documents("yarn")), isolated=False)

@@ -19,7 +19,7 @@ import leval_harness as lh
 from leval_harness.diff.compare import save_reference
 from leval_harness.diff.setups import Setup
 
-pytestmark = [pytest.mark.hf, pytest.mark.slow]
+pytestmark = [pytest.mark.slow]
 LENGTH = 128
 ORIGINAL = WINDOW = 32
 YARN = {
@@ -240,7 +240,7 @@ def test_bfloat16_against_float32_is_the_same(copying_model, copying_documents):
     assert (found.verdict, found.exit_code) == ("same", 0)
 
 
-@pytest.mark.long
+@pytest.mark.slow(long=True)
 def test_rotation_angles_in_bfloat16(smollm2, reference, monkeypatch):
     """Between 256 and 512 they are multiples of 2 there, from 512 on of 4."""
 

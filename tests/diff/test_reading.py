@@ -12,7 +12,6 @@ from leval_tasks.common.token_logprobs import scored_requests
 from leval_tasks.perplexity.documents import Document
 from resonance_vllm.common.errors import UserError
 
-pytestmark = pytest.mark.hf
 ROWS = [[1, *range(3, 32), *range(3, 32), *range(5, 25)], [1, *range(31, 3, -1), *range(3, 30)]]
 
 

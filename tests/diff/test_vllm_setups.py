@@ -7,7 +7,7 @@ from leval_harness.diff.local import VLLMReader
 from leval_harness.diff.setups import Setup
 from resonance_vllm.common.errors import UserError
 
-pytestmark = [pytest.mark.vllm, pytest.mark.long]
+pytestmark = [pytest.mark.engine("vllm"), pytest.mark.slow(long=True)]
 OPTIONS = {"length": 256, "count": 3, "isolated": False}
 
 

@@ -125,8 +125,7 @@ def test_float32_gives_the_same_differences():
         assert_alike(line, other)
 
 
-@pytest.mark.long
-@pytest.mark.hf
+@pytest.mark.slow(long=True)
 @pytest.mark.timeout(3600)
 def test_tutorial_on_one_thread_reads_the_same(tmp_path, smollm2):
     """A third of its sweep, in float32; the pages' numbers follow from what is read."""
@@ -147,8 +146,7 @@ def test_tutorial_on_one_thread_reads_the_same(tmp_path, smollm2):
     assert distance.to_numpy().max() < LOSS / 5
 
 
-@pytest.mark.long
-@pytest.mark.hf
+@pytest.mark.slow(long=True)
 def test_notebook_runs(tmp_path, monkeypatch):
     """On a small real sweep in the place of the quickstart's."""
     mpl.use("agg")

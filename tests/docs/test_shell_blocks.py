@@ -59,11 +59,10 @@ def model(tmp_path_factory, save_llama) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.hf
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, marks=() if page == "README.md" else pytest.mark.long)
+        pytest.param(page, marks=() if page == "README.md" else pytest.mark.slow(long=True))
         for page in sorted({block.page for block in RUN})
     ],
 )

@@ -30,7 +30,7 @@ from resonance_vllm.checkpoint.rope_dict import rope_by_layer_type
 from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.hf.inspection import report_of_checkpoint
 
-pytestmark = [pytest.mark.hf, pytest.mark.slow]
+pytestmark = [pytest.mark.slow]
 
 IDS = torch.randint(5, 100, (1, 40), generator=torch.Generator().manual_seed(1))
 SWAPPED = ("yarn", "resonance_yarn", "linear", "default")

@@ -17,7 +17,7 @@ from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.verify import RotaryReport, compare_states
 
 SERVED, HOUR = 1024, 3600
-pytestmark = [pytest.mark.vllm, pytest.mark.long, pytest.mark.timeout(HOUR)]
+pytestmark = [pytest.mark.engine("vllm"), pytest.mark.slow(long=True), pytest.mark.timeout(HOUR)]
 RUNS = [f for f in folders() if said("vllm", f) == said("transformers", f) == RIGHT]
 
 

@@ -1,6 +1,6 @@
-"""What the product gives now where models are read or trained: `current_<part>()` for each part.
+"""Ask the product for numbers where models are read or trained: named rows of values.
 
-As in `frozen_current.py`. On the CPU, in float32; vLLM runs in processes of its own.
+On the CPU, in float32. `run` is a function that runs `leval-harness ARGUMENTS`.
 """
 
 import csv
@@ -9,51 +9,46 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from golden_access import HERE as GOLDEN
 from golden_access import SAMPLE, TOKENIZER
 
-import leval_harness as lh
-from leval_harness.diff.compare import save_reference
-from leval_harness.diff.side import Side
-from leval_harness.models.prepare import prepare
-
 Row = dict[str, Any]
 Rows = dict[str, Row]
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run `leval-harness ARGUMENTS`; the test has a faster way where vLLM has no part in it."""
+def run_command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run `leval-harness ARGUMENTS` in a new process."""
     words = [sys.executable, "-m", "leval_harness", *map(str, arguments)]
     return subprocess.run(words, capture_output=True, text=True, check=False)
 
 
-def command(*arguments: object) -> str:
-    """Standard output of `leval-harness ARGUMENTS`."""
-    ran = run(*arguments)
-    assert ran.returncode == 0, f"{arguments}: {ran.returncode}\n{ran.stderr[-3000:]}"
+def output_of(ran: subprocess.CompletedProcess[str]) -> str:
+    """Return the standard output of a command that must have succeeded."""
+    assert ran.returncode == 0, f"{ran.args}: {ran.returncode}\n{ran.stderr[-3000:]}"
     return ran.stdout
 
 
-def documents(folder: Path) -> Path:
-    """A file of four documents of some 3,000 tokens, of the frozen sample."""
+def write_documents(folder: Path) -> Path:
+    """Write a file of four documents of some 3,000 tokens, taken from the golden sample."""
     file = folder / "documents.jsonl"
     names = ("coursera", "quality", "sci_fi", "tpo")
-    first = (json.loads((SAMPLE / f"{name}.jsonl").open().readline()) for name in names)
-    file.write_text("".join(json.dumps({"text": each["input"]}) + "\n" for each in first))
+    first_rows = (json.loads((SAMPLE / f"{name}.jsonl").open().readline()) for name in names)
+    file.write_text("".join(json.dumps({"text": row["input"]}) + "\n" for row in first_rows))
     return file
 
 
-# ------------------------------------------------------------------ PosGen and training
+# ------------------------------------------------------------------ PosGen and fine-tuning
 
 SUBTASKS = ("recursive", "cot", "semi_recursive")
 
 
-def current_posgen_data() -> Rows:
-    """Hashes of the sequences of each sub-task, and the first of each split to read."""
+def posgen_sequences() -> Rows:
+    """Return hashes of the sequences of each sub-task, and the first sequence of each split."""
     from leval_tasks.common.metadata import PosGenSettings
     from leval_tasks.posgen.sequences import splits
 
@@ -61,13 +56,14 @@ def current_posgen_data() -> Rows:
     for subtask in SUBTASKS:
         for policy in ("random", "cycled"):
             for seed in (0, 5):
-                made = splits(PosGenSettings(subtask=subtask, seed_policy=policy, seed=seed))
+                settings = PosGenSettings(subtask=subtask, seed_policy=policy, seed=seed)
+                sequences = splits(settings)
                 for split in ("train", "validation", "test"):
-                    array = getattr(made, split).astype("<i8")
+                    array = getattr(sequences, split).astype("<i8")
                     rows[f"{subtask}, {policy}, seed {seed}, {split}"] = {
                         "shape": list(array.shape),
                         "sha256": hashlib.sha256(array.tobytes()).hexdigest(),
-                        "first": array[0].tolist(),
+                        "first": ",".join(map(str, array[0].tolist())),
                     }
     return rows
 
@@ -86,18 +82,19 @@ TRAININGS = {
 }
 
 
-def current_posgen_training() -> Rows:
-    """Losses of the first 20 steps of a small form of each preset."""
+def posgen_training(run: Run) -> Rows:
+    """Return the losses of the first 20 steps of a small form of each preset."""
     rows: Rows = {}
-    with tempfile.TemporaryDirectory() as out:
-        for at, (name, flags) in enumerate(TRAININGS.items()):
-            encodings = ("--encoding", "rope", "--encoding", "resonance_yarn")
-            asked = (*flags, *SMALL, *encodings, "--subtask", "cot", "--out", f"{out}/{at}")
-            command("posgen", "train", *asked, "--json")
-            for file in sorted(Path(out, str(at)).glob("cot/*/seed-0/metrics.csv")):
-                steps = read_csv(file)
-                rows[f"{name}, {file.parents[1].name}"] = {
-                    column: [float(step[column]) for step in steps]
+    encodings = ("--encoding", "rope", "--encoding", "resonance_yarn")
+    with tempfile.TemporaryDirectory() as folder:
+        for name, preset in TRAININGS.items():
+            out = Path(folder) / name.replace(", ", "-").replace(" ", "-")
+            flags = (*preset, *SMALL, *encodings, "--subtask", "cot", "--out", out)
+            output_of(run("posgen", "train", *flags, "--json"))
+            for file in sorted(out.glob("cot/*/seed-0/metrics.csv")):
+                encoding = file.parents[1].name
+                rows[f"{name}, {encoding}"] = {
+                    column: [float(step[column]) for step in read_csv(file)]
                     for column in ("train_loss", "validation_loss")
                 }
     return rows
@@ -109,20 +106,22 @@ FINE_TUNING = (
 )  # fmt: skip
 
 
-def current_finetuning() -> Rows:
-    """Losses of 20 steps on a Llama of random weights, all of them trained and by LoRA."""
+def finetuning(run: Run) -> Rows:
+    """Return the losses of 20 steps on a Llama of random weights: all weights, and LoRA."""
     rows: Rows = {}
     with tempfile.TemporaryDirectory() as folder:
-        model, file = tiny_llama(Path(folder) / "model"), documents(Path(folder))
+        model = save_tiny_llama(Path(folder) / "model")
+        documents = write_documents(Path(folder))
         for name, flags in {"all weights": (), "LoRA": ("--lora-rank", 4)}.items():
             out = Path(folder) / name
-            command("finetune", model, "--data", file, "--out", out, *FINE_TUNING, *flags)
+            settings = (*FINE_TUNING, *flags)
+            output_of(run("finetune", model, "--data", documents, "--out", out, *settings))
             rows[name] = {"loss": [float(row["loss"]) for row in read_csv(out / "metrics.csv")]}
     return rows
 
 
-def tiny_llama(folder: Path) -> Path:
-    """Two layers of random weights, with the frozen tokenizer."""
+def save_tiny_llama(folder: Path) -> Path:
+    """Save two layers of random weights, with the golden tokenizer."""
     import torch
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
@@ -139,7 +138,7 @@ def tiny_llama(folder: Path) -> Path:
 
 
 def read_csv(file: Path) -> list[dict[str, str]]:
-    """Rows of a CSV file."""
+    """Return the rows of a CSV file."""
     with file.open(encoding="utf-8", newline="") as lines:
         return list(csv.DictReader(lines))
 
@@ -147,88 +146,81 @@ def read_csv(file: Path) -> list[dict[str, str]]:
 # ------------------------------------------------------------------ losses, answers, diff
 
 ROPES = {"unmodified": None, "resonance_yarn": "resonance_yarn:factor=2"}
-READ = {"lengths": 384, "count": 4}
+READ = {"length": 384, "count": 4}
 
 
-def current_token_losses() -> Rows:
-    """Losses of each token of four documents, by both backends of transformers."""
-    return losses_by("hf") | losses_by("hf-long")
+def token_losses(backend: str, arguments: str = "") -> Rows:
+    """Return the losses of each token of four documents under two methods, in nats."""
+    from leval_harness.diff.compare import save_reference
 
-
-def current_token_losses_in_vllm() -> Rows:
-    """The same in vLLM."""
-    return losses_by("vllm", ",enforce_eager=true")
-
-
-def losses_by(backend: str, arguments: str = "") -> Rows:
-    """A row for each text and RoPE method: nats/token, from the second token on."""
     rows: Rows = {}
     setup = f"{backend}:smollm2,dtype=float32{arguments}"
     with tempfile.TemporaryDirectory() as folder:
-        read = {**READ, "documents": str(documents(Path(folder))), "isolated": backend == "vllm"}
+        documents = str(write_documents(Path(folder)))
         for name, rope in ROPES.items():
             file = Path(folder) / f"{name}.npz"
-            save_reference(f"{setup},rope={rope}" if rope else setup, file, **read)
-            for text, losses in saved_losses(file):
-                rows[f"{backend}, {name}, {text}"] = {"losses": losses}
+            with_rope = f"{setup},rope={rope}" if rope else setup
+            isolated = backend == "vllm"
+            save_reference(with_rope, file, documents=documents, isolated=isolated, **READ)
+            for document, losses in saved_losses(file):
+                rows[f"{backend}, {name}, {document}"] = {"losses": losses}
     return dict(sorted(rows.items()))
 
 
 def saved_losses(file: Path) -> Iterator[tuple[str, list[float]]]:
-    """Names of the documents that `diff --save` wrote, and the losses of their tokens."""
+    """Yield the documents that `diff --save` wrote, and the losses of their tokens."""
+    from leval_harness.diff.side import Side
+
     saved = Side.load(file)
-    for text, logprob in zip(saved.documents, saved.logprobs, strict=True):
-        yield text.name, (-logprob).astype(float).round(6).tolist()
+    for document, logprobs in zip(saved.documents, saved.logprobs, strict=True):
+        yield document.name, (-logprobs).astype(float).round(6).tolist()
 
 
-ASKED = ("leval_closed_coursera", "leval_closed_quality", "leval_closed_toefl")
+ANSWERED = ("leval_closed_coursera", "leval_closed_quality", "leval_closed_toefl")
 METADATA = {"data_dir": str(GOLDEN / "runs" / "data")}
 
 
-def current_answers() -> Rows:
-    """Greedy answers to twelve questions about short documents, and their scores."""
-    return answers_by("hf") | answers_by("hf-long")
+def answers(run: Run, backend: str, arguments: str = "") -> Rows:
+    """Return greedy answers to twelve questions about short documents, and their scores."""
+    from leval_harness.models.prepare import prepare
 
-
-def current_answers_in_vllm() -> Rows:
-    """The same in vLLM."""
-    return answers_by("vllm", ",enforce_eager=True")
-
-
-def answers_by(backend: str, arguments: str = "") -> Rows:
-    """A row for each question, as lm-eval's own files have it."""
     rows: Rows = {}
     with tempfile.TemporaryDirectory() as out:
-        command(
-            "lm-eval", "run", "--model", backend, "--tasks", ",".join(ASKED), "--log_samples",
+        ran = run(
+            "lm-eval", "run", "--model", backend, "--tasks", ",".join(ANSWERED), "--log_samples",
             "--model_args", f"pretrained={prepare('smollm2')},dtype=float32,max_length=1024{arguments}",
             "--metadata", json.dumps(METADATA), "--gen_kwargs", "max_gen_toks=16",
             "--output_path", out,
         )  # fmt: skip
-        for task in ASKED:
+        output_of(ran)
+        for task in ANSWERED:
             (file,) = Path(out).rglob(f"samples_{task}_*.jsonl")
             for line in file.read_text(encoding="utf-8").splitlines():
                 sample = json.loads(line)
                 rows[f"{backend}, {task}, {sample['doc_id']}"] = {
                     "answer": sample["resps"][0][0],
-                    "exact_match": sample["exact_match"],
+                    "exact_match": float(sample["exact_match"]),
                 }
     return rows
 
 
-OF_ALL = ("loss_a", "loss_b")
-OF_BINS = ("start", "end", "difference", "low", "high")
+BIN_VALUES = ("start", "end", "difference", "low", "high")
 
 
-def current_diff() -> Rows:
-    """A `diff` of SmolLM2 unmodified and under YaRN: losses, differences by position, verdict."""
+def diff_of_yarn() -> Rows:
+    """Return the `diff` of SmolLM2 unmodified and under YaRN: losses, differences, verdict."""
+    import leval_harness as lh
+
     setup = "hf:smollm2,dtype=float32"
     with tempfile.TemporaryDirectory() as folder:
-        read = {**READ, "documents": str(documents(Path(folder))), "isolated": False}
-        found = lh.diff(setup, f"{setup},rope=yarn:factor=2", **read).as_json()
-    name = f"{found['length']} tokens"
-    rows: Rows = {"diff": {"verdict": found["verdict"], "exit_code": found["exit_code"]}}
-    rows[name] = {each: found[each] for each in (*OF_ALL, "identical")}
-    rows[name]["documents"] = len(found["documents"])
-    bins = {f"from {each['start']} on": each for each in found["bins"]}
-    return rows | {f"{name}, {n}": {k: each[k] for k in OF_BINS} for n, each in bins.items()}
+        documents = str(write_documents(Path(folder)))
+        result = lh.diff(
+            setup, f"{setup},rope=yarn:factor=2", documents=documents, isolated=False, **READ
+        ).as_json()
+    rows: Rows = {
+        "verdict": {name: result[name] for name in ("verdict", "exit_code")},
+        "all tokens": {name: result[name] for name in ("loss_a", "loss_b", "identical")},
+    }
+    for bin_ in result["bins"]:
+        rows[f"from {bin_['start']} on"] = {name: bin_[name] for name in BIN_VALUES}
+    return rows

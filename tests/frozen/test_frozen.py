@@ -1,47 +1,143 @@
-"""Numbers of the product are those that were frozen, or README.md says why not."""
+"""The product's numbers are the stored ones: files beside this one, compared by pytest-regressions.
 
-import frozen_current
+A number that moves on purpose is a decision: `pytest tests/frozen -k NAME --force-regen`, a reviewed
+difference of the files, and a line of CHANGELOG.md with the reason.
+"""
+
+from contextlib import chdir
+
 import frozen_models
+import frozen_rows
 import pytest
-from frozen_numbers import judged
 
-DOCUMENTS = pytest.mark.needs("documents")
-HF, SLOW, LONG, VLLM = (getattr(pytest.mark, name) for name in ("hf", "slow", "long", "vllm"))
-HOUR = pytest.mark.timeout(3600)
-# part -> when it runs
-PARTS = {
-    "rope_in_transformers": (HF, LONG),
-    "rope_in_vllm": (VLLM, LONG, HOUR),
-    "rope_methods": (SLOW,),
-    "compared": (SLOW,),
-    "table_cells": (SLOW,),
-    "published": (),
-    "prompts": (SLOW,),
-    "prompts_published": (LONG, DOCUMENTS),
-    "scores": (),
-    "scores_published": (SLOW, DOCUMENTS),
-    "posgen_data": (),
-    "posgen_training": (LONG,),
-    "finetuning": (HF, SLOW),
-    "token_losses": (HF, LONG),
-    "token_losses_in_vllm": (VLLM, LONG),
-    "answers": (HF, LONG),
-    "answers_in_vllm": (VLLM, LONG),
-    "diff": (HF, LONG),
-}
+RESULT_FOLDERS = frozen_rows.result_folders()
+every_folder = pytest.mark.parametrize("name", RESULT_FOLDERS)
+
 VLLM_ON_A_CPU = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-CURRENT = {**vars(frozen_current), **vars(frozen_models)}
 
 
-@pytest.mark.parametrize("part", [pytest.param(p, marks=m) for p, m in PARTS.items()])
-def test_as_frozen(part, request, monkeypatch):
-    def forked(*words):
-        return request.getfixturevalue("forks").command(*words)
+# RoPE
 
+
+def test_rope_methods(check_rows):
+    check_rows(frozen_rows.rope_methods())
+
+
+@pytest.mark.slow(long=True)
+def test_rope_in_transformers(check_rows):
+    check_rows(frozen_rows.rope_in_transformers(), rtol=1e-6, atol=0)
+
+
+@pytest.mark.slow(long=True)
+@pytest.mark.engine("vllm")
+@pytest.mark.timeout(3600)
+def test_rope_in_vllm(check_rows):
+    check_rows(frozen_rows.rope_in_vllm(), rtol=1e-6, atol=0)
+
+
+# Tasks and scores
+
+
+@pytest.mark.slow
+def test_prompts(check_rows):
+    check_rows(frozen_rows.prompts_of_sample())
+
+
+@pytest.mark.slow(long=True)
+@pytest.mark.data
+def test_prompts_published(check_rows, real_data):
+    check_rows(frozen_rows.prompts_of_published_documents(real_data))
+
+
+def test_scores(check_rows):
+    check_rows(frozen_rows.scores_of_golden_predictions())
+
+
+@pytest.mark.slow
+@pytest.mark.data
+def test_scores_published(check_rows, real_data):
+    check_rows(frozen_rows.scores_of_published_predictions(real_data))
+
+
+def test_posgen_sequences(check_rows):
+    check_rows(frozen_models.posgen_sequences())
+
+
+# Results: the compared DataFrame, and tables whole
+
+
+@every_folder
+def test_compared(check_rows, name):
+    check_rows(frozen_rows.compared(RESULT_FOLDERS[name]))
+
+
+def test_compared_posgen(check_rows):
+    check_rows(frozen_rows.compared_posgen())
+
+
+@every_folder
+def test_tables(file_regression, name):
+    with chdir(RESULT_FOLDERS[name]):
+        text = frozen_rows.fine("table", ".", "--format", "md")
+    file_regression.check(text, extension=".md")
+
+
+def test_tables_published(file_regression):
+    with chdir(frozen_rows.RESULTS):
+        text = frozen_rows.fine("table", "sweep", "--format", "md", "--published")
+        text += frozen_rows.fine("posgen", "table", "posgen_train", "--format", "md")
+    file_regression.check(text, extension=".md")
+
+
+# Training
+
+
+@pytest.mark.slow(long=True)
+def test_posgen_training(check_rows, forks):
+    check_rows(frozen_models.posgen_training(forks.command), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_finetuning(check_rows, forks):
+    check_rows(frozen_models.finetuning(forks.command), rtol=1e-4, atol=1e-6)
+
+
+# A real model
+
+
+@pytest.mark.slow(long=True)
+@pytest.mark.parametrize("backend", ["hf", "hf-long"])
+def test_token_losses(check_rows, backend):
+    check_rows(frozen_models.token_losses(backend), rtol=1e-4, atol=2e-4)
+
+
+@pytest.mark.slow(long=True)
+@pytest.mark.engine("vllm")
+def test_token_losses_vllm(check_rows, monkeypatch):
+    on_a_cpu(monkeypatch)
+    losses = frozen_models.token_losses("vllm", ",enforce_eager=true")
+    check_rows(losses, rtol=1e-4, atol=2e-4)
+
+
+@pytest.mark.slow(long=True)
+@pytest.mark.parametrize("backend", ["hf", "hf-long"])
+def test_answers(check_rows, forks, backend):
+    check_rows(frozen_models.answers(forks.command, backend))
+
+
+@pytest.mark.slow(long=True)
+@pytest.mark.engine("vllm")
+def test_answers_vllm(check_rows, monkeypatch):
+    on_a_cpu(monkeypatch)  # vLLM cannot be imported in a fork
+    answers = frozen_models.answers(frozen_models.run_command, "vllm", ",enforce_eager=True")
+    check_rows(answers)
+
+
+@pytest.mark.slow(long=True)
+def test_diff(check_rows):
+    check_rows(frozen_models.diff_of_yarn(), rtol=1e-4, atol=2e-4)
+
+
+def on_a_cpu(monkeypatch):
     for name, value in VLLM_ON_A_CPU.items():
         monkeypatch.setenv(name, value)
-    if not part.endswith("_in_vllm"):  # which does not import in a fork
-        monkeypatch.setattr(frozen_models, "run", forked)
-    wrong, idle = judged(part, CURRENT[f"current_{part}"]())
-    assert not wrong, f"{len(wrong)} differences:\n" + "\n".join(wrong[:40])
-    assert not idle, f"README.md allows what does not differ: {idle}"

@@ -26,3 +26,8 @@ def kit() -> ModuleType:
 @pytest.fixture(scope="session")
 def prepare() -> ModuleType:
     return module("prepare")
+
+
+@pytest.fixture(autouse=True)
+def _few_lm_eval_tasks(few_lm_eval_tasks: None) -> None:
+    """lm-eval reads few of its own tasks here."""

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-pytestmark = [pytest.mark.gpu, pytest.mark.hf]
+pytestmark = [pytest.mark.gpu]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ROPES = ("default", "linear", "yarn", "resonance", "resonance_yarn", "ntk_aware")
 POSITIONS = torch.tensor([[0, 1, 6, 4095, 4096, 65535, 131071]])

@@ -40,8 +40,7 @@ def test_settings_of_the_tests_are_known_where_the_kit_checks(prepare):
     assert prepare.collected({"pytest", "hypothesis"}, "3.12")["pytest-timeout"]
 
 
-@pytest.mark.long
-@pytest.mark.hf
+@pytest.mark.slow(long=True)
 def test_every_measuring_part_runs_at_tiny_size_on_a_cpu(tmp_path):
     parts = ("speed", "tasks", "hybrid", "posgen", "finetune")
     command = [sys.executable, ROOT / "benchmarks" / "gpu" / "run.py", *parts, "--size", "tiny"]

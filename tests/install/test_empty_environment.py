@@ -122,7 +122,7 @@ def test_what_is_imported_is_asked_for():
         assert asked & found, name
 
 
-@pytest.mark.long
+@pytest.mark.slow(long=True)
 def test_base(wheel, tmp_path):
     """Stock lm-eval finds our tasks, beside others of like names; scoring needs no torch."""
     environment = Environment(tmp_path, wheel)

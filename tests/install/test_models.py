@@ -32,8 +32,7 @@ def fake_python(folder: Path, script: str) -> str:
     return str(path)
 
 
-@pytest.mark.hf
-@pytest.mark.long  # `make test` prepares the model with the command before its tests
+@pytest.mark.slow(long=True)  # `make test` prepares the model with the command before its tests
 def test_prepare_makes_an_ordinary_checkpoint(cache: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -148,7 +147,7 @@ def sentencepiece_of(gguf_file: Path) -> Any:
     return sentencepiece.SentencePieceProcessor(model_proto=proto.SerializeToString())
 
 
-@pytest.mark.long  # downloads 239 MB
+@pytest.mark.slow(long=True)  # downloads 239 MB
 def test_prepare_gemma3(cache: Path, tmp_path: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -118,3 +118,8 @@ def evaluate_task(
 @pytest.fixture(scope="session")
 def evaluate() -> Callable[..., Any]:
     return evaluate_task
+
+
+@pytest.fixture(autouse=True)
+def _few_lm_eval_tasks(few_lm_eval_tasks: None) -> None:
+    """lm-eval reads few of its own tasks here."""

@@ -92,7 +92,6 @@ def check_alike(task: EffectiveContextTask, plain: dict[str, dict[str, np.ndarra
             assert np.mean(np.abs(ours - want)) <= 1e-4
 
 
-@pytest.mark.hf
 @pytest.mark.parametrize("backend", ["hf", "hf-long"])
 def test_every_token_has_the_loss_of_a_plain_loop(backend, run, plain):
     results, task = run(backend)
@@ -116,16 +115,15 @@ def test_every_token_has_the_loss_of_a_plain_loop(backend, run, plain):
     assert values["loss_difference,none"] == pytest.approx(lost / tokens, abs=1e-4)
 
 
-@pytest.mark.vllm
+@pytest.mark.engine("vllm")
 @pytest.mark.slow
-@pytest.mark.long
+@pytest.mark.slow(long=True)
 @pytest.mark.parametrize("backend", ["vllm", "vllm-long"])
 def test_vllm_gives_the_same_losses(backend, run, plain):
     _, task = run(backend)
     check_alike(task, plain)
 
 
-@pytest.mark.hf
 def test_the_work_can_be_divided(run, plain):
     _, full = run("hf-long", reads="full")
     assert {tuple(reads) for reads in full.token_losses.values()} == {("full",)}
@@ -138,13 +136,11 @@ def test_the_work_can_be_divided(run, plain):
     assert all(row[3] > 0 for row in rows)
 
 
-@pytest.mark.hf
 def test_a_text_within_the_window_is_read_once(run):
     _, task = run("hf-long", window=240)
     assert {tuple(reads) for reads in task.token_losses.values()} == {("full",)}
 
 
-@pytest.mark.hf
 def test_the_softmax_of_a_bfloat16_model_is_float32(tiny):
     import torch
 

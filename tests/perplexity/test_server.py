@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.hf
-
 
 @pytest.fixture
 def served(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:

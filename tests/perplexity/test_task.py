@@ -12,8 +12,6 @@ import pytest
 from leval_tasks.common.token_logprobs import SumOfLogprobs
 from leval_tasks.perplexity.task import Window, first_not_finite
 
-pytestmark = pytest.mark.hf
-
 
 def per_document(results: dict[str, Any], metric: str, task="ppl_govreport") -> list[list[float]]:
     return [sample[metric] for sample in results["samples"][task]]

@@ -79,7 +79,7 @@ def test_page_holds_verdict_tables_and_numbers(page, answered):
         assert (page.parent / source).is_file(), source
 
 
-@pytest.mark.browser
+@pytest.mark.engine("browser")
 @pytest.mark.parametrize(("width", "dark"), SIZES)
 def test_page_fits_every_width(page, width, dark, tmp_path):
     for path in (page, page.parent / "questions-000.html"):
@@ -96,7 +96,7 @@ def test_page_fits_every_width(page, width, dark, tmp_path):
             assert driver.get_log("browser") == []
 
 
-@pytest.mark.browser
+@pytest.mark.engine("browser")
 def test_model_output_does_not_run(opened):
     driver, page = opened
     for path in sorted(page.parent.glob("*.html")):
@@ -111,7 +111,7 @@ def test_model_output_does_not_run(opened):
     assert not driver.execute_script(visit_again)
 
 
-@pytest.mark.browser
+@pytest.mark.engine("browser")
 def test_tables_sort_filter_and_export(opened):
     driver, page = opened
     visit(driver, page)
@@ -139,7 +139,7 @@ def test_tables_sort_filter_and_export(opened):
     assert driver.execute_script(rows) == 1 < everything  # a line that says that nothing matches
 
 
-@pytest.mark.browser
+@pytest.mark.engine("browser")
 def test_print_has_no_buttons(opened):
     driver, page = opened
     visit(driver, page)
@@ -194,7 +194,7 @@ def test_page_says_what_was_run(effective_page):
         assert part in text.partition("What was run</h3>")[2]
 
 
-@pytest.mark.browser
+@pytest.mark.engine("browser")
 @pytest.mark.parametrize("dark", [False, True])
 def test_page_has_no_accessibility_violation(page, effective_page, dark, tmp_path):
     for path in (page, page.parent / "questions-000.html", effective_page):
@@ -205,7 +205,7 @@ def test_page_has_no_accessibility_violation(page, effective_page, dark, tmp_pat
             assert violations(driver) == [], path
 
 
-@pytest.mark.browser
+@pytest.mark.engine("browser")
 def test_page_is_readable_without_scripts(effective_page, tmp_path):
     with chromium(tmp_path, 1440) as driver:
         driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})

@@ -208,7 +208,7 @@ def widths_of(text, folder):
     return [line for line in log.splitlines() if line.startswith("Overfull")]
 
 
-@pytest.mark.latex
+@pytest.mark.engine("latex")
 def test_a_tex_table_fits_the_text_width_of_article(tables, real_runs, tmp_path):
     shown = [*tables.values(), *build_tables(compared_frame(load_results(real_runs)))]
     assert widths_of("\n".join(map(latex, shown)), tmp_path) == []

@@ -131,7 +131,7 @@ def test_a_length_above_the_limit_names_it(tmp_path, check):
     assert check(folder, "--context-length", 1024, "--rope", "yarn:factor=4")[0] == 0
 
 
-@pytest.mark.vllm
+@pytest.mark.engine("vllm")
 def test_both_libraries_hold_the_same_and_standard_output_is_the_json_alone(tmp_path):
     """In a process of its own, where vLLM sets up its log by itself."""
     command = [sys.executable, "-m", "leval_harness", "check", str(saved(tmp_path)), "--json"]

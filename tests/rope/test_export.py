@@ -82,8 +82,7 @@ def exported(source, tmp_path):
         yield str(out)
 
 
-@pytest.mark.hf
-@pytest.mark.long
+@pytest.mark.slow(long=True)
 def test_stock_transformers_runs_every_fixed_method(source, tmp_path):
     model = PositionConfig.from_checkpoint(source)
     answers = stock(list(exported(source, tmp_path)), tmp_path)
@@ -118,7 +117,6 @@ def turns_of(folder):
     return [(each.name, each.inv_freq) for each in report_of_checkpoint(str(folder))]
 
 
-@pytest.mark.hf
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_stock_code_turns_by_rounded_wavelengths_or_the_export_is_refused(folder, tmp_path):
     out = tmp_path / "out"
@@ -139,7 +137,6 @@ def test_stock_code_turns_by_rounded_wavelengths_or_the_export_is_refused(folder
     assert len(text["rope_parameters"]["short_factor"]) == len(turns_of(out)[0][1])
 
 
-@pytest.mark.hf
 @pytest.mark.parametrize(
     ("name", "rope", "words"),
     [
@@ -158,8 +155,8 @@ def test_what_no_list_of_factors_holds_is_refused(tmp_path, name, rope, words):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.vllm
-@pytest.mark.long
+@pytest.mark.engine("vllm")
+@pytest.mark.slow(long=True)
 def test_vllm_turns_by_an_export(tmp_path):
     folder = next(each for each in FOLDERS if each.name == "qwen3_8b")
     limit = export_checkpoint(folder, RESONANCE, tmp_path / "out")

@@ -22,7 +22,7 @@ def folders() -> list[Path]:
 def every(nth, families):
     """Parameters of a test: every nth family, and the others in the long tests alone."""
     return [
-        pytest.param(each, id=each.name, marks=pytest.mark.long if turn % nth else ())
+        pytest.param(each, id=each.name, marks=pytest.mark.slow(long=True) if turn % nth else ())
         for turn, each in enumerate(families)
     ]
 

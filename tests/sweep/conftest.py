@@ -89,3 +89,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory, save_llama: Callable[..., Pat
     (root / "tiny_gen.yaml").write_text(TASK.format(root=root))
     (root / "sweep.yaml").write_text(SWEEP.format(root=root))
     return root
+
+
+@pytest.fixture(autouse=True)
+def _few_lm_eval_tasks(few_lm_eval_tasks: None) -> None:
+    """lm-eval reads few of its own tasks here."""

@@ -115,8 +115,7 @@ limit: 3
 """
 
 
-@pytest.mark.hf
-@pytest.mark.long
+@pytest.mark.slow(long=True)
 def test_ruler_asks_every_method_the_same_questions(
     tmp_path: Path, tiny: Path, forks: Forks
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.ray, pytest.mark.hf, pytest.mark.slow]
+pytestmark = [pytest.mark.engine("ray"), pytest.mark.slow]
 DRIVER = """
 import sys
 import ray
@@ -47,7 +47,7 @@ def test_workers_take_gpus_of_the_cluster(tiny: Path, tmp_path: Path) -> None:
     assert (elsewhere / "results" / "sweep" / "table.md").is_file()
 
 
-@pytest.mark.long
+@pytest.mark.slow(long=True)
 def test_a_model_of_more_gpus_than_a_node_has_is_refused(tiny: Path, tmp_path: Path) -> None:
     ended = over_ray(tmp_path, tiny / "sweep.yaml", "--set", "models.tiny.gpus=4")
     assert ended.returncode == 2

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from running_sweeps import claims, eight_runs, wait_for
 
-pytestmark = [pytest.mark.long, pytest.mark.hf, pytest.mark.needs("slurm")]
+pytestmark = [pytest.mark.slow(long=True), pytest.mark.engine("slurm")]
 SCRIPT = Path(__file__).with_name("local_slurm.sh")
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "cluster.md"
 

@@ -16,7 +16,7 @@ import pytest
 from forked_programs import SWEEP, Forks
 from running_sweeps import claims, wait_for
 
-pytestmark = [pytest.mark.hf, pytest.mark.slow]
+pytestmark = [pytest.mark.slow]
 
 
 def results(folder: Path) -> dict[str, Any]:
@@ -197,8 +197,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(where)], check=True)
 
 
-@pytest.mark.needs("mount")
-@pytest.mark.parametrize("kib", [40, pytest.param(160, marks=pytest.mark.long)])
+@pytest.mark.engine("mount")
+@pytest.mark.parametrize("kib", [40, pytest.param(160, marks=pytest.mark.slow(long=True))])
 def test_a_really_full_disk_costs_nothing(
     tiny: Path, quiet: dict[str, Any], forks: Forks, small_disk: Path, kib: int
 ) -> None:

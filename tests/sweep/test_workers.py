@@ -12,7 +12,7 @@ import pytest
 from forked_programs import SWEEP, Forks, forked
 from running_sweeps import eight_runs
 
-pytestmark = [pytest.mark.hf, pytest.mark.slow]
+pytestmark = [pytest.mark.slow]
 
 
 def loads(out: Path) -> dict[str, int]:
@@ -137,8 +137,8 @@ def test_unswappable_method_gets_its_own_instance(tiny: Path, forks: Forks, tmp_
     assert sum(loads(tmp_path).values()) == 1 + 2
 
 
-@pytest.mark.long
-@pytest.mark.vllm
+@pytest.mark.slow(long=True)
+@pytest.mark.engine("vllm")
 def test_shared_vllm_engine_reads_as_each_run_alone(
     tiny: Path, smollm2: Path, tmp_path: Path
 ) -> None:

@@ -25,3 +25,8 @@ def killed(monkeypatch):
                 yield
 
     return stop
+
+
+@pytest.fixture(autouse=True)
+def _few_lm_eval_tasks(few_lm_eval_tasks: None) -> None:
+    """lm-eval reads few of its own tasks here."""

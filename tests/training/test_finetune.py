@@ -23,7 +23,7 @@ from resonance_vllm.common.errors import SettingError, UserError
 from resonance_vllm.common.yaml_files import packaged_configs
 from resonance_vllm.hf import register
 
-pytestmark = [pytest.mark.hf, pytest.mark.slow]
+pytestmark = [pytest.mark.slow]
 
 ROPE = {"rope_type": "resonance_yarn", "factor": 2}
 TINY = {
@@ -172,7 +172,7 @@ def test_accelerate_reads_every_key_of_the_shipped_configs(name):
     assert (config.num_processes, config.mixed_precision) == (4, "bf16"), "GPUs of the paper"
 
 
-@pytest.mark.long
+@pytest.mark.slow(long=True)
 def test_two_processes_share_the_work(model, data, tmp_path):
     """Data parallel on two CPU processes: one set of files, twice the tokens a step."""
     tools, out = Path(sys.executable).parent, tmp_path / "out"

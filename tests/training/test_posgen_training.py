@@ -21,7 +21,7 @@ from resonance_vllm.common.errors import UserError
 from resonance_vllm.core.frequencies import closed_form_inv_freq
 from resonance_vllm.core.spec import RopeSpec
 
-pytestmark = [pytest.mark.hf, pytest.mark.slow]
+pytestmark = [pytest.mark.slow]
 
 SMALL = {"hidden": 32, "heads": 2, "head_dim": 16, "feed_forward": 48}
 DATA = {"train": 96, "validation": 12, "test": 12, "train_length": 16, "length": 48}
@@ -137,7 +137,7 @@ def test_a_killed_run_begins_again_and_gives_the_same_result(tmp_path, killed):
     assert [r["step"] for r in csv.DictReader(curves[0].splitlines())] == ["3", "6", "9", "12"]
 
 
-@pytest.mark.long
+@pytest.mark.slow(long=True)
 def test_processes_side_by_side_train_what_one_does(tmp_path):
     runs = [PosGenRun("cot", "rope", 0), RUN, PosGenRun("recursive", "yarn", 2)]
 

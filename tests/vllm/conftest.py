@@ -40,3 +40,8 @@ def edited(tiny_llama: Path, tmp_path: Path) -> Callable[..., Path]:
         return tmp_path
 
     return edit
+
+
+@pytest.fixture(autouse=True)
+def _few_lm_eval_tasks(few_lm_eval_tasks: None) -> None:
+    """lm-eval reads few of its own tasks here."""

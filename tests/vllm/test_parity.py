@@ -18,7 +18,7 @@ from resonance_vllm.checkpoint.overrides import vllm_hf_overrides
 from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.core.spec import ROPE_TYPES, RopeType
 
-pytestmark = [pytest.mark.vllm, pytest.mark.long]
+pytestmark = [pytest.mark.engine("vllm"), pytest.mark.slow(long=True)]
 
 FACTORS = [1.0 + j / 16 for j in range(32)]
 LONGROPE = {"factor": 4, "short_factor": FACTORS, "long_factor": [2 * f for f in FACTORS]}

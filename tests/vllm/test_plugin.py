@@ -21,7 +21,7 @@ from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.vllm import plugin, worker
 
-pytestmark = pytest.mark.vllm
+pytestmark = pytest.mark.engine("vllm")
 
 CONFIGS = Path(__file__).parents[1] / "families" / "configs"
 LENGTH = "original_max_position_embeddings"
@@ -81,7 +81,7 @@ def test_plugin_import_loads_no_vllm() -> None:
     assert run(script).stdout.strip() == "[]"
 
 
-@pytest.mark.long
+@pytest.mark.slow(long=True)
 def test_register_wraps_once_and_reaches_earlier_imports() -> None:
     script = """
 import vllm.model_executor.layers.rotary_embedding as rope

@@ -14,7 +14,7 @@ import pytest
 from forked_programs import Forks
 from loaded_hf import load_hf
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow]
+pytestmark = [pytest.mark.engine("vllm"), pytest.mark.slow]
 
 ROPE = {
     "rope_type": "resonance_yarn",
@@ -168,7 +168,7 @@ def test_server_completions_equal_hf(
         assert sizes["truncated"]
 
 
-@pytest.mark.long
+@pytest.mark.slow(long=True)
 def test_server_chat_completions(
     forks: Forks, as_shipped: str, smollm2: Path, tmp_path: Path
 ) -> None:
@@ -209,7 +209,7 @@ def tiny_chat_model(
     return folder
 
 
-@pytest.mark.long
+@pytest.mark.slow(long=True)
 def test_lm_eval_runs_the_closed_tasks(tiny_chat_model: Path, tmp_path: Path) -> None:
     """Stock lm-eval, RoPE settings through `hf_overrides`."""
     arguments = {

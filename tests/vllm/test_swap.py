@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.vllm, pytest.mark.long]
+pytestmark = [pytest.mark.engine("vllm"), pytest.mark.slow(long=True)]
 
 SCRIPT = Path(__file__).with_name("swap_run.py")
 ORDER = ("default", "yarn", "resonance_yarn", "linear", "default")

@@ -14,7 +14,7 @@ from resonance_vllm.vllm.embeddings import resonance_yarn_class
 from resonance_vllm.vllm.stock_view import stock_settings
 from resonance_vllm.vllm.tables import table_of
 
-pytestmark = pytest.mark.vllm
+pytestmark = pytest.mark.engine("vllm")
 
 HEAD, THETA, ORIGINAL = 64, 100_000.0, 256
 SERVED = 4 * ORIGINAL

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytestmark = pytest.mark.vllm
+pytestmark = pytest.mark.engine("vllm")
 
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=8)
 PROMPTS = st.lists(TOKENS, min_size=1, max_size=12)
@@ -179,7 +179,7 @@ def requests() -> list[Any]:
     return made
 
 
-@pytest.mark.long
+@pytest.mark.slow(long=True)
 def test_vllm_long_needs_a_cache_for_one_document(long_backend: Any) -> None:
     asked = requests()
     assert long_backend.model.llm_engine.vllm_config.scheduler_config.max_num_seqs == 8

@@ -47,8 +47,8 @@ def test_with_cpu_cache_passes_a_size_that_fits(
         assert 1 << 28 < made["kv_cache_memory_bytes"] <= 4 << 30
 
 
-@pytest.mark.vllm
-@pytest.mark.long
+@pytest.mark.engine("vllm")
+@pytest.mark.slow(long=True)
 def test_backend_says_why_an_engine_does_not_start(smollm2: Path) -> None:
     from leval_harness.backends import backend_class
 

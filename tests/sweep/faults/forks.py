@@ -39,7 +39,7 @@ def preload() -> None:
     for name in PRELOADED:
         importlib.import_module(name)
     sys.path.append(str(Path(__file__).parents[2] / "shared"))
-    importlib.import_module("less_of_lm_eval").install()
+    importlib.import_module("lm_eval_index").install()
     sys.modules["lm_eval.tasks"].TaskManager()
     sys.modules["torch.utils.collect_env"].get_pretty_env_info()
 
