@@ -242,7 +242,7 @@ def test_remapping_refuses_training_and_other_caches():
 def test_remapping_is_refused_by_vllm_and_export(rope_type, tmp_path):
     rope = settings(rope_type.removeprefix("resonance_")) | {"rope_type": rope_type}
     tiny("llama", {"rope_type": "default", "rope_theta": BASE}).save_pretrained(tmp_path)
-    with pytest.raises(RopeConfigError, match="vLLM's attention meets every key at its own"):
+    with pytest.raises(RopeConfigError, match="vLLM's attention sees every key at its own"):
         RopeSpec.from_dict(rope).method.to_vllm({"rope_type": rope["rope_type"]})
     with pytest.raises(RopeConfigError, match="a portable checkpoint holds frequencies alone"):
         export_checkpoint(tmp_path, RopeRequest.from_dict(rope), tmp_path / "folder")

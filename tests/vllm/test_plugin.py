@@ -171,7 +171,7 @@ SAYS = {
     "too long": r"max_model_len: 1024 is above the limit of 512 .* --max-model-len 512",
     "llama3 by hand": r"max_model_len: 4096 is above the limit of 2048 .* --max-model-len 2048",
     "plain on a longer one": r"2048 is above the limit of 256 .* --max-model-len 256",
-    "position remapping": "vLLM's attention meets every key at its own position",
+    "position remapping": "vLLM's attention sees every key at its own position",
     "windowed layers alone": "layers 0 to 1 are sliding_attention",
     "windowed layers alone, stock type": "layers 0 to 1 are sliding_attention",
     "two dictionaries": "rope_scaling: .* is given beside rope_parameters",
