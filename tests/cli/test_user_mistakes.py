@@ -25,7 +25,7 @@ HUB = """
 prompt leval_closed_gsm --model absent --data-dir sample --context-length 900  # cached files
 """
 WRONG = """
-export model --rope yarn:factor=2 --out full            # give a new folder
+export model --rope yarn:factor=2 --out full            # already exists
 score --task gsm empty.jsonl
 score --task gsm text.txt
 table empty                                             # no run.json and no results
@@ -57,7 +57,7 @@ score --task gsm absent.jsonl                           # does not exist
 table {results}/posgen --format nope                    # 'nope' is not one of
 page {results}/posgen                                   # --out
 sweep quickstrt                                         # did you mean 'quickstart'
-sweep absent/config.yaml                                # is no file and no shipped sweep
+sweep absent/config.yaml                                # is neither a file nor a shipped sweep
 sweep bad.yaml                                          # is not valid YAML
 sweep text.txt                                          # must be a mapping
 sweep quickstart --dry-run --set method.yarn.factor=2   # did you mean 'methods'
