@@ -1,5 +1,6 @@
 """Scores with intervals, ranks and paired differences: the one frame that is shown everywhere."""
 
+from collections import Counter, defaultdict
 from typing import Literal
 
 import numpy as np
@@ -7,7 +8,7 @@ import pandas as pd
 from scipy import special  # its stdtrit is the quantile of Student's t; stats imports slowly
 
 from leval_harness.report.labels import blocks, labels
-from leval_harness.results.load import RUNS, SCORES, Results, column
+from leval_harness.results.load import Results, column
 from leval_tasks.common.metrics import metric_of
 from leval_tasks.statistics.by_document import (
     LEVEL,
@@ -27,6 +28,15 @@ NUMBER = ["run", "task", "name", "filter"]
 
 RIVALS = ["block", "task", "name", "filter", "rival_length"]
 """What must agree before two numbers are ranked or compared; questions do too."""
+
+RANKED_BY = [*RIVALS, "value", "higher_is_better", "kind", "unit", "older", "questions"]
+"""Columns that decide a rank."""
+
+UNSCALED = ("rope", "none", "default")
+"""Names of a method that changes nothing: the baseline where no other one is named."""
+
+LEAST_DOCUMENTS = 3
+"""A loss of fewer documents has no interval."""
 
 SHARES = ("unparsed", "truncated", "reached_limit", "thinking_unfinished")
 """Notes of samples whose shares stand beside a number."""
@@ -75,7 +85,7 @@ def compare(
     baseline: str | None = None,
     across: Literal["methods", "models"] = "methods",
 ) -> pd.DataFrame:
-    """Every number, checked against its samples, with its interval, ranked and compared.
+    """Return every number, checked against its samples, with its interval, rank and difference.
 
     Args:
         results: from `load_results`.
@@ -91,322 +101,479 @@ def compare(
         SettingError: no row has the label `baseline`, or `across` is something else.
     """
     check_choice("across", across, ("methods", "models"))
-    runs = results.runs.drop(columns=["status", "note", "tasks"])
-    scores = results.scores.merge(runs, on="run", how="left", validate="many_to_one")
-    known = [metric_of(*each) for each in zip(*_named(scores), strict=True)]
-    scores = scores.assign(
-        block=blocks(scores, across),
-        kind=pd.Series([each.kind for each in known], scores.index, dtype=object),
-        unit=pd.Series([each.unit for each in known], scores.index, dtype=object),
-    )
-    scores = scores.join(labels(scores, across))
-    scores["rival_length"] = scores["context_length"].where(
-        scores["name"].str.contains("@", regex=False).eq(True), scores["length"]
-    )
+    scores = _with_names(_with_runs(results), across)
     scores = _in_one_unit(_with_shares(scores, results.samples))
-    cut = _cut_elsewhere(results.samples) if across == "models" else set()
-    places = zip(scores["run"], scores["task"], strict=True)
-    scores["cut_elsewhere"] = [place in cut for place in places]
+    cut_elsewhere = _cut_elsewhere(results.samples) if across == "models" else set()
+    of_run_and_task = zip(scores["run"], scores["task"], strict=True)
+    scores["cut_elsewhere"] = [key in cut_elsewhere for key in of_run_and_task]
     answers = _answers(scores, results.samples, across)
     scores = _estimated(_checked(scores, answers, results.samples))
     scores = _ranked(scores, answers, across)
     scores = _compared(scores, answers, baseline, across)
-    order = [*results.scores, *runs.columns.drop("run"), *COMPARED]
-    return _declared(scores[list(dict.fromkeys(order))])
+    shown = dict.fromkeys([*results.scores, *_run_columns(results), *COMPARED])
+    return _declared(scores[list(shown)])
+
+
+def _run_columns(results: Results) -> list[str]:
+    """Return the columns of `runs` that the compared frame repeats in each row of a run."""
+    return [name for name in results.runs if name not in ("run", "status", "note", "tasks")]
+
+
+def _with_runs(results: Results) -> pd.DataFrame:
+    """Return the scores, each with what `runs` says of its run."""
+    runs = results.runs[["run", *_run_columns(results)]]
+    return results.scores.merge(runs, on="run", how="left", validate="many_to_one")
+
+
+def _with_names(scores: pd.DataFrame, across: str) -> pd.DataFrame:
+    """Return the scores with kind and unit, and with the names that decide what is compared."""
+    names = scores["name"].fillna("")
+    metrics = [metric_of(name, task) for name, task in zip(names, scores["task"], strict=True)]
+    kinds = [metric.kind for metric in metrics]
+    units = [metric.unit for metric in metrics]
+    scores = scores.assign(
+        block=blocks(scores, across),
+        kind=pd.Series(kinds, scores.index, dtype=object),
+        unit=pd.Series(units, scores.index, dtype=object),
+    )
+    scores = scores.join(labels(scores, across))
+    # `loss@2048` is of one position in runs of any length: it competes with that of equal runs.
+    # Other numbers compete with those of questions of one length.
+    is_at_position = names.str.contains("@", regex=False).astype(bool)
+    rival_length = scores["context_length"].where(is_at_position, scores["length"])
+    return scores.assign(rival_length=rival_length)
 
 
 def _declared(compared: pd.DataFrame) -> pd.DataFrame:
-    """With the declared types, which joins lose."""
-    types = {**SCORES, **RUNS, **COMPARED}
-    return compared.assign(
-        **{name: column(compared[name], types[name]) for name in compared if name in COMPARED}
-    )
-
-
-def _named(scores: pd.DataFrame) -> list[pd.Series]:
-    return [scores["name"].fillna(""), scores["task"]]
+    """Return the frame with the declared types, which joins lose."""
+    typed = {name: column(compared[name], COMPARED[name]) for name in compared if name in COMPARED}
+    return compared.assign(**typed)
 
 
 def _in_one_unit(scores: pd.DataFrame) -> pd.DataFrame:
-    """Take no metric for a share that has a number outside of 0 to 1 anywhere."""
-    outside = ~scores["value"].fillna(0).between(-1e-9, 1 + 1e-9) & (scores["unit"] == "share")
-    raw = outside.groupby([scores[name] for name in NUMBER[1:]], dropna=False).transform("any")
-    return scores.assign(unit=scores["unit"].mask(raw, ""))
+    """Clear the unit of a metric that is called a share and has a number outside of 0 to 1."""
+    is_outside = ~scores["value"].fillna(0).between(-1e-9, 1 + 1e-9)
+    contradicts = is_outside & (scores["unit"] == "share")
+    of_metric = contradicts.groupby(
+        [scores["task"], scores["name"], scores["filter"]], dropna=False
+    )
+    return scores.assign(unit=scores["unit"].mask(of_metric.transform("any"), ""))
 
 
 def _with_shares(scores: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
-    """With the share of each of `SHARES` among the answers of a task and filter."""
-    found = samples[samples["metric"].isin(SHARES)]
-    means = found.groupby(["run", "task", "filter", "metric"])["num"].mean()
-    wide = means.unstack("metric").reindex(columns=list(SHARES))
-    return scores.join(wide, on=["run", "task", "filter"])
+    """Return the scores with the share of each of `SHARES` among the answers to their questions."""
+    notes = samples[samples["metric"].isin(SHARES)]
+    means = notes.groupby(["run", "task", "filter", "metric"])["num"].mean()
+    shares = means.unstack("metric").reindex(columns=list(SHARES))
+    return scores.join(shares, on=["run", "task", "filter"])
 
 
 def _cut_elsewhere(samples: pd.DataFrame) -> set[tuple[int, str]]:
-    """Runs and tasks of which another run cut the same document at another place."""
-    names = ["truncated", "kept_tokens", "document_tokens"]
-    kept = samples[samples["metric"].isin(names)]
-    keys = ["run", "task", "question"]
-    wide = kept.drop_duplicates([*keys, "metric"]).set_index([*keys, "metric"])["num"]
-    wide = wide.unstack("metric").reindex(columns=names)
-    of_question = wide.groupby(["task", "question"])
-    differ = of_question[names[1:]].transform("nunique").gt(1).any(axis=1)
-    differ &= of_question["truncated"].transform("max").gt(0)
-    return {key[:2] for key in wide.index[differ]}
+    """Return run and task where another run cut the same document at another position."""
+    cut_columns = ["truncated", "kept_tokens", "document_tokens"]
+    question_keys = ["run", "task", "question"]
+    notes = samples[samples["metric"].isin(cut_columns)]
+    notes = notes.drop_duplicates([*question_keys, "metric"])
+    cuts = notes.set_index([*question_keys, "metric"])["num"].unstack("metric")
+    cuts = cuts.reindex(columns=cut_columns)
+    of_question = cuts.groupby(["task", "question"])
+    lengths = of_question[["kept_tokens", "document_tokens"]].transform("nunique")
+    was_cut = of_question["truncated"].transform("max") > 0
+    differs = was_cut & (lengths > 1).any(axis=1)
+    return {(run, task) for run, task, _ in cuts.index[differs]}
 
 
 def _answers(scores: pd.DataFrame, samples: pd.DataFrame, across: str) -> pd.DataFrame:
-    """The samples of numbers: `number` is the place in `scores`; questions and documents are codes.
+    """Return the samples of all numbers.
 
-    Within a model the prompt is part of a question.
+    Returns:
+        `number`, the row of `scores`; `num` and `den`; `question` and `document` as integers, equal
+        where they are the same. Within a model the prompt is part of a question: a method must
+        not be compared on another prompt. Models have prompts of their own.
     """
-    places = scores[NUMBER].assign(number=scores.index).dropna(subset=["name"])
-    names = samples.rename(columns={"metric": "name"})
-    found = names.merge(places, on=NUMBER, how="inner", validate="many_to_one")
-    of_question = ["question", "prompt"] if across == "methods" else ["question"]
-    asked = [pd.factorize(found[name])[0].astype(np.int64) for name in of_question]
-    keys = asked[0] if len(asked) == 1 else asked[0] * (1 + asked[1].max(initial=0)) + asked[1]
-    codes = pd.factorize(keys)[0]
-    documents = pd.factorize(found["document"])[0]
-    return found[["number", "num", "den"]].assign(question=codes, document=documents)
+    rows = scores[NUMBER].assign(number=scores.index).dropna(subset=["name"])
+    samples = samples.rename(columns={"metric": "name"})
+    answers = samples.merge(rows, on=NUMBER, how="inner", validate="many_to_one")
+    questions = pd.factorize(answers["question"])[0].astype(np.int64)
+    if across == "methods":
+        prompts = pd.factorize(answers["prompt"])[0].astype(np.int64)
+        # one integer for the pair, which is faster than a group of two texts
+        pairs = questions * (1 + prompts.max(initial=0)) + prompts
+        questions = pd.factorize(pairs)[0]
+    documents = pd.factorize(answers["document"])[0]
+    return answers[["number", "num", "den"]].assign(question=questions, document=documents)
 
 
 def _checked(scores: pd.DataFrame, answers: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
-    """With what the samples give; a number that they contradict is `malformed`, and has no value.
+    """Return the scores with what their samples give; what samples contradict is `malformed`.
 
-    A task's own aggregation is nobody else's: where it gives another number, the samples are left
-    aside.
+    A number that is malformed has no value. Of an aggregation that is the task's own nothing
+    follows where the samples give another number: only the samples are not used then.
     """
     scores = scores.join(_by_number(answers))
-    ratio, how = scores["ratio"], scores["aggregation"]
-    # a metric of any name that lm-eval aggregates as a loss holds log-likelihoods
-    ratio = ratio.mask(how.isin(("perplexity", "bits")) & (scores["kind"] != "loss"), -ratio)
-    with np.errstate(over="ignore"):
-        again = ratio.mask(how == "perplexity", np.exp(ratio))
-    again = again.mask(how == "bits", ratio / np.log(2))
-    agrees = np.isclose(scores["value"], again, rtol=1e-6, atol=1e-9)
-    wrong = scores["status"].eq("done") & again.notna() & ~agrees & (how != "own")
-    note = "the samples give " + again.map("{:.8g}".format)
+    recomputed = _recomputed(scores)
+    agrees = pd.Series(np.isclose(scores["value"], recomputed, rtol=1e-6, atol=1e-9), scores.index)
+    is_checkable = recomputed.notna() & (scores["aggregation"] != "own")
+    is_wrong = scores["status"].eq("done") & is_checkable & ~agrees
+    note = "the samples give " + recomputed.map("{:.8g}".format)
+
+    trusted = agrees & ~is_wrong
+    from_samples = {
+        name: scores[name].where(trusted) for name in ("ratio", "error", "df", "least", "most")
+    }
+    # without samples of this metric: what the results file and other metrics' samples say
     documents = samples.groupby(["run", "task"])["document"].nunique().rename("documents")
-    documents = scores[["run", "task"]].join(documents, on=["run", "task"])["documents"]
-    trusted = agrees & ~wrong
-    own = ("ratio", "error", "df", "least", "most")
+    documents_of_task = scores[["run", "task"]].join(documents, on=["run", "task"])["documents"]
     return scores.assign(
-        status=scores["status"].mask(wrong, "malformed"),
-        note=scores["note"].mask(wrong, note),
-        value=scores["value"].mask(wrong | scores["status"].ne("done")),
-        **{name: scores[name].where(trusted) for name in own},
+        **from_samples,
+        status=scores["status"].mask(is_wrong, "malformed"),
+        note=scores["note"].mask(is_wrong, note),
+        value=scores["value"].mask(is_wrong | scores["status"].ne("done")),
         n=scores["n"].fillna(scores["asked"].astype("float64")),
-        clusters=scores["clusters"].fillna(documents),
+        clusters=scores["clusters"].fillna(documents_of_task),
         binary=scores["binary"].eq(True) & trusted,
         trusted=trusted,
     )
 
 
+def _recomputed(scores: pd.DataFrame) -> pd.Series:
+    """Return each number as its samples give it, in the unit of the results file."""
+    aggregation = scores["aggregation"]
+    # A metric of another name that lm-eval aggregates as a loss has log-likelihoods as samples.
+    is_log_likelihood = aggregation.isin(("perplexity", "bits")) & (scores["kind"] != "loss")
+    loss = scores["ratio"].mask(is_log_likelihood, -scores["ratio"])
+    with np.errstate(over="ignore"):  # infinite: it agrees with no number
+        perplexity = np.exp(loss)
+    recomputed = loss.mask(aggregation == "perplexity", perplexity)
+    return recomputed.mask(aggregation == "bits", loss / np.log(2))
+
+
 def _by_number(answers: pd.DataFrame) -> pd.DataFrame:
-    """`ratios` of each number, and its questions: how many, least and most, whether 0 or 1."""
-    binary = answers["num"].isin((0.0, 1.0)) & (answers["den"] == 1)
-    of_number = answers.assign(binary=binary).groupby("number")
-    about = of_number.agg(
+    """Return `ratios` of each number; its questions, the least and most of them, and `binary`.
+
+    `binary` holds where the answer to each question counts 0 or 1.
+    """
+    is_binary = answers["num"].isin((0.0, 1.0)) & (answers["den"] == 1)
+    of_number = answers.assign(binary=is_binary).groupby("number")
+    counts = of_number.agg(
         n=("num", "size"), least=("num", "min"), most=("num", "max"), binary=("binary", "all")
     )
-    return ratios(_by_document(answers), ["number"]).join(about)
+    return ratios(_by_document(answers), ["number"]).join(counts)
 
 
 def _by_document(answers: pd.DataFrame) -> pd.DataFrame:
-    """Sums of numerators and denominators of each number in each document."""
+    """Return sums of numerators and denominators of each number in each document."""
     return answers.groupby(["number", "document"], sort=False)[["num", "den"]].sum().reset_index()
 
 
 def _estimated(scores: pd.DataFrame) -> pd.DataFrame:
-    """With standard error and 95% interval from the samples, else lm-eval's own standard error.
+    """Return the scores with standard error, 95% interval, and the kind of that interval.
 
-    Where each document is one question of 0 or 1, and where all scores are 0 or all 1, the interval
-    is the exact binomial one; scores within 0..1 get Student's t on the logit scale; a loss needs
-    three documents.
+    The exact binomial interval comes first, then that of the clustered standard error, then
+    lm-eval's own standard error, without ends.
     """
-    mean, groups = scores["ratio"], scores["clusters"]
-    loss, of_loss = scores["kind"] == "loss", scores["unit"]
-    error = scores["error"].where(~loss | (groups >= 3))
-    half = pd.Series(special.stdtrit(scores["df"], 1 - LEVEL / 2), scores.index) * error
-    low, high = mean - half, mean + half
-    inside = ~loss & (scores["least"] >= 0) & (scores["most"] <= 1) & mean.between(0, 1, "neither")
-    ends = logit_interval(mean.where(inside), half)
-    low, high = low.mask(inside, ends[0]), high.mask(inside, ends[1])
+    estimate = _clustered_interval(scores)
+    has_samples = scores["ratio"].notna()
+
+    # A standard error of 0 says that all answers were alike; with rounding it is nearly 0.
+    has_stderr = scores["stderr"] > 1e-12 + 1e-9 * scores["value"].abs()
+    is_reported = ~has_samples & has_stderr
+
+    exact = _exact_interval(scores, is_reported)
+    is_exact = exact["tried"].notna()
+    low = estimate["low"].mask(is_exact, exact["low"])
+    high = estimate["high"].mask(is_exact, exact["high"])
+
+    interval = pd.Series("none", scores.index)
+    interval = interval.mask(is_reported, "reported")
+    interval = interval.mask(estimate["error"].notna(), "clustered")
+    interval = interval.mask(is_exact, "exact")
+
+    # All answers right, or all wrong: their spread is 0, which is not how well they are known.
+    all_alike = scores["ratio"].isin((0, 1))
+    stderr = estimate["error"].mask(all_alike)
+    stderr = stderr.where(has_samples, scores["stderr"].where(is_reported))
+    scores = scores.assign(low=low, high=high, interval=interval, stderr=stderr)
+    return scores.drop(columns=["ratio", "error", "df", "least", "most"])
+
+
+def _clustered_interval(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return `error`, `low` and `high` from the samples by document, in the numbers' own units.
+
+    Intervals are Student's t. Of scores within 0 to 1 they are on the logit scale, so that their
+    ends stay within 0 to 1. Those of a perplexity are exponentials of the loss's.
+    """
+    mean, kind, unit = scores["ratio"], scores["kind"], scores["unit"]
+    is_loss = kind == "loss"
+    # Losses of two documents say next to nothing about others.
+    error = scores["error"].where(~is_loss | (scores["clusters"] >= LEAST_DOCUMENTS))
+    quantile = pd.Series(special.stdtrit(scores["df"], 1 - LEVEL / 2), scores.index)
+    half_width = quantile * error
+    low = mean - half_width
+    high = mean + half_width
+
+    is_share = (scores["least"] >= 0) & (scores["most"] <= 1) & mean.between(0, 1, "neither")
+    on_logit_scale = ~is_loss & is_share
+    logit_low, logit_high = logit_interval(mean.where(on_logit_scale), half_width)
+    low = low.mask(on_logit_scale, logit_low)
+    high = high.mask(on_logit_scale, logit_high)
+
+    is_perplexity = unit == "perplexity"
     with np.errstate(over="ignore"):
-        ppl = of_loss == "perplexity"
-        low, high = low.mask(ppl, np.exp(low)), high.mask(ppl, np.exp(high))
-        error = error.mask(ppl, error * np.exp(mean))
-    low, high, error = (
-        each.mask(of_loss == "bits", each / np.log(2)) for each in (low, high, error)
-    )
-    certain = mean.isin((0, 1))
-    exact = ~loss & scores["binary"] & ((groups == scores["n"]) | certain)
-    # without samples, where all answers are right or all wrong
-    alone = (
-        mean.isna() & (scores["unit"] == "share") & scores["value"].isin((0, 1)) & (scores["n"] > 0)
-    )
-    reported = mean.isna() & (scores["stderr"] > 1e-12 + 1e-9 * scores["value"].abs())
-    alone &= ~reported
-    tried = groups.where(exact, scores["n"].astype("float64"))
-    right = (mean.where(exact, scores["value"]) * tried).round()
-    bounds = clopper_pearson(right.where(exact | alone), tried.where(exact | alone))
-    kinds = [exact | alone, error.notna(), reported]
-    return scores.assign(
-        low=low.mask(exact | alone, bounds[0]),
-        high=high.mask(exact | alone, bounds[1]),
-        interval=np.select(kinds, ["exact", "clustered", "reported"], "none"),
-        stderr=error.mask(certain).where(mean.notna(), scores["stderr"].where(reported)),
-    ).drop(columns=["ratio", "error", "df", "least", "most"])
+        low = low.mask(is_perplexity, np.exp(low))
+        high = high.mask(is_perplexity, np.exp(high))
+        error = error.mask(is_perplexity, error * np.exp(mean))
+    estimate = pd.DataFrame({"error": error, "low": low, "high": high})
+    return estimate.mask(unit == "bits", estimate / np.log(2))
+
+
+def _exact_interval(scores: pd.DataFrame, is_reported: pd.Series) -> pd.DataFrame:
+    """Return the exact binomial interval of the numbers that have one.
+
+    These are scores of 0 or 1 per question, one question per document; those whose answers are all
+    right or all wrong (documents are counted then); and a share of 0 or 1 without samples.
+
+    Args:
+        scores: the scores with what their samples give.
+        is_reported: rows for which lm-eval's own standard error is shown.
+
+    Returns:
+        `tried`, `low` and `high`; missing for other numbers.
+    """
+    mean = scores["ratio"]
+    one_per_document = scores["clusters"] == scores["n"]
+    is_binary = (scores["kind"] != "loss") & scores["binary"]
+    by_samples = is_binary & (one_per_document | mean.isin((0, 1)))
+
+    all_alike = (scores["unit"] == "share") & scores["value"].isin((0, 1)) & (scores["n"] > 0)
+    by_value = mean.isna() & all_alike & ~is_reported
+
+    questions = scores["n"].astype("float64").where(by_value)
+    tried = scores["clusters"].astype("float64").where(by_samples, questions)
+    share = mean.where(by_samples, scores["value"])
+    right = (share * tried).round()
+    low, high = clopper_pearson(right, tried)
+    return pd.DataFrame({"tried": tried, "low": low, "high": high}, scores.index)
 
 
 def _ranked(scores: pd.DataFrame, answers: pd.DataFrame, across: str) -> pd.DataFrame:
-    """Dense rank among rivals, 1 is best; none where all are equal. A note says why there is none.
+    """Return the scores with a dense rank among rivals, 1 is best, and a note where there is none.
 
-    Rivals were asked the same questions: of several sets the one that most rows have.
+    Rivals agree in `RIVALS` and have the same questions: of several sets of questions the one that
+    most rows have. Rows that are all equal have no rank.
     """
-    done = scores["status"] == "done"
-    asked = _questions(scores, answers)
-    groups = [scores[name] for name in RIVALS]
-    size = asked.where(done).groupby([*groups, asked], dropna=False).transform("size")
-    most = size.where(done).groupby(groups, dropna=False).transform("max")
-    first = asked.where(done & (size == most)).groupby(groups, dropna=False).transform("first")
-    directions = scores["higher_is_better"].where(done).astype("object")
-    mixed = directions.groupby(groups, dropna=False).transform("nunique") > 1
-    higher = scores["higher_is_better"].astype("object")
-    alone = done.groupby(groups, dropna=False).transform("sum") < 2
+    scores = scores.assign(questions=_question_sets(scores, answers))
+    reasons = pd.Series("", scores.index)
+    ranks = pd.Series(np.nan, scores.index)
     unparsed = scores["unparsed"] > MOST_UNPARSED
-    foreign = (across == "models") & (scores["kind"] == "loss") & (scores["unit"] != "bits")
-    why = np.select(
-        [~done | alone, foreign, higher.isna() | mixed, asked != first, scores["older"]],
-        ["", TOKENS_DIFFER, UNKNOWN_DIRECTION, OTHER_QUESTIONS, REPETITION],
-        "",
-    )
-    why = pd.Series(why, scores.index)
-    can = done & why.eq("") & ~unparsed
-    told = [
-        why,
-        scores["unparsed"].map("{:.0%} of the answers could not be parsed".format).where(unparsed),
-        pd.Series(CUT_ELSEWHERE, scores.index).where(scores["cut_elsewhere"]),
-    ]
-    notes = [
-        "; ".join(each for each in documents if isinstance(each, str) and each)
-        for documents in zip(*told, strict=True)
-    ]
-    note = pd.Series(notes, scores.index).where(done, scores["note"])
-    rounded = scores["value"].round(12)
-    better = rounded.where(higher.ne(False), -rounded).where(can)
-    ranked = better.groupby(groups, dropna=False)
-    rank = ranked.rank(method="dense", ascending=False).where(ranked.transform("nunique") > 1)
-    return scores.assign(rank=rank.astype("Int64"), note=note, questions=asked)
+    done = scores[scores["status"] == "done"]
+    for _, rivals in done[RANKED_BY].groupby(RIVALS, dropna=False, sort=False):
+        if len(rivals) < 2:
+            continue
+        reasons_of_rivals = _reasons_against_rank(rivals, across)
+        reasons[rivals.index] = reasons_of_rivals
+        is_ranked = (reasons_of_rivals == "") & ~unparsed[rivals.index]
+        values = rivals["value"][is_ranked].round(12)  # as equal as sums in another order
+        if values.nunique() > 1:
+            higher_is_better = bool(rivals["higher_is_better"][is_ranked].iloc[0])
+            ranks[values.index] = values.rank(method="dense", ascending=not higher_is_better)
+
+    notes = scores["note"].copy()
+    for row in done.index:
+        parts = [reasons[row]]
+        if unparsed[row]:
+            parts.append(f"{scores['unparsed'][row]:.0%} of the answers could not be parsed")
+        if scores["cut_elsewhere"][row]:
+            parts.append(CUT_ELSEWHERE)
+        notes[row] = "; ".join(part for part in parts if part)
+    return scores.assign(rank=ranks.astype("Int64"), note=notes)
 
 
-def _questions(scores: pd.DataFrame, answers: pd.DataFrame) -> pd.Series:
-    """A text that is the same for numbers of the same questions.
+def _reasons_against_rank(rivals: pd.DataFrame, across: str) -> pd.Series:
+    """Return why each row of a group of rivals is not ranked; empty where it is."""
+    first_row_of_set = dict.fromkeys(rivals["questions"])
+    counts = Counter(rivals["questions"])
+    most_common = max(first_row_of_set, key=lambda questions: counts[questions])
+    directions = set(rivals["higher_is_better"].dropna())
+    reasons = []
+    for row in rivals.itertuples():
+        tokens_differ = across == "models" and row.kind == "loss" and row.unit != "bits"
+        if tokens_differ:
+            reason = TOKENS_DIFFER
+        elif pd.isna(row.higher_is_better) or len(directions) > 1:
+            reason = UNKNOWN_DIRECTION
+        elif row.questions != most_common:
+            reason = OTHER_QUESTIONS
+        elif row.older:
+            reason = REPETITION
+        else:
+            reason = ""
+        reasons.append(reason)
+    return pd.Series(reasons, rivals.index)
 
-    What a loss is divided by (bytes of the same text) is part of a question. Without samples it is
-    the number of questions, and that of a run that left some out is its own.
+
+def _question_sets(scores: pd.DataFrame, answers: pd.DataFrame) -> pd.Series:
+    """Return for each number a key that is equal where the questions are the same.
+
+    It is the frozenset of its questions. What a loss is divided by is part of a question: bytes of
+    the same document are equal, tokens of two models are not. A number without samples takes the
+    set of its rivals with as many questions, if they have one; else its key is the number of
+    questions, and that of a run which excluded some is its own.
     """
-    parts = answers[["question", "den"]].assign(question=answers["question"].astype("uint64"))
-    hashes = pd.util.hash_pandas_object(parts, index=False)
-    known = hashes.groupby(answers["number"]).sum().astype(str).reindex(scores.index)
-    own = scores["asked"].astype(str) + " questions"
-    partial = scores["partial"].fillna(False).astype(bool)
-    own = own.mask(partial, own + " of run " + scores["run"].astype(str))
-    same = known.groupby([*(scores[name] for name in RIVALS), scores["asked"]], dropna=False)
-    only = same.transform("first").where(same.transform("nunique") == 1)
-    return known.fillna(only.mask(partial)).fillna(own)
+    questions = answers.groupby(["question", "den"], sort=False).ngroup()
+    set_of_number = {
+        number: frozenset(part.tolist()) for number, part in questions.groupby(answers["number"])
+    }
+    group_keys = _group_keys(scores, [*RIVALS, "asked"])
+    sets_of_group: dict[tuple[object, ...], set[frozenset[int]]] = defaultdict(set)
+    for number, group in zip(scores.index, group_keys, strict=True):
+        if number in set_of_number:
+            sets_of_group[group].add(set_of_number[number])
+
+    keys: list[object] = []
+    for number, group, run, partial in zip(
+        scores.index, group_keys, scores["run"], scores["partial"].fillna(False), strict=True
+    ):
+        asked = group[-1]
+        sets = sets_of_group[group]
+        if number in set_of_number:
+            keys.append(set_of_number[number])
+        elif partial:
+            keys.append(("some questions of a run", asked, run))
+        elif len(sets) == 1:
+            keys.append(next(iter(sets)))
+        else:
+            keys.append(("all questions", asked))
+    return pd.Series(keys, scores.index, dtype=object)
+
+
+def _group_keys(scores: pd.DataFrame, columns: list[str]) -> list[tuple[object, ...]]:
+    """Return the values of some columns of each row as a tuple, None where one is missing."""
+    values = scores[columns].astype(object)
+    values = values.where(values.notna(), None)
+    return list(values.itertuples(index=False, name=None))
 
 
 def _compared(
     scores: pd.DataFrame, answers: pd.DataFrame, wanted: str | None, across: str
 ) -> pd.DataFrame:
-    """With the paired difference of each number to its block's baseline, on common questions."""
+    """Return the scores with their paired differences to the baseline, on common questions."""
     scores = scores.assign(baseline=_baselines(scores, wanted))
+    pairs = _pairs(scores, across)
+    scores = scores.join(_tested(_paired(pairs["base"], answers), pairs))
+
+    # Holm's correction and the level of the intervals are over the rows of one comparison.
+    comparisons = scores.groupby(RIVALS, dropna=False)["p"]
+    threshold = LEVEL / comparisons.transform("count")
+    p_holm = holm(scores["p"], comparisons.ngroup())
+
+    has_enough = (scores["kind"] != "loss") | (scores["documents"] >= LEAST_DOCUMENTS)
+    quantile = special.stdtrit(scores["df"], 1 - threshold / 2)
+    half_width = quantile * scores["error"].where(has_enough)
+    low = scores["difference"] - half_width
+    high = scores["difference"] + half_width
+
+    # Two tests: the sign flips, and the interval. A mark needs both.
+    is_significant = (p_holm < LEVEL) & ((low > 0) | (high < 0))
+    mark = pd.Series("", scores.index)
+    mark = mark.mask(is_significant, SIGNIFICANT)
+    mark = mark.mask(scores["smallest_p"] > threshold, CANNOT_TELL)
+    return scores.assign(p_holm=p_holm, diff_low=low, diff_high=high, mark=mark)
+
+
+def _pairs(scores: pd.DataFrame, across: str) -> pd.DataFrame:
+    """Return the rows that are compared, with the row of their baseline in the column `base`."""
     is_base = (scores["stem"] == scores["baseline"]) | (scores["label"] == scores["baseline"])
-    usable = scores["status"].eq("done") & scores["trusted"] & ~scores["older"]
-    usable &= scores["higher_is_better"].notna()
+    is_usable = scores["status"].eq("done") & scores["trusted"] & ~scores["older"]
+    is_usable &= scores["higher_is_better"].notna()
     if across == "models":
-        usable &= (scores["kind"] == "score") | (scores["unit"] == "bits")
-    base = scores[usable & is_base][RIVALS].drop_duplicates(keep=False)
-    base = base.assign(base=base.index)
-    pairs = scores[usable & ~is_base].reset_index(names="number")
-    pairs = pairs.merge(base, on=RIVALS, validate="many_to_one").set_index("number")
-    found = _tested(_paired(pairs["base"], answers), pairs)
-    scores = scores.join(found)
-    families = scores.groupby(RIVALS, dropna=False)["p"]
-    threshold = LEVEL / families.transform("count")
-    scores["p_holm"] = holm(scores["p"], families.ngroup())
-    enough = scores["error"].where((scores["kind"] != "loss") | (scores["documents"] >= 3))
-    half = special.stdtrit(scores["df"], 1 - threshold / 2) * enough
-    low, high = scores["difference"] - half, scores["difference"] + half
-    shown = (scores["p_holm"] < LEVEL) & ((low > 0) | (high < 0))
-    marks = [scores["smallest_p"] > threshold, shown]
-    mark = np.select(marks, [CANNOT_TELL, SIGNIFICANT], "")
-    return scores.assign(diff_low=low, diff_high=high, mark=mark)
+        # tokens of two models are not the same, bytes are
+        is_usable &= (scores["kind"] == "score") | (scores["unit"] == "bits")
+    # two rows of one baseline: which of them is meant is unknown
+    bases = scores[is_usable & is_base][RIVALS].drop_duplicates(keep=False)
+    bases = bases.assign(base=bases.index)
+    others = scores[is_usable & ~is_base].reset_index(names="number")
+    return others.merge(bases, on=RIVALS, validate="many_to_one").set_index("number")
 
 
 def _baselines(scores: pd.DataFrame, wanted: str | None) -> pd.Series:
-    """The baseline of each row's block; empty where the block has none."""
-    names = ["stem", "label"]
+    """Return the baseline of each row's block; empty where the block has none."""
     if wanted is not None:
         check_choice("baseline", wanted, sorted({*scores["stem"], *scores["label"]}))
-    found = {}
+    baseline_of_block = {}
     for block, part in scores.groupby("block"):
-        there = {each for name in names for each in part[name]}
-        named = [wanted, *part["baseline"].dropna().unique()[:1], "rope", "none", "default"]
-        found[block] = next((name for name in named if name in there), "")
-    return scores["block"].map(found)
+        names = {*part["stem"], *part["label"]}
+        of_sweep = part["baseline"].dropna().unique()[:1]
+        candidates = [wanted, *of_sweep, *UNSCALED]
+        baseline_of_block[block] = next((name for name in candidates if name in names), "")
+    return scores["block"].map(baseline_of_block)
 
 
 def _paired(base: pd.Series, answers: pd.DataFrame) -> pd.DataFrame:
-    """Questions that numbers have in common with others: `num` is the difference.
+    """Return the questions that numbers have in common with others: `num` is the difference.
 
-    A pair is left out where what a loss is divided by differs: its tokens are not the same.
+    A pair is excluded where what a loss is divided by differs: its tokens are not the same.
 
     Args:
-        base: number -> the one that it is compared with.
-        answers: of both.
+        base: number -> the number that it is compared with.
+        answers: the answers of both.
     """
     own = answers[answers["number"].isin(base.index)].drop(columns="document")
     own = own.assign(base=own["number"].map(base))
-    theirs = answers[answers["number"].isin(base)].rename(
+    of_base = answers[answers["number"].isin(base)].rename(
         columns={"number": "base", "num": "base_num", "den": "base_den"}
     )
-    rows = own.merge(theirs, on=["base", "question"], validate="many_to_one")
-    differs = (rows["den"] != rows["base_den"]).groupby(rows["number"]).transform("any")
-    rows = rows[~differs.astype(bool)]
-    binary = rows["base_num"].isin((0, 1)) & rows["num"].isin((0, 1)) & (rows["den"] == 1)
-    return rows.assign(num=rows["num"] - rows["base_num"], binary=binary)
+    rows = own.merge(of_base, on=["base", "question"], validate="many_to_one")
+    den_differs = rows["den"] != rows["base_den"]
+    of_number = den_differs.groupby(rows["number"]).transform("any").astype(bool)
+    rows = rows[~of_number]
+    both_binary = rows["base_num"].isin((0, 1)) & rows["num"].isin((0, 1))
+    is_binary = both_binary & (rows["den"] == 1)
+    return rows.assign(num=rows["num"] - rows["base_num"], binary=is_binary)
 
 
-def _tested(rows: pd.DataFrame, about: pd.DataFrame) -> pd.DataFrame:
-    """Difference, error, p and counts of each number of `rows`; `about` are their scores."""
+def _tested(rows: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
+    """Return difference, error, p and counts of each number.
+
+    Args:
+        rows: differences of questions, from `_paired`.
+        scores: the scores of these numbers.
+    """
     sums = _by_document(rows)
-    found = ratios(sums, ["number"]).rename(
+    tested = ratios(sums, ["number"]).rename(
         columns={"ratio": "difference", "clusters": "documents"}
     )
     of_number = rows.groupby("number")
-    found = found.join(of_number["binary"].all()).join(of_number.size().rename("common"))
-    found = found.join(about[["kind", "higher_is_better"]])
-    is_loss, higher = found["kind"] == "loss", found["higher_is_better"].astype(bool)
-    counted = _signs(sums).where(is_loss, _signs(rows))
-    wins = counted["up"].where(higher, counted["down"])
-    losses = counted["down"].where(higher, counted["up"])
-    mcnemar = ~is_loss & found["binary"] & (found["documents"] == found["common"])
-    exact = 2 * special.bdtr(np.minimum(wins, losses), wins + losses, 0.5)
-    flipped = sums[~sums["number"].isin(found.index[mcnemar])]
-    by_flips = flipped.groupby("number")["num"].agg(sign_flip_p)
-    return found.assign(
-        p=by_flips.reindex(found.index).mask(mcnemar, np.minimum(1.0, exact)),
-        smallest_p=smallest_p(found["documents"], exact=mcnemar),
+    tested["common"] = of_number.size()
+    tested["binary"] = of_number["binary"].all()
+    tested = tested.join(scores[["kind", "higher_is_better"]])
+
+    # Of losses, documents are counted: a question is a document or a part of one.
+    is_loss = tested["kind"] == "loss"
+    signs = _signs(sums).where(is_loss, _signs(rows))
+    higher_is_better = tested["higher_is_better"].astype(bool)
+    wins = signs["up"].where(higher_is_better, signs["down"])
+    losses = signs["down"].where(higher_is_better, signs["up"])
+
+    one_per_document = tested["documents"] == tested["common"]
+    by_mcnemar = ~is_loss & tested["binary"] & one_per_document
+    mcnemar_p = 2 * special.bdtr(np.minimum(wins, losses), wins + losses, 0.5)
+    # sign flips take long: not of numbers whose p is McNemar's
+    flipped = sums[~sums["number"].isin(tested.index[by_mcnemar])]
+    sign_flips_p = flipped.groupby("number")["num"].agg(sign_flip_p).reindex(tested.index)
+    tested = tested.assign(
+        p=sign_flips_p.mask(by_mcnemar, np.minimum(1.0, mcnemar_p)),
+        smallest_p=smallest_p(tested["documents"], exact=by_mcnemar),
         wins=wins,
-        ties=counted["same"],
+        ties=signs["same"],
         losses=losses,
-    )[["difference", "error", "df", "documents", "p", "smallest_p", "wins", "ties", "losses"]]
+    )
+    return tested[
+        ["difference", "error", "df", "documents", "p", "smallest_p", "wins", "ties", "losses"]
+    ]
 
 
 def _signs(rows: pd.DataFrame) -> pd.DataFrame:
-    """How many differences of each number are positive, negative and zero."""
+    """Return how many differences of each number are positive, negative and zero."""
     signs = pd.DataFrame({"up": rows["num"] > 0, "down": rows["num"] < 0, "same": rows["num"] == 0})
     return signs.groupby(rows["number"]).sum()
