@@ -32,9 +32,9 @@ _LABELS = {
     **POSGEN,
 }
 
-
 SAMPLE = "bundled sample, not the real documents"
 
+# Settings that go with a run, with its task, and with the model that a task is rendered for.
 OF_RUN = ("backend", "dtype", "gen_kwargs", "chat_template", "seed")
 OF_TASK = ("shots", "data")
 OF_MODEL = ("frame", "answer_prefix", "end_of_thinking", "task_hash")
@@ -44,92 +44,130 @@ JSON_COLUMNS = ("rope", "arguments")
 """Columns that hold settings as JSON."""
 
 LONGEST = 60
+"""Characters of a setting in a title or label."""
 
 
 def task_label(task: str) -> str:
-    """Short name of a task for a column head."""
+    """Return the short name of a task for the head of a column."""
     return _LABELS.get(task, task)
 
 
 def length_label(length: float | None) -> str:
-    """Context length as papers write it: 8192 -> `8K`, 10000 -> `10,000`."""
+    """Return a context length as papers write it: 8192 -> `8K`, 10000 -> `10,000`."""
     if length is None or pd.isna(length):
         return "–"
-    whole = int(length)
-    return f"{whole // 1024}K" if whole % 1024 == 0 else f"{whole:,}"
+    tokens = int(length)
+    if tokens % 1024 == 0:
+        return f"{tokens // 1024}K"
+    return f"{tokens:,}"
 
 
 def counted(number: float, noun: str) -> str:
-    """`1 document`, `3 documents`."""
-    return f"{number:.12g} {noun}{'' if number == 1 else 's'}"
+    """Return a number with its noun: `1 document`, `3 documents`."""
+    plural = "" if number == 1 else "s"
+    return f"{number:.12g} {noun}{plural}"
 
 
 def blocks(scores: pd.DataFrame, across: str) -> pd.Series:
-    """A title for each row of scores, the same for those that may be ranked against each other.
+    """Return a title for each row of scores, the same for those that may be ranked together.
 
-    It is the model (nothing across models) and of each run the settings in which runs differ within
-    a task. A run without numbers goes with one of its sweep and model that has some.
+    It is the model (nothing across models), and of each run the settings in which runs differ
+    within a task. A run without numbers has the title of one of its sweep and model that has some.
+
+    Args:
+        scores: rows of `scores` with what `runs` says of each run.
+        across: `methods` or `models`.
     """
     of_models = across == "models"
-    own = [name for name in scores if name.startswith(SETTING)]
-    if of_models:
-        own = [name for name in own if name.removeprefix(SETTING) not in OF_MODEL]
-    model = pd.Series("", scores.index) if of_models else scores["model"].copy()
-    title, measured = model.copy(), scores["name"].notna()
-    for name in (*(() if of_models else OF_RUN), *OF_TASK, *own):
-        told = pd.Series([_told(name, value) for value in scores[name]], scores.index)[measured]
-        differs = told.groupby([model, scores["task"]]).transform("nunique") > 1
-        of_run = told[differs].groupby(scores["run"]).agg(_joined)
-        title += scores["run"].map(lambda run, of=of_run: _appended(of.get(run, "")))
-    of_sample = scores["sample"].fillna(False).astype(bool)
-    title += of_sample.map({True: _appended(SAMPLE), False: ""})
-    title += pd.Series([_appended(_partial(*each)) for each in _limits(scores)], scores.index)
-    places = list(zip(scores["sweep"], model, strict=True))
-    first: dict[tuple[str, str], str] = {}
-    for place, name, is_measured in zip(places, title, measured, strict=True):
+    group = pd.Series("", scores.index) if of_models else scores["model"].copy()
+    has_numbers = scores["name"].notna()
+    title = group.copy()
+    for column in _separating_columns(scores, of_models):
+        texts = _texts_that_differ(scores[has_numbers], group[has_numbers], column)
+        # What differs in one task separates the whole run, so that its tasks stay together.
+        of_run = texts.groupby(scores["run"]).agg(_joined)
+        title += scores["run"].map(of_run).fillna("").map(_appended)
+    is_sample = scores["sample"].fillna(False).astype(bool)
+    title += is_sample.map({True: _appended(SAMPLE), False: ""})
+    title += pd.Series([_appended(_partial(*limits)) for limits in _limits(scores)], scores.index)
+
+    # A run that failed has no settings of tasks: without this it would be in a block of its own.
+    sweep_and_group = list(zip(scores["sweep"], group, strict=True))
+    title_of_sweep: dict[tuple[str, str], str] = {}
+    titles = []
+    for key, text, is_measured in zip(sweep_and_group, title, has_numbers, strict=True):
         if is_measured:
-            first.setdefault(place, name)
-    known = pd.Series([first.get(place) for place in places], scores.index, dtype=object)
-    return title.where(measured | known.isna(), known).str.removeprefix(" · ")
+            title_of_sweep.setdefault(key, text)
+    for key, text, is_measured in zip(sweep_and_group, title, has_numbers, strict=True):
+        titles.append(text if is_measured else title_of_sweep.get(key, text))
+    return pd.Series(titles, scores.index, dtype=title.dtype).str.removeprefix(" · ")
 
 
-def _told(name: str, value: object) -> str:
-    """A setting in a title: nothing where it is unset, the name alone of what holds."""
+def _separating_columns(scores: pd.DataFrame, of_models: bool) -> list[str]:
+    """Return the columns with settings that separate runs which differ in them."""
+    columns = list(OF_TASK)
+    if not of_models:
+        columns = [*OF_RUN, *columns]
+    for column in scores:
+        if not column.startswith(SETTING):
+            continue
+        if not of_models or column.removeprefix(SETTING) not in OF_MODEL:
+            columns.append(column)
+    return columns
+
+
+def _texts_that_differ(scores: pd.DataFrame, group: pd.Series, column: str) -> pd.Series:
+    """Return a setting in words, of the rows whose group and task have it in several values."""
+    texts = pd.Series(
+        [_setting_text(column, value) for value in scores[column]], scores.index, dtype=object
+    )
+    values = texts.groupby([group, scores["task"]]).transform("nunique")
+    return texts[values > 1]
+
+
+def _setting_text(name: str, value: object) -> str:
+    """Return a setting for a title: nothing where it is unset, its name alone if it is True."""
     if pd.isna(value) or value is False or value in ("", "{}"):
         return ""
     name = name.removeprefix(SETTING).replace("_", " ")
-    return name if value is True else f"{name} {value}"[:LONGEST]
+    if value is True:
+        return name
+    return f"{name} {value}"[:LONGEST]
 
 
-def _joined(documents: Iterable[str]) -> str:
-    return " and ".join(sorted({*documents} - {""}))
+def _joined(texts: Iterable[str]) -> str:
+    """Return the different texts of a run, joined."""
+    return " and ".join(sorted({*texts} - {""}))
 
 
 def _appended(text: str) -> str:
+    """Return a text as the end of a title."""
     return f" · {text}" if text else ""
 
 
 def _limits(scores: pd.DataFrame) -> Iterable[tuple[Any, ...]]:
+    """Return what limited each row: the arguments of `_partial`."""
     columns = ("partial", "limit", "num_docs")
     return scores.reindex(columns=columns).itertuples(index=False, name=None)
 
 
 def _partial(partial: object, limit: float, documents: float) -> str:
-    """How a partial number was limited; a limit below 1 is a share of the questions."""
+    """Return how a partial number was limited; a limit below 1 is a share of the questions."""
     if pd.isna(partial) or not partial:
         return ""
     if pd.notna(limit) and limit:
-        part = f"{100 * limit:g}% of each task's questions" if limit < 1 else f"{limit:g} questions"
-        return f"partial: the first {part}" + ("" if limit < 1 else " of each task")
+        if limit < 1:
+            return f"partial: the first {100 * limit:g}% of each task's questions"
+        return f"partial: the first {limit:g} questions of each task"
     if pd.notna(documents):
         return f"partial: {counted(documents, 'document')} of each task"
     return "partial"
 
 
 def labels(scores: pd.DataFrame, across: str) -> pd.DataFrame:
-    """The row that each number stands in, and whether a later run repeats it.
+    """Return the label of the row that each number is in, and whether a later run repeats it.
 
-    The row is the method (model and method across models), with what distinguishes methods of one
+    The label is the method (model and method across models), with what distinguishes methods of one
     name. A run that differs from another in nothing is a repetition: both get their date.
 
     Args:
@@ -139,37 +177,54 @@ def labels(scores: pd.DataFrame, across: str) -> pd.DataFrame:
     Returns:
         `label`; `stem`, the same without a date; `older`, whether it is an earlier run of several.
     """
-    of_models = across == "models"
-    name = scores["model"] + ", " + scores["method"] if of_models else scores["method"].copy()
-    apart = pd.Series("", scores.index)
-    for column in ("rope", "checkpoint", "precision", "arguments", *(OF_RUN if of_models else ())):
-        values = scores[column].astype(object).fillna("").astype(str)
-        for _, part in values.groupby([scores["block"], name]):
-            if len(others := sorted({*part})) > 1:
-                told = [_differing(column, value, others) for value in part]
-                apart[part.index] += [f", {text}" if text else "" for text in told]
-    label = name + apart.map(lambda text: f" ({text[2:]})" if text else "")
-    place = [scores[each] for each in ("block", "context_length", "task", "name", "filter")]
-    run = scores["run"].where(scores["name"].notna())
-    newest = _newest(scores).where(scores["name"].notna())
-    groups = [label, *place]
-    repeats = run.groupby(groups, dropna=False).transform("nunique") > 1
-    older = newest < newest.groupby(groups, dropna=False).transform("max")
+    stem = _labels_without_date(scores, across)
+    number_keys = [scores[name] for name in ("block", "context_length", "task", "name", "filter")]
+    # A row without a name says only that a run has no numbers: it repeats nothing.
+    has_number = scores["name"].notna()
+    runs = scores["run"].where(has_number)
+    creation = _creation_order(scores).where(has_number)
+
+    of_number = [stem, *number_keys]
+    is_repeated = runs.groupby(of_number, dropna=False).transform("nunique") > 1
+    latest = creation.groupby(of_number, dropna=False).transform("max")
     date = scores["created"].str.slice(0, 19).str.replace("T", " ")
     date = date.fillna("run " + scores["run"].astype(str))
-    of_run = scores["run"].isin(scores["run"][repeats])
-    dated = label.where(~of_run, label + " (" + date + ")")
-    return pd.DataFrame({"label": dated, "stem": label, "older": older})
+    # All rows of a run get the date, also those of tasks that the other run did not have.
+    has_date = scores["run"].isin(scores["run"][is_repeated])
+    label = stem.where(~has_date, stem + " (" + date + ")")
+    return pd.DataFrame({"label": label, "stem": stem, "older": creation < latest})
 
 
-def _newest(scores: pd.DataFrame) -> pd.Series:
-    """A number that is larger for runs created later; the place decides between equal dates."""
+def _labels_without_date(scores: pd.DataFrame, across: str) -> pd.Series:
+    """Return each row's method, with what distinguishes it from others of one name and block."""
+    columns = ["rope", "checkpoint", "precision", "arguments"]
+    name = scores["method"]
+    if across == "models":
+        columns += OF_RUN
+        name = scores["model"] + ", " + scores["method"]
+    details: dict[Any, list[str]] = {row: [] for row in scores.index}
+    for column in columns:
+        values = scores[column].astype(object).fillna("").astype(str)
+        for _, of_one_name in values.groupby([scores["block"], name]):
+            different = sorted(set(of_one_name))
+            if len(different) < 2:
+                continue
+            for row, value in of_one_name.items():
+                text = _differing(column, value, different)
+                if text:
+                    details[row].append(text)
+    suffix = pd.Series({row: f" ({', '.join(texts)})" for row, texts in details.items() if texts})
+    return name + suffix.reindex(scores.index).fillna("")
+
+
+def _creation_order(scores: pd.DataFrame) -> pd.Series:
+    """Return a number that is larger for runs created later; the run decides between equal dates."""
     runs = scores[["run", "created"]].drop_duplicates("run").sort_values(["created", "run"])
     order = pd.Series(range(len(runs)), index=runs["run"])
     return scores["run"].map(order)
 
 
-def _differing(column: str, value: str, others: Sequence[str]) -> str:
+def _differing(column: str, value: str, values: Sequence[str]) -> str:
     """Return what distinguishes a value of a column from others, for a label.
 
     Of settings in JSON these are the ones in which any two differ, each with its value; one that
@@ -178,19 +233,19 @@ def _differing(column: str, value: str, others: Sequence[str]) -> str:
     Args:
         column: name of the column.
         value: its text; empty where it is missing.
-        others: all values of rows of one name.
+        values: all values of rows of one name.
     """
+    if column == "checkpoint":
+        return value[:LONGEST]
     if column not in JSON_COLUMNS:
-        name = "" if column == "checkpoint" else column
-        return _told(name, value).strip()
+        return _setting_text(column, value)
     settings = _settings(value)
-    all_settings = [_settings(other) for other in others]
-    listed = [
-        f"{name} {settings[name]}"
-        for name in settings
-        if any(other.get(name) != settings[name] for other in all_settings)
-    ]
-    return ", ".join(listed)[:LONGEST]
+    all_settings = [_settings(text) for text in values]
+    differing = []
+    for name, own_value in settings.items():
+        if any(other.get(name) != own_value for other in all_settings):
+            differing.append(f"{name} {own_value}")
+    return ", ".join(differing)[:LONGEST]
 
 
 def _settings(text: str) -> dict[str, Any]:
