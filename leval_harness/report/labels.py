@@ -86,7 +86,7 @@ def blocks(scores: pd.DataFrame, across: str) -> pd.Series:
         texts = _texts_that_differ(scores[has_numbers], group[has_numbers], column)
         # What differs in one task separates the whole run, so that its tasks stay together.
         of_run = texts.groupby(scores["run"]).agg(_joined)
-        title += scores["run"].map(of_run).fillna("").map(_appended)
+        title += scores["run"].map(lambda run, of_run=of_run: _appended(of_run.get(run, "")))
     is_sample = scores["sample"].fillna(False).astype(bool)
     title += is_sample.map({True: _appended(SAMPLE), False: ""})
     title += pd.Series([_appended(_partial(*limits)) for limits in _limits(scores)], scores.index)

@@ -1,6 +1,6 @@
 """The results files that lm-eval writes, as rows of frames.
 
-Any field may be missing, or of another type. Tried with files of lm-eval 0.3 to 0.4.13.
+Any field may be missing, or of another type. Tested with files of lm-eval 0.4.5 to 0.4.13.
 """
 
 import json
@@ -73,80 +73,115 @@ COUNTED = {"sample_len": "number of questions", "sample_count": "numbers of ques
 
 
 def _whole(value: Any) -> int | None:
-    found = finite(value)
-    return None if found is None else int(found)
+    """Return a finite number as an integer, cut towards zero; None for anything else."""
+    as_float = finite(value)
+    return None if as_float is None else int(as_float)
 
 
-def parsed_arguments(given: Any) -> dict[str, Any]:
-    """`model_args`, which lm-eval writes as a mapping or as `key=value,...`."""
-    if isinstance(given, dict):
-        return {name: _parsed(value) for name, value in given.items()}
-    if not isinstance(given, str):
+def parsed_arguments(model_args: Any) -> dict[str, Any]:
+    """Return `model_args`, which lm-eval writes as a mapping or as `key=value,...`.
+
+    Args:
+        model_args: as in a results file; anything else than a mapping or text has no arguments.
+    """
+    if isinstance(model_args, dict):
+        return {name: _parsed(value) for name, value in model_args.items()}
+    if not isinstance(model_args, str):
         return {}
-    pairs = (part.partition("=") for part in re.split(r",(?=\s*\w+=)", given))
-    return {name.strip(): _parsed(text) for name, _, text in pairs if name}
+    arguments = {}
+    for pair in re.split(r",(?=\s*\w+=)", model_args):  # a comma inside of a value splits nothing
+        name, _, text = pair.partition("=")
+        if name:
+            arguments[name.strip()] = _parsed(text)
+    return arguments
 
 
 def _parsed(value: Any) -> Any:
-    """The value that a text stands for, read as JSON; else as it is."""
+    """Return what a text says in JSON; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    in_json = {"True": "true", "False": "false", "None": "null"}.get(value, value)
     try:
-        names = {"True": "true", "False": "false", "None": "null"}
-        return json.loads(names.get(value, value)) if isinstance(value, str) else value
+        return json.loads(in_json)
     except (ValueError, RecursionError):
         return value
 
 
 class Plain:
-    """A results file of lm-eval: `names` of its tasks and groups; members of its `groups`."""
+    """A results file of lm-eval.
+
+    Attributes:
+        content: the file as it is.
+        config: how lm-eval was called.
+        arguments: `model_args` of that call.
+        results: task or group -> its numbers.
+        groups: group -> the tasks in it.
+        names: tasks and groups with numbers, in the order of the file.
+    """
 
     def __init__(self, content: dict[str, Any]) -> None:
-        self.content, self.config = content, object_of(content.get("config"))
+        self.content = content
+        self.config = object_of(content.get("config"))
         self.arguments = parsed_arguments(self.config.get("model_args"))
-        members = self.part("group_subtasks")
         self.results = {**self.part("groups"), **self.part("results")}
-        listed = {*self.part("groups"), *(name for name, tasks in members.items() if tasks)}
-        self.groups = {name: members.get(name) or [] for name in self.results if name in listed}
-        self.names = [name for name, each in self.results.items() if isinstance(each, dict)]
+        members = self.part("group_subtasks")
+        # lm-eval lists each task as a group without members
+        groups = {*self.part("groups"), *(name for name, tasks in members.items() if tasks)}
+        self.groups = {name: members.get(name) or [] for name in self.results if name in groups}
+        self.names = [name for name, values in self.results.items() if isinstance(values, dict)]
 
     def part(self, name: str) -> dict[str, Any]:
-        """A mapping of the file; empty where it has none."""
+        """Return a mapping of the file; empty where it has none."""
         return object_of(self.content.get(name))
 
     def run(self) -> dict[str, Any]:
-        """What the file says of the whole evaluation, as columns of `runs`."""
-        named = [self.arguments.get(name) for name in NAMING]
-        names = (self.content.get("model_name"), *named, self.config.get("model"), "model")
-        rope, served = self.rope, self.arguments.get("base_url")
+        """Return what the file says of the whole evaluation, as columns of `runs`."""
+        names = [self.arguments.get(name) for name in NAMING]
+        model_names = (self.content.get("model_name"), *names, self.config.get("model"), "model")
+        checkpoint = self.arguments.get("base_url") or next(filter(None, names), "")
         dtype = str(self.config.get("model_dtype") or self.arguments.get("dtype") or "")
-        limits = (*map(self.arguments.get, LENGTHS), self.content.get("max_length"))
-        length = self.task_length or next(filter(None, map(_whole, limits)), None)
         limit = number(_parsed(self.config.get("limit")))
+        chat_template = _text(self.content.get("chat_template_sha"))
+        versions = {name: self.content.get(key) for name, key in VERSIONS.items()}
         return {
-            "model": str(next(filter(None, names))),
-            "checkpoint": str(served or next(filter(None, named), "")) or None,
-            "method": method_of(rope) if rope else SERVED if served else SHIPPED,
-            "rope": rope,
-            "context_length": length if length and length > 0 else None,
+            "model": str(next(filter(None, model_names))),
+            "checkpoint": str(checkpoint) or None,
+            "method": self.method,
+            "rope": self.rope,
+            "context_length": self.context_length,
             "tasks": tuple(name for name in self.names if name not in self.groups),
             "backend": _text(self.config.get("model")),
             "dtype": dtype.removeprefix("torch.") or None,
             "limit": limit if limit and limit > 0 else None,
             "gen_kwargs": _parsed(self.config.get("gen_kwargs")),
-            "chat_template": _text(self.content.get("chat_template_sha"))
-            or _digest(self.content.get("chat_template")),
+            "chat_template": chat_template or _digest(self.content.get("chat_template")),
             "seed": _whole(self.config.get("random_seed")),
             "created": _created(self.content.get("date")),
             "seconds": number(self.content.get("total_evaluation_time_seconds")),
-            "versions": {n: self.content[k] for n, k in VERSIONS.items() if self.content.get(k)},
+            "versions": {name: version for name, version in versions.items() if version},
             "precision": _text(self.arguments.get("rope_precision")),
-            "arguments": self.deciding_arguments,
+            "arguments": deciding_arguments(self.arguments),
             "hardware": _text(self.content.get("gpu")) or _text(self.content.get("cpu")),
         }
 
     @property
-    def deciding_arguments(self) -> dict[str, Any]:
-        """Return the model's arguments that can change a number and that no other column holds."""
-        return deciding_arguments(self.arguments)
+    def method(self) -> str:
+        """Return the method's name; of a server's model it is unknown."""
+        if self.rope:
+            return method_of(self.rope)
+        if self.arguments.get("base_url"):
+            return SERVED
+        return SHIPPED
+
+    @property
+    def context_length(self) -> int | None:
+        """Return the context length in tokens: of the tasks, else of the arguments or the model."""
+        limits = [self.arguments.get(name) for name in LENGTHS]
+        limits.append(self.content.get("max_length"))
+        for length in (self.task_length, *map(_whole, limits)):
+            if length:
+                return length if length > 0 else None
+        return None
 
     @property
     def task_length(self) -> int | None:
@@ -159,7 +194,7 @@ class Plain:
         for task in self.names:
             if task in self.groups:
                 continue
-            length = _stated_length(object_of(self.config_of(task).get("metadata")))
+            length = _stated_length(self.metadata_of(task))
             if length is None:
                 return None
             lengths.append(length)
@@ -171,30 +206,45 @@ class Plain:
         return dict(rope_from_model_args(self.arguments) or {})
 
     def config_of(self, task: str) -> dict[str, Any]:
-        """A task's configuration; empty where none was written."""
+        """Return a task's configuration; empty where none was written."""
         return object_of(self.part("configs").get(task))
 
+    def metadata_of(self, task: str) -> dict[str, Any]:
+        """Return the metadata in a task's configuration; empty where none were written."""
+        return object_of(self.config_of(task).get("metadata"))
+
     def metric_config(self, task: str, metric: str) -> dict[str, Any]:
-        """The entry of a metric in the task's `metric_list`; empty if it has none."""
-        listed = self.config_of(task).get("metric_list")
-        entries = map(object_of, listed if isinstance(listed, list) else [])
-        return next((each for each in entries if each.get("metric") == metric), {})
+        """Return the entry of a metric in the task's `metric_list`; empty if it has none."""
+        entries = self.config_of(task).get("metric_list")
+        if not isinstance(entries, list):
+            return {}
+        for entry in map(object_of, entries):
+            if entry.get("metric") == metric:
+                return entry
+        return {}
 
     def direction(self, task: str, metric: str, known: Metric) -> bool | None:
-        """Whether higher is better: as the file states it for a task or a metric, else as is known.
+        """Return whether higher is better: as the file says for a task or metric, else as is known.
 
         None as well for a loss that a file calls better the higher it is: one of the two is wrong.
+
+        Args:
+            task: name of the task.
+            metric: name of the metric, as lm-eval writes it.
+            known: what is known of the metric.
         """
         stated: Any = self.part("higher_is_better").get(task)
-        stated = stated.get(metric) if isinstance(stated, dict) else stated
+        if isinstance(stated, dict):
+            stated = stated.get(metric)
         if not isinstance(stated, bool):
             stated = self.metric_config(task, metric).get("higher_is_better")
         if not isinstance(stated, bool):
             return known.higher_is_better
-        return None if stated and known.kind == "loss" and not known.higher_is_better else stated
+        is_contradicted = stated and known.kind == "loss" and not known.higher_is_better
+        return None if is_contradicted else stated
 
     def aggregation(self, task: str, metric: str, known: Metric) -> str:
-        """How the values of the questions make the number, see `SCORES` of the results."""
+        """Return how the values of the questions make the number; see the column `aggregation`."""
         stated = self.metric_config(task, metric).get("aggregation")
         if task in FAMILY_OF or not isinstance(stated, str):
             return known.aggregation
@@ -217,12 +267,18 @@ def deciding_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _stated_length(metadata: dict[str, Any]) -> int | None:
     """Return the context length that a task's metadata state; the largest of several."""
-    of_prompt = _whole(object_of(metadata.get("prompt")).get("context_length"))
+    of_prompt = _prompt_length(metadata)
     if of_prompt is not None:
         return of_prompt
     stated = metadata.get("context_length")
-    listed = stated if isinstance(stated, list) else [stated]
-    return max((length for length in map(_whole, listed) if length), default=None)
+    if not isinstance(stated, list):
+        stated = [stated]
+    return max((length for length in map(_whole, stated) if length), default=None)
+
+
+def _prompt_length(metadata: dict[str, Any]) -> int | None:
+    """Return the context length that a task's prompts were made for, tokens; None if unknown."""
+    return _whole(object_of(metadata.get("prompt")).get("context_length"))
 
 
 def check_version(file: Plain) -> None:
@@ -254,126 +310,223 @@ def _not_finite_note(metadata: dict[str, Any]) -> str:
 
 
 def _text(value: Any) -> str | None:
+    """Return a text that is not empty; None for anything else."""
     return value if isinstance(value, str) and value else None
 
 
 def _digest(value: Any) -> str | None:
+    """Return a short hash of a value; None of an empty one."""
     return hash_of(value)[:8] if value else None
 
 
 def _created(date: Any) -> str | None:
-    """lm-eval's date, seconds since 1970, in ISO 8601 (UTC)."""
+    """Return lm-eval's date, seconds since 1970, in ISO 8601 (UTC)."""
     seconds = number(date)
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if seconds else None
+    if not seconds:
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def read_task(run: int, known: dict[str, Any], task: str, file: Plain, path: Path) -> TaskRead:
-    """The numbers and samples of a task or group of a file; `known` is the row of `runs`."""
-    read, about = TaskRead(), {"run": run, "task": task, **_about(task, known, file)}
+    """Read the numbers and samples of a task or group of a results file.
+
+    Args:
+        run: number of the run.
+        known: its row of `runs`.
+        task: name of the task or group.
+        file: the results file.
+        path: where it is; its samples are beside it.
+
+    Returns:
+        rows of `scores`, the samples, and each entry of the file that has no row, with the reason.
+    """
+    task_columns = _task_columns(task, known, file)
+    read = TaskRead()
     values = file.results[task]
-    not_finite = _not_finite_note(object_of(file.config_of(task).get("metadata")))
     for key, value in values.items():
-        name, comma, chosen = key.partition(",")
-        if (reason := _no_row(key, value, values)) is not None:
-            read.excluded += [(key, value, reason)] if reason else []
+        reason = _excluded_because(key, value, values)
+        if reason is not None:
+            if reason:
+                read.excluded.append((key, value, reason))
             continue
-        if value == NOT_AVAILABLE and task in FAMILY_OF and not not_finite:
+        is_own_task = task in FAMILY_OF
+        if value == NOT_AVAILABLE and is_own_task and not _not_finite_note(file.metadata_of(task)):
+            # tasks of this package name all their metrics; a run measures some of them
             read.excluded.append((key, value, "not measured in this run"))
             continue
-        metric, of_name, (family, at) = metric_of(name, task), length_of(name), split(name)
-        stderr = values.get(f"{name}_stderr,{chosen}" if comma else f"{name}_stderr")
-        row = about | {
-            "name": name,
-            "metric": "score" if of_name else family if at else name,
-            "filter": chosen if comma else "none",
-            "length": of_name or at or about["length"],
-            "value": finite(value),
-            "stderr": finite(stderr),
-            "higher_is_better": file.direction(task, name, metric),
-            "aggregation": file.aggregation(task, name, metric),
-            "status": "done",
-            "note": "",
-        }
-        if name == "bypass":
-            row |= {"value": None, "status": "unscored",
-                    "note": "answers were kept and not scored (--predict_only)"}  # fmt: skip
-            read.excluded.append((key, value, "stands for answers that were not scored"))
-        elif row["value"] is None:
-            row |= {"status": "not available", "note": not_finite or f"lm-eval wrote {value}"}
+        row = {"run": run, "task": task, **task_columns, **_number_columns(task, key, file)}
+        if row["length"] is None:
+            row["length"] = task_columns["length"]
+        if row["name"] == "bypass":
+            read.excluded.append((key, value, "is written where answers are not scored"))
         read.scores.append(row)
-    if read.scores:  # they have it as `asked`
-        shown = ("sample_len", about["asked"])
-        read.excluded = [each for each in read.excluded if each[:2] != shown]
-    if task not in file.groups and (samples := samples_file(path, task)):
+    if read.scores:
+        # it is in the column `asked` of these rows
+        in_rows = ("sample_len", task_columns["asked"])
+        read.excluded = [entry for entry in read.excluded if entry[:2] != in_rows]
+    samples = samples_file(path, task)
+    if samples and task not in file.groups:
         read_samples(samples, run, task, known, read)
     return read
 
 
-def _no_row(key: str, value: Any, values: dict[str, Any]) -> str | None:
-    """Why an entry of a task has no row; empty for what is no number, None where it has one."""
-    name, comma, chosen = key.partition(",")
+def _number_columns(task: str, key: str, file: Plain) -> dict[str, Any]:
+    """Return the columns of `scores` that are of one number.
+
+    Args:
+        task: name of the task or group.
+        key: metric and filter as lm-eval writes them, `metric,filter`.
+        file: the results file.
+    """
+    values = file.results[task]
+    name, comma, filter_name = key.partition(",")
+    stderr_key = f"{name}_stderr{comma}{filter_name}"
+    length_in_name = length_of(name)  # RULER's metrics are lengths
+    family, position = split(name)  # `loss@2048`
+    metric = name
+    if length_in_name:
+        metric = "score"
+    elif position:
+        metric = family
+
+    value = finite(values[key])
+    status, note = "done", ""
+    if name == "bypass":
+        value = None
+        status, note = "unscored", "answers were kept and not scored (--predict_only)"
+    elif value is None:
+        status = "not available"
+        note = _not_finite_note(file.metadata_of(task)) or f"lm-eval wrote {values[key]}"
+    known = metric_of(name, task)
+    return {
+        "name": name,
+        "metric": metric,
+        "filter": filter_name if comma else "none",
+        "length": length_in_name or position or None,
+        "value": value,
+        "stderr": finite(values.get(stderr_key)),
+        "higher_is_better": file.direction(task, name, known),
+        "aggregation": file.aggregation(task, name, known),
+        "status": status,
+        "note": note,
+    }
+
+
+def _excluded_because(key: str, value: Any, values: dict[str, Any]) -> str | None:
+    """Return why an entry of a task has no row of its own.
+
+    Args:
+        key: of the entry.
+        value: of the entry.
+        values: all entries of the task.
+
+    Returns:
+        None where it has a row; empty where nothing is lost: the entry is not a number, or it is
+        the standard error in another row.
+    """
+    name, comma, filter_name = key.partition(",")
     if name in COUNTED and not comma:
         return COUNTED[name]
-    if isinstance(value, bool | list | dict) or (not comma and number(value) is None):
-        return "a list or mapping, no number" if isinstance(value, list | dict) else ""
+    if isinstance(value, list | dict):
+        return "a list or mapping, not a number"
+    is_metric = comma or number(value) is not None
+    if isinstance(value, bool) or not is_metric:
+        return ""
     if name.endswith("_stderr"):
-        measured = name.removesuffix("_stderr")
-        if (f"{measured},{chosen}" if comma else measured) in values:
-            return ""  # stands beside its number
-        return "a standard error without its number"
-    if name.isdecimal() and number(value) == -1:  # of RULER
+        measured = f"{name.removesuffix('_stderr')}{comma}{filter_name}"
+        return "" if measured in values else "a standard error without its number"
+    if name.isdecimal() and number(value) == -1:
+        # RULER writes -1 at the lengths that were not asked
         return "-1: no question of this length"
     return None
 
 
-def _about(task: str, known: dict[str, Any], file: Plain) -> dict[str, Any]:
-    """What all numbers of a task have in common."""
-    stated, ours = object_of(file.config_of(task).get("metadata")), task in FAMILY_OF
-    length = _whole(object_of(stated.get("prompt")).get("context_length"))
-    data, counts = object_of(stated.get("data")), object_of(file.part("n-samples").get(task))
-    values = file.results[task]
-    evaluated = [_whole(counts.get("effective")), _whole(values.get("sample_len"))]
-    asked = min((each for each in evaluated if each is not None), default=None)
-    original = _whole(counts.get("original"))
-    partial = stated.get("partial")
-    if not isinstance(partial, bool):
-        partial = known.get("num_docs") is not None and FAMILY_OF.get(task) == "closed"
-    partial |= bool(stated.get("skipped_documents"))
-    limit = known.get("limit")
-    if asked is None or original is None:
-        partial |= bool(limit)
-    else:  # a limit as large as the task left nothing out
-        partial |= min(asked, limit or original) < original
-    settings = object_of(stated.get("settings")) if ours else {}
-    softmax = _text(stated.get("softmax"))
-    own = {
-        **{name: value for name, value in settings.items() if name not in FOLLOW_LENGTH},
-        "softmax": None if softmax in ("float32", "float64") else softmax,
-        "version": None if ours else file.part("versions").get(task),
-        "task_hash": None if ours else _digest(file.part("task_hashes").get(task)),
-        "tasks": " + ".join(sorted(map(str, file.groups.get(task, ())))),
-    }
-    sample = data.get("sample") is True or data.get("source") == "sample"
-    return {
-        "asked": asked,
-        "length": length or known.get("context_length"),
-        "partial": partial,
-        "chance": number(stated.get("chance")),
+def _task_columns(task: str, known: dict[str, Any], file: Plain) -> dict[str, Any]:
+    """Return the columns of `scores` that all numbers of a task share.
+
+    Args:
+        task: name of the task or group.
+        known: the run's row of `runs`.
+        file: the results file.
+    """
+    metadata = file.metadata_of(task)
+    data = object_of(metadata.get("data"))
+    shots = file.part("n-shot").get(task, file.config_of(task).get("num_fewshot"))
+    columns = {
+        "asked": _questions_asked(task, file),
+        "length": _prompt_length(metadata) or known.get("context_length"),
+        "partial": _is_partial(task, known, file),
+        "chance": number(metadata.get("chance")),
         "source": _text(data.get("source")),
-        "sample": sample,
+        "sample": data.get("sample") is True or data.get("source") == "sample",
         "data": _fingerprint(data),
-        "shots": _whole(file.part("n-shot").get(task, file.config_of(task).get("num_fewshot"))),
-        "claimed_length": _whole(stated.get("shipped_length")),
+        "shots": _whole(shots),
+        "claimed_length": _whole(metadata.get("shipped_length")),
         "group": task in file.groups,
-        **{
-            f"{SETTING}{name}": value if isinstance(value, str) else json.dumps(value, default=str)
-            for name, value in own.items()
-            if value not in (None, "", {}, [])
-        },
     }
+    for name, value in _task_settings(task, file).items():
+        if value in (None, "", {}, []):
+            continue
+        text = value if isinstance(value, str) else json.dumps(value, default=str)
+        columns[f"{SETTING}{name}"] = text
+    return columns
+
+
+def _task_settings(task: str, file: Plain) -> dict[str, Any]:
+    """Return the settings of a task that can change a number."""
+    metadata = file.metadata_of(task)
+    settings: dict[str, Any] = {}
+    if task in FAMILY_OF:
+        # a version of these tasks is part of their data and settings
+        settings |= object_of(metadata.get("settings"))
+    else:
+        settings["version"] = file.part("versions").get(task)
+        settings["task_hash"] = _digest(file.part("task_hashes").get(task))
+    for name in FOLLOW_LENGTH:
+        settings.pop(name, None)
+    softmax = _text(metadata.get("softmax"))
+    if softmax not in ("float32", "float64"):  # both round a loss to the same digits
+        settings["softmax"] = softmax
+    settings["tasks"] = " + ".join(sorted(map(str, file.groups.get(task, ()))))
+    return settings
+
+
+def _questions_asked(task: str, file: Plain) -> int | None:
+    """Return how many questions of a task were asked; None where the file does not say."""
+    counts = object_of(file.part("n-samples").get(task))
+    stated = [_whole(counts.get("effective")), _whole(file.results[task].get("sample_len"))]
+    return min((count for count in stated if count is not None), default=None)
+
+
+def _is_partial(task: str, known: dict[str, Any], file: Plain) -> bool:
+    """Return whether some questions of a task were excluded, by a limit or a number of documents.
+
+    Args:
+        task: name of the task or group.
+        known: the run's row of `runs`.
+        file: the results file.
+    """
+    metadata = file.metadata_of(task)
+    stated = metadata.get("partial")
+    if isinstance(stated, bool):
+        of_task = stated
+    else:
+        of_task = known.get("num_docs") is not None and FAMILY_OF.get(task) == "closed"
+    if of_task or metadata.get("skipped_documents"):
+        return True
+    limit = known.get("limit")
+    asked = _questions_asked(task, file)
+    original = _whole(object_of(file.part("n-samples").get(task)).get("original"))
+    if asked is None or original is None:
+        return bool(limit)
+    # a limit as large as the task excludes nothing
+    return min(asked, limit or original) < original
 
 
 def _fingerprint(data: dict[str, Any]) -> str | None:
-    """Short hash of the files, and of the Python version whose documentation they are."""
-    files, python = sorted(object_of(data.get("files")).items()), data.get("python_version")
-    return _digest([*files, python] if files or python else None)
+    """Return a short hash of the files, and of the Python version whose documentation they are."""
+    files = sorted(object_of(data.get("files")).items())
+    python_version = data.get("python_version")
+    if not files and not python_version:
+        return None
+    return _digest([*files, python_version])
