@@ -55,22 +55,22 @@ class Comparison:
 
     @property
     def runs(self) -> "pd.DataFrame":
-        """The runs, one row each; columns in `leval_harness.results.load.RUNS`."""
+        """The runs, one row each; columns in `leval_harness.results.columns.RUNS`."""
         return self.results.runs
 
     @property
     def scores(self) -> "pd.DataFrame":
-        """The numbers of the results files, one row each; columns in `leval_harness.results.load.SCORES`."""
+        """The numbers of the results files, one row each; columns in `leval_harness.results.columns.SCORES`."""
         return self.results.scores
 
     @property
     def samples(self) -> "pd.DataFrame":
-        """The answers to questions, one row per question and number; columns in `leval_harness.results.load.SAMPLES`."""
+        """The answers to questions, one row per question and number; columns in `leval_harness.results.columns.SAMPLES`."""
         return self.results.samples
 
     @property
     def blocks(self) -> "pd.DataFrame":
-        """The losses of documents in nats/token, one row per 64 tokens; columns in `leval_harness.results.load.BLOCKS`."""
+        """The losses of documents in nats/token, one row per 64 tokens; columns in `leval_harness.results.columns.BLOCKS`."""
         return self.results.blocks
 
     @property

@@ -8,6 +8,8 @@ import pandas as pd
 from scipy import special  # its stdtrit is the quantile of Student's t; stats imports slowly
 
 from leval_harness.report.labels import blocks, labels
+from leval_harness.results.columns import NUMBER as FLOAT
+from leval_harness.results.columns import TEXT, WHOLE, Column
 from leval_harness.results.load import Results, column
 from leval_tasks.common.metrics import metric_of
 from leval_tasks.statistics.by_document import (
@@ -51,32 +53,39 @@ UNKNOWN_DIRECTION = "not ranked: it is unknown whether higher is better"
 TOKENS_DIFFER = "not ranked: tokens of two models are not the same; compare bits per byte"
 
 COMPARED = {
-    **dict.fromkeys(("block", "label", "kind", "unit"), "text"),
-    **dict.fromkeys(("n", "clusters"), "Int64"),
-    **dict.fromkeys(SHARES, "float64"),
-    **dict.fromkeys(("low", "high"), "float64"),
-    "interval": "text",
-    "rank": "Int64",
-    "baseline": "text",
-    **dict.fromkeys(("difference", "diff_low", "diff_high"), "float64"),
-    **dict.fromkeys(("p", "p_holm", "smallest_p"), "float64"),
-    **dict.fromkeys(("wins", "ties", "losses"), "Int64"),
-    "mark": "text",
-}
-"""Columns that `compare` adds to `scores` and to what `runs` says of each run, and their types.
+    "block": Column(TEXT, "title of the rows that may be ranked against each other"),
+    "label": Column(TEXT, "name of the row in tables"),
+    "kind": Column(TEXT, "`score` or `loss`"),
+    "unit": Column(TEXT, "`share` (from 0 to 1), `percent`, `perplexity`, `nats`, `bits` or empty"),
+    "n": Column(WHOLE, "questions that the samples hold"),
+    "clusters": Column(WHOLE, "documents of these questions"),
+    "unparsed": Column(FLOAT, "share of the answers that could not be parsed"),
+    "truncated": Column(FLOAT, "share of the prompts whose document was cut"),
+    "reached_limit": Column(FLOAT, "share of the answers that reached the token limit"),
+    "thinking_unfinished": Column(FLOAT, "share of the answers that ended while thinking"),
+    "low": Column(FLOAT, "lower end of the 95% interval"),
+    "high": Column(FLOAT, "upper end of the 95% interval"),
+    "interval": Column(TEXT, "`clustered` by document, `exact` (binomial), `reported` (lm-eval's standard "
+                       "error, no ends) or `none`"),
+    "rank": Column(WHOLE, "1 is best; missing where numbers cannot be ranked"),
+    "baseline": Column(TEXT, "label of the row that the block is compared with"),
+    "difference": Column(FLOAT, "to the baseline on common questions: a fraction of scores, nats of "
+                         "losses (positive is worse)"),
+    "diff_low": Column(FLOAT, "lower end of its interval, at 5% over the number of rows compared"),
+    "diff_high": Column(FLOAT, "upper end of its interval"),
+    "p": Column(FLOAT, "of the sign-flip test over documents, or McNemar's test where each question "
+                "is its own document"),
+    "p_holm": Column(FLOAT, "p corrected over the rows compared (Holm)"),
+    "smallest_p": Column(FLOAT, "the smallest p that so many documents can give"),
+    "wins": Column(WHOLE, "questions, of losses documents, that are better than the baseline's"),
+    "ties": Column(WHOLE, "questions, of losses documents, that are equal"),
+    "losses": Column(WHOLE, "questions, of losses documents, that are worse"),
+    "mark": Column(TEXT, "`*` where p_holm is below 0.05 and the interval of the difference excludes zero; "
+                   "`?` where the documents are too few to tell"),
+}  # fmt: skip
+"""Columns that `compare` adds to `scores` and to what `runs` says of each run.
 
-block: title of the rows that may be ranked against each other; label: the row. kind: `score` or
-`loss`. unit: `share` (from 0 to 1), `percent`, `perplexity`, `nats`, `bits` or empty. n: questions
-that the samples hold, clusters: documents. unparsed, truncated, reached_limit, thinking_unfinished:
-shares of the answers. stderr: clustered by document, else lm-eval's own. low, high: 95% interval.
-interval: `clustered`, `exact` (binomial), `reported` (lm-eval's standard error, no ends) or `none`.
-rank: 1 is best; missing where numbers cannot be ranked. baseline: label of the row that the
-block is compared with. difference: to it, on the questions that both answered: fractions of scores,
-nats for losses (negative is better), with the ends of its interval at 5% over the number of rows
-compared. p, p_holm: of the sign-flip test over documents (McNemar's where each question is its
-own document), and corrected over these rows. smallest_p: that so many documents can give. wins,
-ties, losses: questions, of losses documents. mark: `*` where p_holm is below 0.05 and the interval
-of the difference holds no zero; `?` where the documents are too few to tell.
+The column `stderr` is clustered by document here, else lm-eval's own.
 """
 
 
@@ -146,7 +155,9 @@ def _with_names(scores: pd.DataFrame, across: str) -> pd.DataFrame:
 
 def _declared(compared: pd.DataFrame) -> pd.DataFrame:
     """Return the frame with the declared types, which joins lose."""
-    typed = {name: column(compared[name], COMPARED[name]) for name in compared if name in COMPARED}
+    typed = {
+        name: column(compared[name], COMPARED[name].type) for name in compared if name in COMPARED
+    }
     return compared.assign(**typed)
 
 

@@ -1,12 +1,12 @@
-"""Results on disk as four pandas frames. Everything that is shown is made from these.
+"""Results on disk as four pandas frames, which everything that is shown is made from.
 
 `runs`     a row for each run of a sweep, or for each results file that lm-eval wrote alone
 `scores`   a row for each number of a results file: run, task, metric and filter
 `samples`  a row for each question and number: numerator and denominator
-`blocks`   a row for 64 tokens of a text that effective-context tasks read
+`blocks`   a row for each 64 tokens of a document that effective-context tasks read
 
-Keys are ordinary columns, `run` joins the frames, and each frame counts its rows from 0. What a
-results file holds and no frame has is in `Results.excluded`, with the reason.
+Keys are ordinary columns, `run` joins the frames, and each frame counts its rows from 0. Entries of
+results files that are in none of the frames are in `Results.excluded`, with the reason.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import gc
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from leval_harness.results.columns import BLOCKS, NUMBER, RUNS, SAMPLES, SCORES, TEXT, Column
 from leval_harness.results.layout import (
     FAILED,
     FAILED_RUNS,
@@ -38,113 +39,21 @@ from leval_harness.results.token_blocks import blocks_of
 from resonance_vllm.common.errors import UserError
 from resonance_vllm.common.files import read_json_object
 
-TEXT, WHOLE, NUMBER, ANY = "text", "Int64", "float64", "object"
-
-RUNS = {
-    "run": "int64",
-    **dict.fromkeys(("id", "sweep"), TEXT),
-    "place": "int64",
-    "folder": ANY,
-    "files": ANY,
-    **dict.fromkeys(("status", "note", "model", "checkpoint", "method", "rope"), TEXT),
-    "context_length": WHOLE,
-    "tasks": ANY,
-    **dict.fromkeys(("backend", "dtype"), TEXT),
-    "limit": NUMBER,
-    "num_docs": WHOLE,
-    **dict.fromkeys(("gen_kwargs", "chat_template"), TEXT),
-    "seed": WHOLE,
-    "baseline": TEXT,
-    "margin": NUMBER,
-    **dict.fromkeys(("command", "created"), TEXT),
-    "seconds": NUMBER,
-    "versions": ANY,
-    **dict.fromkeys(("peak_memory_bytes", "tokens_prefilled", "tokens_generated"), NUMBER),
-    **dict.fromkeys(("precision", "replaced", "arguments", "hardware"), TEXT),
-}
-"""Columns of `runs` and their types.
-
-run: number of the row. id: of the run, or name of the file. sweep: folder of the sweep, or of the
-file. place: position in the sweep's config. folder, files: paths; the files are lm-eval's results.
-status: `done`, `failed`, `unfinished` or `malformed`, and `note` says why. model, method: names in
-tables. checkpoint: path, hub name or address of the model. rope: RoPE settings as JSON, missing for
-a checkpoint unmodified. context_length: tokens. tasks: names. limit: questions a task, or their
-share below 1. num_docs: documents a task. gen_kwargs: JSON. margin: nats/token. created: ISO
-8601, UTC. seconds, peak_memory_bytes, tokens_*: of the whole run. versions: package -> version.
-precision: of the rotation. replaced: the shipped RoPE scaling that the method replaced, as JSON.
-arguments: JSON of the model's other arguments that can change a number. hardware: in words.
-"""
-
-SCORES = {
-    "run": "int64",
-    **dict.fromkeys(("task", "name", "metric", "filter"), TEXT),
-    "length": WHOLE,
-    **dict.fromkeys(("value", "stderr"), NUMBER),
-    "higher_is_better": "boolean",
-    **dict.fromkeys(("status", "note"), TEXT),
-    "asked": WHOLE,
-    "partial": "boolean",
-    "chance": NUMBER,
-    "source": TEXT,
-    "sample": "boolean",
-    "data": TEXT,
-    "shots": WHOLE,
-    "claimed_length": WHOLE,
-    "aggregation": TEXT,
-    "group": "boolean",
-}
-"""Columns of `scores` and their types; a column `setting NAME` follows for each setting of a task.
-
-name: the metric as lm-eval writes it; metric: without the context length in it (`loss@2048` is
-`loss`; RULER's `4096` is `score`). filter: what extracted the answer. length: tokens that the
-number holds at, in its name, else of the questions, else of the run. value, stderr: as in the file:
-a share is from 0 to 1. higher_is_better: as the file says, else as is known of the metric; missing
-where neither does. status: `done`, `not available` (lm-eval's N/A, NaN, infinity), `unscored`
-(answers were kept and not scored), or that of a run without numbers, which has a row without a name
-for each task; `note` says why. asked: questions. partial: some questions were left out. chance:
-expected value of a guess. source, data: where documents came from, and a fingerprint of their
-files. sample: the bundled sample was read. shots: examples in the prompt. claimed_length: tokens
-that the checkpoint, unmodified, is said to read. aggregation: how the questions' values make the
-number: `mean`, `ratio`, `perplexity` (exp of a ratio), `bits` (a ratio over ln 2), `own` (the
-task's own). group: a number of several tasks.
-"""
-
-SAMPLES = {
-    "run": "int64",
-    **dict.fromkeys(("task", "filter", "question", "prompt", "document", "metric"), TEXT),
-    **dict.fromkeys(("num", "den"), NUMBER),
-}
-"""Columns of `samples` and their types.
-
-question: what was asked, the same for all models; prompt: hash of how it was asked. document:
-questions about one document are not independent. metric: name of a score or loss, or one of
-`unparsed`, `truncated`, `reached_limit`, `thinking_unfinished` (0 or 1), `kept_tokens`,
-`document_tokens`. num, den: the value is `num / den`; den is 1 for scores; losses are nats and
-tokens, words or bytes.
-"""
-
-BLOCKS = {
-    "run": "int64",
-    **dict.fromkeys(("task", "document", "digest"), TEXT),
-    **dict.fromkeys(("start", "tokens"), "int64"),
-    **dict.fromkeys(("full", "reference", "difference"), NUMBER),
-}
-"""Columns of `blocks` and their types.
-
-document, digest: name of the document, and a hash of its tokens. start: position of the block's first
-token, BOS counted. tokens: their number. full: sum of their losses after the whole text before
-them, nats. reference: the same of the unmodified model in windows of its native context length, of the
-sweep's reference run or of the run itself. difference: sum of `full - reference`, each token clipped to
-±1 nat; positive where the method is worse. Missing where there is no reference.
-"""
-
 
 class ResultsError(UserError):
     """A results folder that cannot be read; the message names it."""
 
 
-class LeftOut(NamedTuple):
-    """What was found and is in no frame; `value` is missing for a whole file."""
+class Excluded(NamedTuple):
+    """An entry of a file, or a file, that is in none of the frames.
+
+    Attributes:
+        file: path of the file.
+        task: task of the entry; empty for a whole file.
+        name: name of the entry; empty for a whole file.
+        value: value of the entry; None for a whole file.
+        reason: why it is in none of the frames.
+    """
 
     file: Path
     task: str
@@ -153,29 +62,35 @@ class LeftOut(NamedTuple):
     reason: str
 
     def __str__(self) -> str:
-        where = ": ".join(filter(None, (str(self.file), self.task, self.name)))
+        entry = ": ".join(filter(None, (str(self.file), self.task, self.name)))
         value = "" if self.value is None else f" = {self.value}"
-        return f"{where}{value}: {self.reason}"
+        return f"{entry}{value}: {self.reason}"
 
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """The four frames, see `RUNS`, `SCORES`, `SAMPLES` and `BLOCKS`, and what is in none of them.
+    """The four frames, and what is in none of them.
 
-    `names` are the methods that the caller renamed, and `folders` what was read.
+    Attributes:
+        runs: see `columns.RUNS`.
+        scores: see `columns.SCORES`.
+        samples: see `columns.SAMPLES`.
+        blocks: see `columns.BLOCKS`.
+        excluded: entries of files that no frame has, and files that could not be read.
+        folders: what was read.
     """
 
     runs: pd.DataFrame
     scores: pd.DataFrame
     samples: pd.DataFrame
     blocks: pd.DataFrame
-    excluded: list[LeftOut]
+    excluded: list[Excluded]
     folders: tuple[Path, ...] = ()
 
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without the garbage collector, which would go through millions of rows again and again."""
+    """Switch off the garbage collector, which would visit millions of rows again and again."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -200,22 +115,32 @@ def load_results(*folders: Path | str, method_names: Mapping[str, str] | None = 
         ResultsError: no such folder, nothing in it, or results of a newer version.
     """
     roots = [Path(folder) for folder in folders]
-    excluded: list[LeftOut] = []
-    found = [run for root in roots for run in _below(root, excluded)]
-    if not found:
+    excluded: list[Excluded] = []
+    all_runs: list[Run] = []
+    for root in roots:
+        all_runs += _below(root, excluded)
+    if not all_runs:
         names = ", ".join(map(str, roots))
-        reasons = "".join(f"\n{each}" for each in excluded[:3])
+        reasons = "".join(f"\n{entry}" for entry in excluded[:3])
         raise ResultsError(f"{names}: no run.json and no results of lm-eval below it{reasons}")
-    runs = _renamed(_once(found, excluded), method_names or {})
-    read = [task for at, run in enumerate(runs) for task in _tasks(at, run, excluded)]
-    tables = (
-        frame([{**run, "run": at} for at, run in enumerate(runs)], RUNS)[list(RUNS)],
-        frame([row for task in read for row in task.scores], SCORES),
-        _samples(read),
+    run_rows = _renamed(_once(all_runs, excluded), method_names or {})
+
+    reads: list[TaskRead] = []
+    for number, run in enumerate(run_rows):
+        reads += _tasks(number, run, excluded)
+    # after the tasks were read: reading changes the status of a run
+    runs = frame([{**run, "run": number} for number, run in enumerate(run_rows)], RUNS)
+    scores = frame([row for read in reads for row in read.scores], SCORES)
+    documents = [document for read in reads for document in read.documents]
+    blocks = blocks_of(runs, documents, _native_lengths(scores))
+    return Results(
+        runs=runs[list(RUNS)],
+        scores=scores,
+        samples=_samples(reads),
+        blocks=frame(blocks, BLOCKS),
+        excluded=excluded,
+        folders=tuple(roots),
     )
-    documents = [document for task in read for document in task.documents]
-    blocks = blocks_of(tables[0], documents, _native_lengths(tables[1]))
-    return Results(*tables, frame(blocks, BLOCKS), excluded, tuple(roots))
 
 
 def _native_lengths(scores: pd.DataFrame) -> dict[tuple[int, str], float]:
@@ -232,84 +157,114 @@ def _native_lengths(scores: pd.DataFrame) -> dict[tuple[int, str], float]:
     return {key: length for key, length in known if pd.notna(length)}
 
 
-def frame(rows: Sequence[Mapping[str, Any]], schema: Mapping[str, str]) -> pd.DataFrame:
-    """Rows as a frame of the declared columns and types; further columns are text."""
-    further = dict.fromkeys(name for row in rows for name in row if name not in schema)
-    types = {**schema, **dict.fromkeys(further, TEXT)}
+def frame(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column]) -> pd.DataFrame:
+    """Return rows as a frame of the declared columns and types; further columns are text."""
+    further = dict.fromkeys(name for row in rows for name in row if name not in columns)
+    types = {name: declared.type for name, declared in columns.items()}
+    types |= dict.fromkeys(further, TEXT)
     return pd.DataFrame(
-        {name: column((row.get(name) for row in rows), kind) for name, kind in types.items()}
+        {name: column([row.get(name) for row in rows], kind) for name, kind in types.items()}
     )
 
 
 def column(values: Iterable[Any], kind: str) -> pd.Series:
-    """Values of a column in its declared type; None stands for what is missing."""
+    """Return the values of a column in its declared type; None is a missing value."""
     listed = list(values)
     if kind == TEXT:
         return pd.Series(listed, dtype=pd.Series(["text"]).dtype)
     return pd.Series(listed, dtype=kind)
 
 
-def _samples(read: Sequence[TaskRead]) -> pd.DataFrame:
-    """The frame: a question's columns are made once, and repeated for each of its numbers."""
-    questions = [question for task in read for question in task.samples]
-    asked = _columns(ASKED, (who for who, _ in questions))
-    numbers = _columns(MEASURED, chain.from_iterable(found for _, found in questions))
-    counts = [len(found) for _, found in questions]
-    repeated = asked.take(np.repeat(np.arange(len(asked)), counts))
+def _samples(reads: Sequence[TaskRead]) -> pd.DataFrame:
+    """Return the frame `samples`."""
+    questions = [question for read in reads for question in read.samples]
+    question_columns = _sample_columns(ASKED, (question for question, _ in questions))
+    numbers = _sample_columns(MEASURED, chain.from_iterable(values for _, values in questions))
+    # The columns of a question are made once and repeated for each of its numbers: that is faster.
+    counts = [len(values) for _, values in questions]
+    repeated = question_columns.take(np.repeat(np.arange(len(questions)), counts))
     return pd.concat([repeated.reset_index(drop=True), numbers], axis=1)
 
 
-def _columns(names: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> pd.DataFrame:
+def _sample_columns(names: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> pd.DataFrame:
+    """Return some columns of the frame `samples` from rows with their values."""
     values = list(zip(*rows, strict=True)) or [()] * len(names)
-    listed = zip(names, values, strict=True)
-    return pd.DataFrame({name: column(each, SAMPLES[name]) for name, each in listed})
+    return pd.DataFrame(
+        {
+            name: column(of_name, SAMPLES[name].type)
+            for name, of_name in zip(names, values, strict=True)
+        }
+    )
 
 
 Run = dict[str, Any]
-"""A row of `runs` without its number; `content` tells copies of a file from other runs."""
+"""A row of `runs` without its number; `content` is equal in copies of a run."""
 
 UNREADABLE = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
-"""What reading a file of another origin may end with."""
+"""Errors of reading a file that another program wrote."""
 
 
-def _below(root: Path, excluded: list[LeftOut]) -> Iterator[Run]:
-    """Every run below a folder: those of a sweep in its order, others by name."""
+def _below(root: Path, excluded: list[Excluded]) -> list[Run]:
+    """Return every run below a folder: those of a sweep in its order, others by name.
+
+    Args:
+        root: the folder.
+        excluded: files that cannot be read are added to it.
+
+    Raises:
+        ResultsError: there is no such folder, or a file was written by a newer version.
+    """
     if not root.is_dir():
-        what = "is a file" if root.is_file() else "no such folder"
-        raise ResultsError(f"{root}: {what}; give a folder with results")
+        problem = "is a file" if root.is_file() else "no such folder"
+        raise ResultsError(f"{root}: {problem}; give a folder with results")
     runs: list[Run] = []
     sweeps: list[Path] = []
-    for name, below, files in os.walk(root):
+    for name, subfolders, files in os.walk(root):
         folder = Path(name)
-        below[:] = sorted(each for each in below if not each.startswith("."))
-        paths = [folder / each for each in sorted(files) if each.endswith(".json")]
-        read: Callable[[Path], Run | None] = _plain
         if RUN_FILE in files:
-            below.clear()
-            paths, read = [folder / RUN_FILE], _run_row
-        for path in paths:
-            if path.name == SWEEP:
+            # what else is in the folder of a run belongs to it
+            subfolders.clear()
+            files = [RUN_FILE]
+        # os.walk goes on into what is left in this list, in its order
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+        for file in sorted(files):
+            if file == SWEEP:
                 sweeps.append(folder)
-            elif path.name != FAILED:
-                try:
-                    runs += filter(None, [read(path)])
-                except ResultsError:
-                    raise
-                except UNREADABLE as error:
-                    excluded.append(_unreadable(path, error))
+            elif file.endswith(".json") and file != FAILED:
+                run = _read_run(folder / file, excluded)
+                if run is not None:
+                    runs.append(run)
     for folder in sweeps:
         runs = _in_sweep(folder, runs, excluded)
-    order = {sweep: at for at, sweep in enumerate(dict.fromkeys(run["sweep"] for run in runs))}
-    yield from sorted(runs, key=lambda run: (order[run["sweep"]], run["place"]))
+    order = {sweep: position for position, sweep in enumerate({run["sweep"]: None for run in runs})}
+    return sorted(runs, key=lambda run: (order[run["sweep"]], run["place"]))
 
 
-def _unreadable(path: Path, error: Exception) -> LeftOut:
-    said = f"{error!r}" if isinstance(error, KeyError) else f"{error}"
-    return LeftOut(path, "", "", None, f"cannot be read ({said})")
+def _read_run(path: Path, excluded: list[Excluded]) -> Run | None:
+    """Return the run of a JSON file; None of another file, and of one that cannot be read.
+
+    Args:
+        path: a `run.json`, or a file that may be lm-eval's.
+        excluded: a file that cannot be read is added to it.
+    """
+    try:
+        return _run_row(path) if path.name == RUN_FILE else _plain(path)
+    except ResultsError:
+        raise
+    except UNREADABLE as error:
+        excluded.append(_unreadable(path, error))
+        return None
+
+
+def _unreadable(path: Path, error: Exception) -> Excluded:
+    """Return the entry of a file that cannot be read."""
+    # the text of a KeyError is the key alone
+    reason = repr(error) if isinstance(error, KeyError) else str(error)
+    return Excluded(path, "", "", None, f"cannot be read ({reason})")
 
 
 def _object(path: Path) -> dict[str, Any]:
-    """The object that a JSON file of ours holds; empty where there is no file.
+    """Return the object in a JSON file of a sweep; empty where there is no file.
 
     Raises:
         ValueError: it holds something else.
@@ -317,8 +272,9 @@ def _object(path: Path) -> dict[str, Any]:
     """
     content = json.loads(path.read_bytes()) if path.is_file() else {}
     if not isinstance(content, dict):
-        raise ValueError(f"holds {type(content).__name__} and no object")
-    if (version := content.get("schema_version", 0)) > SCHEMA_VERSION:
+        raise ValueError(f"holds a {type(content).__name__}, not an object")
+    version = content.get("schema_version", 0)
+    if version > SCHEMA_VERSION:
         raise ResultsError(
             f"{path}: schema_version {version} is newer than {SCHEMA_VERSION}, the newest that "
             "this version of leval-harness reads; upgrade leval-harness"
@@ -398,7 +354,7 @@ TELEMETRY = ("peak_memory_bytes", "tokens_prefilled", "tokens_generated")
 
 
 def as_json(settings: Any) -> str | None:
-    """Settings as JSON in one spelling (`2` for `2.0`); None without any."""
+    """Return settings as JSON in one spelling (`2` for `2.0`); None without any."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -410,59 +366,90 @@ def as_json(settings: Any) -> str | None:
     return json.dumps(plain(settings), sort_keys=True) if settings else None
 
 
-def _in_sweep(folder: Path, runs: list[Run], excluded: list[LeftOut]) -> list[Run]:
-    """The runs that `sweep.json` lists, with its order and names; those that are missing too."""
+def _in_sweep(folder: Path, runs: list[Run], excluded: list[Excluded]) -> list[Run]:
+    """Return the runs with those of one sweep in the order and under the names of its `sweep.json`.
+
+    Runs that are missing are added, and those that it does not list are excluded.
+
+    Args:
+        folder: of the sweep.
+        runs: what was read below the root, of other sweeps too.
+        excluded: runs of an earlier config are added to it, and a `sweep.json` that cannot be read.
+    """
     try:
         sweep = _object(folder / SWEEP)
         planned = {entry["id"]: entry for entry in sweep["runs"]}
     except (OSError, ValueError, TypeError, KeyError) as error:
         excluded.append(_unreadable(folder / SWEEP, error))
         return runs
-    own = {run["id"]: run for run in runs if run["sweep"] == str(folder)}
-    kept = [run for run in runs if run["sweep"] != str(folder)]
-    excluded += [
-        LeftOut(run["folder"], "", "", None, "of an earlier config: sweep.json does not list it")
-        for name, run in own.items()
-        if name not in planned
-    ]
-    of_sweep = {name: sweep.get(name) for name in ("baseline", "margin", "command")}
-    for place, (name, entry) in enumerate(planned.items()):
-        known = {"place": place, "model": entry.get("label") or entry["model"],
-                 "method": entry["method"], **of_sweep}  # fmt: skip
-        kept.append({**(own.get(name) or _missing(folder, name, entry)), **known})
-    return kept
+    own_runs = {run["id"]: run for run in runs if run["sweep"] == str(folder)}
+    result = [run for run in runs if run["sweep"] != str(folder)]
+    for name, run in own_runs.items():
+        if name not in planned:
+            reason = "of an earlier config: sweep.json does not list it"
+            excluded.append(Excluded(run["folder"], "", "", None, reason))
+    for position, (name, entry) in enumerate(planned.items()):
+        run = own_runs.get(name) or _missing(folder, name, entry)
+        result.append({
+            **run,
+            "place": position,
+            "model": entry.get("label") or entry["model"],
+            "method": entry["method"],
+            "baseline": sweep.get("baseline"),
+            "margin": sweep.get("margin"),
+            "command": sweep.get("command"),
+        })  # fmt: skip
+    return result
 
 
-def _missing(folder: Path, name: str, run: dict[str, Any]) -> Run:
-    """A run that a sweep lists and that has no results: it failed, or is not finished."""
+def _missing(folder: Path, name: str, entry: Mapping[str, Any]) -> Run:
+    """Return the run that a sweep lists and that has no results: it failed, or is not finished.
+
+    Args:
+        folder: of the sweep.
+        name: id of the run.
+        entry: of the run in `sweep.json`.
+    """
     failed = read_json_object(folder / FAILED_RUNS / name / FAILED)
+    status, note = "unfinished", "not finished"
+    if failed is not None:
+        status, note = "failed", failed.get("reason", "")
     return {
         "id": name,
         "sweep": str(folder),
         "folder": folder / RUNS_FOLDER / name,
         "files": (),
-        "status": "unfinished" if failed is None else "failed",
-        "note": "not finished" if failed is None else failed.get("reason", ""),
-        "context_length": run.get("context_length"),
-        "tasks": tuple(run["tasks"]),
+        "status": status,
+        "note": note,
+        "context_length": entry.get("context_length"),
+        "tasks": tuple(entry["tasks"]),
         "content": name,
     }
 
 
 def _plain(path: Path) -> Run | None:
-    """The run of a results file that no sweep wrote; None of a file that is something else."""
+    """Return the run of a results file that no sweep wrote; None of a file that is something else.
+
+    Raises:
+        ValueError: the file has the name of lm-eval's, and no results; or it is too old.
+    """
     content = path.read_bytes()
-    if b'"results"' not in content and not path.name.startswith("results_"):
+    is_named_so = path.name.startswith("results_")
+    if b'"results"' not in content and not is_named_so:
         return None
     file = json.loads(content)
     tasks = file.get("results") if isinstance(file, dict) else None
-    if not isinstance(tasks, dict) or not any(isinstance(each, dict) for each in tasks.values()):
-        if not path.name.startswith("results_"):
-            return None
-        raise ValueError("no 'results' with tasks; this is no results file of lm-eval")
+    has_tasks = isinstance(tasks, dict) and any(
+        isinstance(values, dict) for values in tasks.values()
+    )
+    if not has_tasks and not is_named_so:
+        return None
+    if not has_tasks:
+        raise ValueError("no 'results' with tasks; this is not a results file of lm-eval")
     results_file = Plain(file)
     check_version(results_file)
     known = results_file.run()
+    settings = {name: as_json(known[name]) for name in ("rope", "gen_kwargs", "arguments")}
     return {
         "id": path.stem,
         "sweep": str(path.parent),
@@ -472,77 +459,101 @@ def _plain(path: Path) -> Run | None:
         "status": "done",
         "note": "",
         **known,
-        "rope": as_json(known["rope"]),
-        "gen_kwargs": as_json(known["gen_kwargs"]),
-        "arguments": as_json(known["arguments"]),
+        **settings,
         "content": hashlib.sha256(content).hexdigest(),
     }
 
 
-def _once(found: list[Run], excluded: list[LeftOut]) -> list[Run]:
-    """Every run once: of two with one id or content a finished one, then the one created last."""
-    runs: dict[str, Run] = {}
-    for run in found:
-        other = runs.setdefault(run["content"], run)
-        if other is not run:
-            both = (other, run)
-            kept = max(both, key=lambda r: (r["status"] == "done", r.get("created") or ""))
-            copy = both[kept is other]
-            excluded.append(LeftOut(copy["folder"], "", "", None, f"found twice: {kept['folder']}"))
-            runs[run["content"]] = kept
-    return list(runs.values())
+def _once(runs: list[Run], excluded: list[Excluded]) -> list[Run]:
+    """Return every run once: of two copies a finished one, then the one created last.
+
+    Args:
+        runs: all runs; copies have the same `content`.
+        excluded: the other copies are added to it.
+    """
+    best: dict[str, Run] = {}
+    for run in runs:
+        other = best.setdefault(run["content"], run)
+        if other is run:
+            continue
+        better, copy = other, run
+        if _is_better(run, other):
+            better, copy = run, other
+        best[run["content"]] = better
+        reason = f"found twice: {better['folder']}"
+        excluded.append(Excluded(copy["folder"], "", "", None, reason))
+    return list(best.values())
+
+
+def _is_better(run: Run, other: Run) -> bool:
+    """Return whether a copy of a run is finished or newer, where the other one is not."""
+    quality = (run["status"] == "done", run.get("created") or "")
+    return quality > (other["status"] == "done", other.get("created") or "")
 
 
 def _renamed(runs: list[Run], names: Mapping[str, str]) -> list[Run]:
-    """With the methods' names that a caller gave.
+    """Return the runs with the methods' names that a caller gave.
+
+    Args:
+        runs: all runs.
+        names: method, id, folder or file of a run -> name of its method.
 
     Raises:
-        ResultsError: nothing has what is to be renamed.
+        ResultsError: no run has what is to be renamed.
     """
-    given = {str(Path(name)): each for name, each in names.items()} | dict(names)
-    unknown, renamed = set(names), []
+    new_names = {str(Path(name)): new_name for name, new_name in names.items()} | dict(names)
+    unused = set(names)
+    renamed = []
     for run in runs:
-        known = {run["method"], run["id"], str(run["folder"]), *map(str, run["files"])}
-        unknown = {name for name in unknown if not {name, str(Path(name))} & known}
-        method = next((each for name, each in given.items() if name in known), run["method"])
-        renamed.append({**run, "method": method})
-    if unknown:
-        there = ", ".join(sorted({run["method"] for run in runs}))
-        missing = ", ".join(map(repr, sorted(unknown)))
-        raise ResultsError(f"method-name: no method, run or folder {missing}; methods: {there}")
+        known_as = {run["method"], run["id"], str(run["folder"]), *map(str, run["files"])}
+        unused = {name for name in unused if not {name, str(Path(name))} & known_as}
+        matching = (new_name for name, new_name in new_names.items() if name in known_as)
+        renamed.append({**run, "method": next(matching, run["method"])})
+    if unused:
+        methods = ", ".join(sorted({run["method"] for run in runs}))
+        missing = ", ".join(map(repr, sorted(unused)))
+        raise ResultsError(f"method-name: no method, run or folder {missing}; methods: {methods}")
     return renamed
 
 
-def _tasks(at: int, run: Run, excluded: list[LeftOut]) -> Iterator[TaskRead]:
-    """What a run has of each task; a run without numbers has a row for each that says why.
+def _tasks(number: int, run: Run, excluded: list[Excluded]) -> list[TaskRead]:
+    """Return what a run has of each task; a run without numbers has a row that says why for each.
 
     Of a task that several files of one run have, the newest counts.
+
+    Args:
+        number: of the run in the frame `runs`.
+        run: its row; status and note are changed where its files cannot be read.
+        excluded: entries without a row are added to it.
     """
-    found: dict[str, TaskRead] = {}
+    reads: dict[str, TaskRead] = {}
     for path in run["files"]:
         try:
             file = Plain(json.loads(path.read_bytes()))
-            parts = {task: read_task(at, run, task, file, path) for task in file.names}
+            reads_of_file = {task: read_task(number, run, task, file, path) for task in file.names}
         except UNREADABLE as error:
-            excluded.append(_unreadable(path, error))
-            run |= {"status": "malformed", "note": f"{path}: {excluded[-1].reason}"}
+            unreadable = _unreadable(path, error)
+            excluded.append(unreadable)
+            run |= {"status": "malformed", "note": f"{path}: {unreadable.reason}"}
             continue
-        for task, part in parts.items():
-            excluded += [LeftOut(path, task, *each) for each in part.excluded]
-            if task in found:
-                excluded.append(LeftOut(path, task, "", None, "replaced by a later file"))
-        found |= parts
-    if run["status"] == "done" and not found:
+        for task, read in reads_of_file.items():
+            excluded += [Excluded(path, task, *entry) for entry in read.excluded]
+            if task in reads:
+                excluded.append(Excluded(path, task, "", None, "replaced by a later file"))
+        reads |= reads_of_file
+    if run["status"] == "done" and not reads:
         run |= {"status": "malformed", "note": "no task in the results"}
-    numbers = any(part.scores for part in found.values())
+    rows = _rows_without_numbers(number, run, reads.values())
+    return [*reads.values(), TaskRead(scores=rows)]
+
+
+def _rows_without_numbers(number: int, run: Run, reads: Iterable[TaskRead]) -> list[dict[str, Any]]:
+    """Return a row of `scores` for each task of a run without numbers; none for other runs."""
     status, note = run["status"], run["note"]
-    if status == "done" and not numbers:
+    if status == "done":
+        if any(read.scores for read in reads):
+            return []
         status, note = "not available", "no number in the results"
-    if status != "done":
-        rows = [
-            {"run": at, "task": task, "status": status, "note": note,
-             "length": run.get("context_length")}
-            for task in run["tasks"] or ("",)
-        ]  # fmt: skip
-        found |= {"": TaskRead(scores=rows)}
-    yield from found.values()
+    common = {"run": number, "status": status, "note": note}
+    tasks = run["tasks"] or ("",)
+    return [{**common, "task": task, "length": run.get("context_length")} for task in tasks]

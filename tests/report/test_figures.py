@@ -33,7 +33,8 @@ from leval_harness.report.effective_context import (
 )
 from leval_harness.report.effective_figures import NATIVE_SHADE
 from leval_harness.report.figures import forest_figure, planned_figures, write_figures
-from leval_harness.results.load import BLOCKS, load_results
+from leval_harness.results.columns import BLOCKS
+from leval_harness.results.load import load_results
 
 mpl.use("agg")
 

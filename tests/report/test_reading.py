@@ -306,7 +306,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
     said = {each.file.name if each.file.name != "run.json" else each.file.parent.name: each.reason
             for each in results.excluded}  # fmt: skip
     assert set(said) == {"broken.json", "results_2.json", "results_3.json", "0", "1", "2"}
-    assert "list and no object" in said["1"]
+    assert "holds a list, not an object" in said["1"]
     assert "'method'" in said["2"]
     assert all(each.startswith("cannot be read (") for each in said.values())
 
