@@ -1,4 +1,4 @@
-"""How far does it retrieve? RULER's scores at several lengths, as rows of a frame."""
+"""RULER's scores at several lengths, as the length up to which a model retrieves."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ RULER = r"niah_.*|ruler_.*"
 
 
 def retrievals(compared: pd.DataFrame) -> pd.DataFrame:
-    """How far each model retrieves under each method that was run with RULER's tasks.
+    """Return how far each model retrieves under each method that was run with RULER's tasks.
 
     Args:
         compared: the compared frame.
@@ -21,8 +21,8 @@ def retrievals(compared: pd.DataFrame) -> pd.DataFrame:
         a row for each `block` and `label`: `tasks` that all `lengths` have, `questions` at each of
         them, and as a text `above`, the largest length that reaches RULER's threshold.
     """
-    is_one = compared["task"].str.fullmatch(RULER) & compared["name"].str.fullmatch(r"\d+")
-    rows = compared[is_one.eq(True)].dropna(subset=["value", "n"])
+    is_score = compared["task"].str.fullmatch(RULER) & compared["name"].str.fullmatch(r"\d+")
+    rows = compared[is_score.eq(True)].dropna(subset=["value", "n"])
     retrieval_rows: list[dict[str, Any]] = []
     for (block, label), part in rows.groupby(["block", "label"], sort=False):
         # a mean over other tasks at another length would be compared with this one
@@ -48,11 +48,12 @@ def retrievals(compared: pd.DataFrame) -> pd.DataFrame:
 
 
 def length_text(length: RetrievalLength) -> str:
-    """`8K, not 16K`, `at least 8K`, `nowhere` or `cannot tell`."""
+    """Return a retrieval length in words: `8K, not 16K`, `at least 8K`, `nowhere`, `cannot tell`."""
     if length.low is None:
         return "cannot tell"
     if length.low == 0:
         return "nowhere"
-    shown = length_label(length.low)
-    known = length.low == length.high and length.refused is not None
-    return f"{shown}, not {length_label(length.refused)}" if known else f"at least {shown}"
+    reached = length_label(length.low)
+    if length.low == length.high and length.refused is not None:
+        return f"{reached}, not {length_label(length.refused)}"
+    return f"at least {reached}"

@@ -358,10 +358,12 @@ def as_json(settings: Any) -> str | None:
 
     def plain(value: Any) -> Any:
         if isinstance(value, Mapping):
-            return {name: plain(each) for name, each in value.items()}
+            return {name: plain(entry) for name, entry in value.items()}
         if isinstance(value, list | tuple):
-            return [plain(each) for each in value]
-        return int(value) if isinstance(value, float) and value.is_integer() else value
+            return [plain(entry) for entry in value]
+        if isinstance(value, float) and value.is_integer():
+            return int(value)
+        return value
 
     return json.dumps(plain(settings), sort_keys=True) if settings else None
 

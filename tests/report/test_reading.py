@@ -277,7 +277,7 @@ DAMAGE = {
     "results of nothing": (lambda f: next(f.glob("results_*")).write_text("{}"), "no task"),
     "other samples": (damage_samples, "the samples give 0"),
     "a sample is missing": (lose_a_sample, "3 samples were scored, 2 are logged"),
-    "samples are cut": (cut_short, "line 3 is no JSON"),
+    "samples are cut": (cut_short, "line 3 is not JSON"),
 }
 
 
