@@ -14,7 +14,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from leval_harness.backends import LIBRARIES, library_of
+from leval_harness.backends import find_backend, get_backend
 from leval_harness.models.prepare import local_path
 from leval_harness.sweep.credentials import refuse_credentials
 from leval_tasks.common.metadata import FAMILIES, refuse_near_misses
@@ -36,8 +36,6 @@ DICTIONARIES = ("model_args", "metadata", "gen_kwargs")
 """Settings of lm-eval that are dictionaries; on the command line `a=1,b=2` or JSON."""
 SHORTEST_OPTION = len("--model_")
 """An abbreviation of `--model_args` is longer than `--model`, which is another option."""
-SAME_MODEL = {"huggingface": "hf", "hf-auto": "hf"}
-"""Other names of a model in lm-eval -> its name in this package."""
 
 
 def complete(settings: argparse.Namespace, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,13 +54,14 @@ def complete(settings: argparse.Namespace, options: Mapping[str, Any]) -> dict[s
     from leval_harness.sweep.task_registry import check_settings
 
     values = merged_settings(settings)
-    backend = SAME_MODEL.get(values["model"], values["model"])
+    record = find_backend(values["model"])
+    backend = record.name if record else values["model"]
     args = values["model_args"]
     _check_model(backend, args)
     _check_metadata(values["metadata"])
     if options["rope"] is not None:
         args |= _rope_args(options, backend, args)
-    if LIBRARIES.get(backend) == "transformers":
+    if record is not None and record.chooses_rope_precision:
         _set_precision(args, options["rope_precision"])
     elif options["rope_precision"] is not None:
         raise SettingError(
@@ -202,7 +201,7 @@ def _check_model(backend: str, args: dict[str, Any]) -> None:
     path = args.get("pretrained")
     if isinstance(path, str):
         args["pretrained"] = local_path(path)
-        if backend in LIBRARIES:
+        if find_backend(backend) is not None:
             check_folder_exists(args["pretrained"], "model_args.pretrained")
 
 
@@ -285,10 +284,8 @@ def _rope_args(options: Mapping[str, Any], backend: str, args: Mapping[str, Any]
     """Return the model arguments that carry RoPE settings to a backend."""
     if "pretrained" not in args:
         raise SettingError("--rope needs --model_args pretrained=MODEL")
-    library = library_of(backend)
-    limit = "max_length"
-    if library == "vllm":
-        limit = "max_model_len"
+    record = get_backend(backend)
+    limit = record.length_argument
     length = options["context_length"] or args.get(limit)
     if length is not None and not isinstance(length, int):
         raise SettingError(invalid_value_message(f"model_args.{limit}", length, "a whole number"))
@@ -296,7 +293,7 @@ def _rope_args(options: Mapping[str, Any], backend: str, args: Mapping[str, Any]
     rope_args = model_args(
         model.complete(RopeRequest.parse(options["rope"])),
         model,
-        library=library,
+        library=record.library,
         model_path=str(args["pretrained"]),
         context_length=length,
         rope_precision=options["rope_precision"] or args.get("rope_precision", "float32"),

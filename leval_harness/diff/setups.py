@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
-from leval_harness.backends import LIBRARIES
+from leval_harness.backends import BACKENDS
 from leval_harness.models.prepare import local_path
 from resonance_vllm.checkpoint.arguments import model_args
 from resonance_vllm.checkpoint.positions import PositionConfig
@@ -35,7 +35,7 @@ class Setup:
     """One side of a comparison, which the user wrote as `text`.
 
     Attributes:
-        kind: one of `LIBRARIES` (`-long` reads given documents as without it), `SERVER` or `SAVED`.
+        kind: one of `BACKENDS` (`-long` reads given documents as without it), `SERVER` or `SAVED`.
         target: checkpoint folder or hub name, URL, or path of a file.
         arguments: those of the backend, and `OWN_ARGUMENTS`.
     """
@@ -55,7 +55,7 @@ class Setup:
         target, *rest = [part.strip() for part in _BETWEEN.split(text)]
         prefix, colon, path = target.partition(":")
         if colon and "://" not in target and not Path(target).expanduser().exists():
-            kind, target = check_choice("setup", prefix, LIBRARIES), path
+            kind, target = check_choice("setup", prefix, BACKENDS), path
         elif target.startswith(("http://", "https://")):
             kind = SERVER
         else:
@@ -67,17 +67,17 @@ class Setup:
         pairs = (each.partition("=") for each in rest)
         arguments = {key.strip(): parse_value(value.strip()) for key, _, value in pairs}
         arguments |= {} if rope is None else {"rope": rope}
-        if kind in LIBRARIES:
+        if kind in BACKENDS:
             return cls(kind, local_path(target), arguments, text)
         if "rope" in arguments:
-            allowed = ", ".join(LIBRARIES)
+            allowed = ", ".join(BACKENDS)
             raise SettingError(f"rope: {kind} runs a model as it is; allowed with: {allowed}")
         return cls(kind, target, arguments, text)
 
     @property
     def library(self) -> str | None:
         """`transformers` or `vllm` for a model that is loaded here."""
-        return LIBRARIES.get(self.kind)
+        return BACKENDS[self.kind].library if self.kind in BACKENDS else None
 
     def backend_arguments(self) -> dict[str, Any]:
         """Arguments of lm-eval's model, `pretrained` included and RoPE settings translated.
@@ -90,7 +90,7 @@ class Setup:
         rope = self.arguments.get("rope")
         if rope is None:
             return {"pretrained": self.target, **given}
-        length = given.get("max_length", given.get("max_model_len"))
+        length = given.get(BACKENDS[self.kind].length_argument)
         model = PositionConfig.from_checkpoint(self.target)
         made = model_args(
             model.complete(RopeRequest.parse(rope if isinstance(rope, str) else json.dumps(rope))),

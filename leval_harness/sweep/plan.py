@@ -42,7 +42,6 @@ from resonance_vllm.core.spec import RopeSpec
 logger = logging.getLogger(__name__)
 EFFECTIVE_CONTEXT = "effective_context"
 READS = "reads"
-PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 
 
 class ModelFiles(NamedTuple):
@@ -323,9 +322,8 @@ def gpus_of(model: ModelConfig) -> int:
         return model.gpus
     if model.device == "cpu" or model.backend not in ROPE_BACKENDS:
         return 0
-    if ROPE_BACKENDS[model.backend] == "vllm":
-        return math.prod(int(str(model.args.get(name, 1))) for name in PARALLEL)
-    return 1
+    parallel = ROPE_BACKENDS[model.backend].parallel_arguments
+    return math.prod(int(str(model.args.get(name, 1))) for name in parallel)
 
 
 def model_arguments(
@@ -343,15 +341,15 @@ def model_arguments(
         ConfigError: the RoPE settings do not fit the model, or the length is above the limit.
     """
     model = request.model
-    library = ROPE_BACKENDS.get(model.backend)
-    if library is None or files.positions is None:
+    backend = ROPE_BACKENDS.get(model.backend)
+    if backend is None or files.positions is None:
         return ModelArguments(None, precision, _arguments_of_served(request, files.path, beside))
     try:
         rope = None if request.rope is None else files.positions.complete(request.rope)
         own = model_args(
             rope,
             files.positions,
-            library=library,
+            library=backend.library,
             model_path=files.path,
             context_length=readable_length(request.context_length, rope, files.positions, beside),
             rope_precision=precision,
@@ -365,8 +363,7 @@ def model_arguments(
     commit = files.identity.get("commit")
     if commit and files.path == model.path:
         args["revision"] = commit  # a branch may have moved by the time the run is computed
-    # vLLM rotates in the model's dtype, whatever is asked for
-    used_precision = "model" if library == "vllm" else precision
+    used_precision = precision if backend.chooses_rope_precision else "model"
     return ModelArguments(rope, used_precision, args)
 
 

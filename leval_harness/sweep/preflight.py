@@ -73,7 +73,7 @@ def checkpoint_problems(runs: Iterable[RunRecord]) -> Iterator[str]:
         if not has_weights and not any(name in args for name in WITHOUT_WEIGHT_FILES):
             yield f"{where}: {weights} has no weights (allowed: {', '.join(WEIGHT_FILES)})"
         unknown = _unknown_type(folder)
-        if ROPE_BACKENDS[run.model.backend] == "transformers" and unknown:
+        if ROPE_BACKENDS[run.model.backend].library == "transformers" and unknown:
             yield unknown if unknown.startswith("models") else f"{where}: {unknown}"
 
 
@@ -97,7 +97,7 @@ def generation_problems(runs: Iterable[RunRecord]) -> Iterator[str]:
     for run in runs:
         if not run.gen_kwargs or run.model.backend not in ROPE_BACKENDS:
             continue
-        known = _generation_settings(ROPE_BACKENDS[run.model.backend])
+        known = _generation_settings(ROPE_BACKENDS[run.model.backend].library)
         for name in run.gen_kwargs:
             if known and name not in known:
                 yield (

@@ -17,7 +17,6 @@ ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 HEAD = re.compile(r"# (?P<path>\S+?)(?:, below: (?P<line>.*?))?\n")
 PROGRAMS = {"leval-harness": ["-m", "leval_harness"], "pytest": ["-m", "pytest", "-q"]}
-MOST_LINES = 10
 LLAMA = """
 import json
 from resonance_vllm import hf
@@ -51,12 +50,12 @@ class Copy:
         self.commands = [
             line for kind, text in blocks if kind == "sh" for line in text.splitlines()
         ]
-        code = [self.follow(text) for kind, text in blocks if kind != "sh"]
-        lines = [line for text in code for line in text.splitlines() if line.strip()]
-        assert len(lines) <= MOST_LINES
+        for kind, text in blocks:
+            if kind != "sh":
+                self.follow(text)
 
-    def follow(self, block: str) -> str:
-        """Make the change of a block; its code."""
+    def follow(self, block: str) -> None:
+        """Make the change of a block."""
         head = HEAD.match(block)
         assert head
         path, code = self.root / head["path"], block[head.end() :]
@@ -70,7 +69,6 @@ class Copy:
         if path.suffix == ".py":
             self.run("-m", "ruff", "check", str(path))
             self.run("-m", "ruff", "format", "--check", str(path))
-        return code
 
     def run(self, *arguments: str) -> str:
         """Standard output of a Python process that imports the copy."""
@@ -129,3 +127,11 @@ def test_closed_task(tmp_path, model):
     assert (found["task"], found["n"], found["exact_match"]) == ("years", 2, 50.0)
     assert "Answer with a year." in prompt
     assert "When was it opened?" in prompt
+
+
+@pytest.mark.slow
+def test_backend(tmp_path, model):
+    evaluated, compared = Copy(tmp_path, "A backend").printed()
+    assert "leval_closed_toefl" in evaluated
+    assert "hf-log" in evaluated
+    assert "Same" in compared or "same" in compared

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from leval_harness.backends import LIBRARIES
+from leval_harness.backends import BACKENDS
 from leval_harness.diff.compare import read_documents
 from leval_harness.diff.result import findings_of
 from leval_harness.diff.setups import Setup
@@ -23,7 +23,7 @@ from resonance_vllm.common.errors import SettingError
         ("hf:m,rope=yarn:factor=2", "hf", "m", {"rope": "yarn:factor=2"}),
         ("http://host:8000/v1,model=a", "server", "http://host:8000/v1", {"model": "a"}),
         ("base.npz", "saved", "base.npz", {}),
-        *((f"{kind}:there", kind, "there", {}) for kind in LIBRARIES),
+        *((f"{kind}:there", kind, "there", {}) for kind in BACKENDS),
     ],
 )  # fmt: skip
 def test_a_setup_is_read(text, kind, target, arguments):

@@ -1,4 +1,4 @@
-"""The walks of docs/architecture.md name functions that exist."""
+"""The call chains of docs/architecture.md name functions that exist."""
 
 import ast
 import re
@@ -12,14 +12,14 @@ STEPS = re.findall(r"^\| `([\w/]+\.py):([\w.]+)` \|", PAGE, re.M)
 
 
 @pytest.mark.parametrize(("file", "name"), STEPS)
-def test_a_step_is_a_function_of_its_module(file, name):
+def test_architecture_names_functions_that_exist(file, name):
     module = ast.parse((ROOT / file).read_text("utf-8"))
     kinds = (ast.FunctionDef, ast.ClassDef)
-    there = {each.name for each in ast.walk(module) if isinstance(each, kinds)}
-    assert there.issuperset(name.split("."))  # of a class too
+    names = {node.name for node in ast.walk(module) if isinstance(node, kinds)}
+    assert names.issuperset(name.split("."))  # of a class too
 
 
-def test_every_file_that_is_named_exists():
+def test_architecture_names_files_that_exist():
     named = re.findall(r"`((?:leval|resonance)_\w+/[\w/]+\.\w+)", PAGE)
     assert len(named) > len(STEPS) > 20
-    assert [each for each in named if not (ROOT / each).is_file()] == []
+    assert [path for path in named if not (ROOT / path).is_file()] == []
