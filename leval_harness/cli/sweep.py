@@ -12,7 +12,7 @@ import click
 from leval_harness.cli.console import interrupted_by_signals
 from leval_harness.cli.output import FOLDER, examples
 from leval_harness.results.layout import FAILED_RUNS, LOG
-from leval_harness.sweep.executor import EXECUTORS
+from leval_harness.sweep.executor import EXECUTORS, Capacity, capacity_here
 from resonance_vllm.common.errors import SettingError
 
 if TYPE_CHECKING:
@@ -51,6 +51,12 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Show the runs, what they need and what would fail; run nothing.",
 )
+@click.option(
+    "--device-tflops", type=click.FloatRange(min=0, min_open=True), metavar="N",
+    help="With --dry-run: 10^12 operations per second that one device reaches in practice, for the "
+    "estimate of hours.",
+    show_default="what finished runs have reached on this machine",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the --dry-run as JSON.")
 def sweep(
     config: str,
@@ -59,6 +65,7 @@ def sweep(
     jobs: int | None,
     executor: str,
     dry_run: bool,
+    device_tflops: float | None,
     as_json: bool,
 ) -> int:
     """Compare models, methods and context lengths as CONFIG says, and show the results.
@@ -77,6 +84,8 @@ def sweep(
     """  # noqa: D301 - click's mark of a paragraph that is not wrapped
     if as_json and not dry_run:
         raise click.UsageError("--json goes with --dry-run; `leval-harness table` has the results")
+    if device_tflops is not None and not dry_run:
+        raise click.UsageError("--device-tflops goes with --dry-run")
     from leval_harness.sweep.config import load_config
     from leval_harness.sweep.plan import plan
 
@@ -88,7 +97,8 @@ def sweep(
         runs = plan(loaded)
         loaded = loaded.model_copy(update={"jobs": jobs or loaded.jobs})
         if dry_run:
-            _dry_run(loaded, runs, folder, executor, as_json)
+            capacity = capacity_here(executor, loaded.jobs)
+            _dry_run(runs, folder, capacity, device_tflops, as_json)
             return 0
         return _run(loaded, runs, folder, executor)
 
@@ -104,7 +114,11 @@ def _refuse_unwritable(folder: Path) -> None:
 
 
 def _dry_run(
-    config: "SweepConfig", runs: "list[RunRecord]", folder: Path, executor: str, as_json: bool
+    runs: "list[RunRecord]",
+    folder: Path,
+    capacity: Capacity,
+    device_tflops: float | None,
+    as_json: bool,
 ) -> None:
     """Print what the sweep would do.
 
@@ -113,9 +127,8 @@ def _dry_run(
     """
     from leval_harness.sweep import ConfigError
     from leval_harness.sweep.dry_run import dry_run
-    from leval_harness.sweep.executor import capacity_here
 
-    report = dry_run(runs, folder, capacity_here(executor, config.jobs))
+    report = dry_run(runs, folder, capacity, device_tflops)
     if as_json:
         click.echo(json.dumps(report.to_dict(), indent=2))
     else:

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -23,6 +24,7 @@ from leval_harness.backends.answer_limits import AnswerEnds
 from leval_harness.results.layout import RUN_FILE, RUNS_FOLDER
 from leval_harness.sweep.heartbeat import Heartbeat
 from leval_harness.sweep.identity import differences
+from leval_harness.sweep.run_progress import RunProgress, write_progress
 from leval_harness.sweep.run_record import RunRecord
 from leval_tasks.common.token_logprobs import REQUEST, SumOfLogprobs, scored_requests
 from resonance_vllm.common.errors import RunError
@@ -68,6 +70,8 @@ class Answers:
         self.not_stored: Counter[str] = Counter()
         self.requests = 0
         self.answered = 0
+        self.resumed = 0
+        self.started: float | None = None
 
     def _read(self, run: str) -> None:
         """Read the answers that attempts at a run have stored."""
@@ -79,6 +83,7 @@ class Answers:
 
     def __enter__(self) -> Self:
         """Replace the methods of the model that answer requests."""
+        self.heartbeat.report = self.report
         self.handle = (self.cache / self.attempt).open("a", encoding="utf-8")
         if self.ends is not None:
             self.ends.known.clear()
@@ -92,6 +97,7 @@ class Answers:
         """Give the model its own methods back."""
         from lm_eval.api.model import CacheHook
 
+        self.heartbeat.report = None
         (self.ends or self.lm).cache_hook = CacheHook(None)
         for name in (*TEXT_REQUESTS, REQUEST):
             vars(self.lm).pop(name, None)
@@ -120,6 +126,8 @@ class Answers:
         missing = [(at, requests[at]) for at, answer in enumerate(answers) if answer is None]
         present = len(answers) - len(missing)
         log.info("%d of %d answers are there already", present, len(answers))
+        self.started = self.started or time.monotonic()
+        self.resumed += present
         self._count(present)
         for portion in portions(missing):
             self.heartbeat.progress(f"answering {_named(portion)}")
@@ -175,8 +183,29 @@ class Answers:
     def _count(self, number: int) -> None:
         """Record that so many more requests are answered."""
         self.answered += number
-        with contextlib.suppress(OSError):
-            self.progress_file.write_text(f"{self.answered} {self.requests}")
+        self.report()
+
+    def report(self) -> int:
+        """Write how far the run is, and return the tokens that were computed for it so far.
+
+        Called with every answer, and once a second by the thread of the heartbeat.
+        """
+        if self.started is None:
+            return 0
+        counts: dict[str, Any] = {}
+        # someone else's backend may raise anything, which must not end the heartbeat
+        with contextlib.suppress(Exception):
+            counts = self.lm.telemetry()
+        progress = RunProgress(
+            requests=self.requests,
+            answered=self.answered,
+            resumed=self.resumed,
+            prefilled=int(counts.get("tokens_prefilled") or 0),
+            decoded=int(counts.get("tokens_generated") or 0),
+            seconds=round(time.monotonic() - self.started, 1),
+        )
+        write_progress(self.progress_file, progress)
+        return progress.tokens
 
 
 def nan_mask(answer: Any) -> "np.ndarray[Any, np.dtype[np.bool_]]":

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from leval_harness.results.layout import FAILED, FAILED_RUNS, LOG, RUN_FILE, RUNS_FOLDER, WORK
+from leval_harness.sweep.run_progress import RunProgress, read_progress
 from resonance_vllm.common.files import fsync_folder, read_json_object, write_json
 
 STALE_SECONDS = 180.0
@@ -164,13 +165,9 @@ class Folder:
             shutil.rmtree(unfinished, ignore_errors=True)
         self.forget_failure(run)
 
-    def share(self, run: str) -> float:
-        """Return the share of the requests of a running run that are answered, from 0 to 1."""
-        try:
-            answered, requests = (self.work / "progress" / run).read_text().split()
-            return min(1.0, int(answered) / max(1, int(requests)))
-        except (OSError, ValueError):
-            return 0.0
+    def progress(self, run: str) -> RunProgress | None:
+        """Return how far a running run is; None if its worker has not written it."""
+        return read_progress(self.work / "progress" / run)
 
     # Who computes it.
 
@@ -179,12 +176,12 @@ class Folder:
         claims = (self.work / "claims").glob(f"{run}.*")
         return sorted(claims, key=lambda path: int(path.suffix[1:]))
 
-    def claim(self, run: str, **about: Any) -> Claim | None:
+    def claim(self, run: str, **details: Any) -> Claim | None:
         """Claim a run, and return the claim; None if it is over or another process has it.
 
         Args:
             run: its id.
-            about: what the claim's file says beside the process and its host.
+            details: what the claim's file says beside the process and its host.
         """
         turns = self.turns(run)
         number = 1
@@ -193,7 +190,7 @@ class Folder:
                 return None
             number = int(turns[-1].suffix[1:]) + 1
         claim = Claim(run, self.work / "claims" / f"{run}.{number}", uuid.uuid4().hex[:8])
-        content = {**about, **HERE, "pid": os.getpid(), "token": claim.token}
+        content = {**details, **HERE, "pid": os.getpid(), "token": claim.token}
         try:
             with claim.path.open("x", encoding="utf-8") as handle:
                 json.dump(content, handle)

@@ -6,9 +6,9 @@ Sources: Hoffmann et al. 2022, appendix F (2 FLOPs for each weight and token); D
 attention score and its use take 4 FLOPs for each pair of tokens and each dimension of a head).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 BYTES_OF_DTYPE = {"float32": 4, "float16": 2, "bfloat16": 2, "auto": 2, "": 2}
 """Bytes of a weight, and of an entry of the KV cache; `auto` is the checkpoint's, nearly always 2."""
@@ -50,31 +50,33 @@ class ModelSize:
 
     @property
     def layers(self) -> int:
-        """Number of layers."""
+        """Return the number of layers."""
         return self.full_layers + self.windowed_layers
 
     @property
     def attention_weights(self) -> int:
-        """Weights of the projections of queries, keys, values and output, in all layers."""
+        """Return the weights of the projections of queries, keys, values and output, in all layers."""
         query_and_output = 2 * self.hidden * self.heads * self.head_dim
         key_and_value = 2 * self.hidden * self.kv_heads * self.head_dim
         return self.layers * (query_and_output + key_and_value)
 
     @property
     def embedding_weights(self) -> int:
-        """Weights of one embedding."""
+        """Return the weights of one embedding."""
         return self.vocabulary * self.hidden
 
     @property
     def parameters(self) -> int:
-        """All weights, without norms and biases."""
-        embeddings = self.embedding_weights * (1 if self.has_shared_embedding else 2)
+        """Return all weights, without norms and biases."""
+        embeddings = 2 * self.embedding_weights
+        if self.has_shared_embedding:
+            embeddings = self.embedding_weights
         feed_forward = self.feed_forward + self.idle_feed_forward
         return embeddings + self.attention_weights + feed_forward
 
     @property
     def weight_bytes(self) -> int:
-        """Memory of the weights."""
+        """Return the memory of the weights in bytes."""
         return self.parameters * self.bytes_per_value
 
     def kv_cache_bytes(self, tokens: int) -> int:
@@ -109,7 +111,9 @@ def attended_pairs(tokens: int, cached: int = 0, window: int | None = None) -> f
         cached: tokens before them.
         window: most tokens that one attends to; None for all.
     """
-    first, last = cached + 1, cached + tokens  # tokens that the first and the last one attend to
+    # tokens that the first and the last one attend to
+    first = cached + 1
+    last = cached + tokens
     if window is None or last <= window:
         return (first + last) * tokens / 2
     growing = max(0, window - cached)
@@ -128,11 +132,16 @@ def model_size(config: Mapping[str, Any], dtype: str = "") -> ModelSize | None:
     """
     text = config.get("text_config") or config
     try:
-        hidden, layers = int(text["hidden_size"]), int(text["num_hidden_layers"])
-        heads, vocabulary = int(text["num_attention_heads"]), int(text["vocab_size"])
+        hidden = int(text["hidden_size"])
+        layers = int(text["num_hidden_layers"])
+        heads = int(text["num_attention_heads"])
+        vocabulary = int(text["vocab_size"])
     except (KeyError, TypeError, ValueError):
         return None
     windowed_layers = _windowed_layers(text, layers)
+    window = 0
+    if windowed_layers:
+        window = int(text["sliding_window"])
     feed_forward, idle = _feed_forward(text, hidden, layers)
     shared = text.get("tie_word_embeddings", config.get("tie_word_embeddings", False))
     return ModelSize(
@@ -143,7 +152,7 @@ def model_size(config: Mapping[str, Any], dtype: str = "") -> ModelSize | None:
         vocabulary=vocabulary,
         full_layers=layers - windowed_layers,
         windowed_layers=windowed_layers,
-        window=int(text.get("sliding_window") or 0) if windowed_layers else 0,
+        window=window,
         feed_forward=feed_forward,
         idle_feed_forward=idle,
         has_shared_embedding=bool(shared),
@@ -226,57 +235,70 @@ class Cost:
         return self.flops / (teraflops * 1e12) / 3600
 
 
-def scoring_cost(size: ModelSize, lengths: list[int], passes: int = 1) -> Cost:
-    """Return the cost of the losses of documents.
+class Pass(NamedTuple):
+    """One sequence that a model reads, and what it generates after it.
+
+    Attributes:
+        tokens: length of the sequence.
+        cached: its first tokens whose keys and values are there from an earlier pass.
+        scored: tokens whose logits are computed; 1 where the sequence is a prompt.
+        generated: most tokens of the answer.
+    """
+
+    tokens: int
+    cached: int = 0
+    scored: int = 1
+    generated: int = 0
+
+
+def cost_of(size: ModelSize | None, passes: Sequence[Pass], documents: int) -> Cost:
+    """Return the cost of some passes, without memory.
 
     Args:
-        size: of the model.
-        lengths: tokens of each sequence that is read; windows are sequences of their own.
-        passes: documents that these sequences are.
+        size: of the model; None if it is not known, which leaves the operations at 0.
+        passes: what the model reads and generates.
+        documents: how many documents, or questions with a prompt of their own, these passes are.
     """
-    flops = sum(size.prefill_flops(length, scored=length) for length in lengths)
-    longest = max(lengths, default=0)
+    flops = 0.0
+    for one in passes:
+        if size is None:
+            break
+        flops += size.prefill_flops(one.tokens - one.cached, one.scored, one.cached)
+        flops += one.generated * size.prefill_flops(1, cached=one.tokens)
     return Cost(
-        documents=passes,
-        prefill_tokens=sum(lengths),
+        documents=documents,
+        prefill_tokens=sum(one.tokens - one.cached for one in passes),
+        decode_tokens=sum(one.generated for one in passes),
         flops=flops,
-        memory_bytes=peak_memory(size, longest),
     )
 
 
-def answering_cost(size: ModelSize, prompts: list[int], shared: list[int], generated: int) -> Cost:
-    """Return the cost of answers to questions about documents.
+PASS_TOKENS = 2048
+"""Tokens of one chunk of a long prefill."""
+LOGITS = 1 << 24
+"""Logits that are made float32 at a time."""
+
+
+def peak_memory(
+    size: ModelSize, tokens: int, *, chunk: int, rows: int = 1, all_logits: bool = False
+) -> int:
+    """Return the most memory that reading and answering takes, in bytes.
+
+    Counted are the weights, the KV cache, and of one chunk the hidden states, the widest layer and
+    the logits.
 
     Args:
         size: of the model.
-        prompts: tokens of each prompt.
-        shared: of each prompt, tokens that an earlier prompt has prefilled already.
-        generated: most tokens of an answer.
+        tokens: length of the longest sequence, its answer included.
+        chunk: most tokens of one forward pass.
+        rows: sequences that are read side by side.
+        all_logits: whether the logits of a whole chunk exist at a time.
     """
-    total = Cost(documents=len(prompts))
-    for prompt, before in zip(prompts, shared, strict=True):
-        flops = size.prefill_flops(prompt - before, cached=before)
-        flops += generated * size.prefill_flops(1, cached=prompt)
-        total += Cost(
-            prefill_tokens=prompt - before,
-            decode_tokens=generated,
-            flops=flops,
-            memory_bytes=peak_memory(size, prompt + generated),
-        )
-    return total
-
-
-PASS_TOKENS = 2048
-"""Tokens of one chunk of a long prefill, and of one slice of logits."""
-
-
-def peak_memory(size: ModelSize, tokens: int) -> int:
-    """Return the most memory that reading one sequence in chunks takes, in bytes.
-
-    Weights, the KV cache, and of one chunk the hidden states, the widest layer and float32 logits.
-    """
-    chunk = min(tokens, PASS_TOKENS)
-    widest = max(size.hidden * 8, 3 * size.feed_forward // max(1, 3 * size.hidden * size.layers))
-    activations = chunk * (8 * size.hidden + widest) * size.bytes_per_value
-    logits = min(chunk, 512) * size.vocabulary * 4
-    return size.weight_bytes + size.kv_cache_bytes(tokens) + activations + logits
+    in_pass = min(tokens, chunk) * rows
+    width_of_feed_forward = size.feed_forward // max(1, 3 * size.hidden * size.layers)
+    widest = max(8 * size.hidden, 3 * width_of_feed_forward)
+    activations = in_pass * (8 * size.hidden + widest) * size.bytes_per_value
+    logits = 4 * min(in_pass * size.vocabulary, LOGITS)
+    if all_logits:
+        logits += in_pass * size.vocabulary * size.bytes_per_value
+    return size.weight_bytes + rows * size.kv_cache_bytes(tokens) + activations + logits

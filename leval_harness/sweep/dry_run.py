@@ -1,7 +1,7 @@
 """What `leval-harness sweep --dry-run` shows: groups and runs, remarks, and what would fail."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,13 @@ from leval_harness.results.layout import RUNS_FOLDER
 from leval_harness.sweep import ConfigError
 from leval_harness.sweep.config import ROPE_BACKENDS
 from leval_harness.sweep.context_lengths import native_length
+from leval_harness.sweep.estimate import Estimate, Estimator, MeasuredRates, total, warnings_of
 from leval_harness.sweep.executor import Capacity
 from leval_harness.sweep.groups import Group, grouped
 from leval_harness.sweep.identity import closest
 from leval_harness.sweep.preflight import check_runs
 from leval_harness.sweep.run_record import RunRecord
+from leval_harness.sweep.workload import Workloads
 from resonance_vllm.checkpoint.limits import length_limit
 from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.core.spec import RopeSpec
@@ -28,19 +30,35 @@ class DryRun:
     """What a sweep would do.
 
     Attributes:
-        groups: each with `model`, `gpus` and `runs`: `run_id`, `title`, `done`, and for a run that is
-            to do the `closest` finished run and what `differs` from it.
+        groups: each with `model`, `gpus`, `cost` of what is to do, and `runs`: `run_id`, `title`,
+            `done`, and for a run that is to do its `cost`, the `closest` finished run and what
+            `differs` from it.
+        cost: of all that is to do, in hours of one worker.
         notes: remarks, a sentence or two each.
         problems: what would make a run fail.
     """
 
     groups: list[dict[str, Any]]
+    cost: Estimate
     notes: list[str]
     problems: list[str]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content as plain dictionaries and lists."""
-        return asdict(self)
+        groups = [
+            {
+                **group,
+                "cost": group["cost"].to_dict(),
+                "runs": [_with_plain_cost(run) for run in group["runs"]],
+            }
+            for group in self.groups
+        ]
+        return {
+            "groups": groups,
+            "cost": self.cost.to_dict(),
+            "notes": self.notes,
+            "problems": self.problems,
+        }
 
     def lines(self) -> Iterator[str]:
         """Yield the lines that a terminal shows, without the problems."""
@@ -48,13 +66,18 @@ class DryRun:
             runs = group["runs"]
             yield f"Group {number}: {group['model']}, {count_of_runs(len(runs))}, one model instance"
             yield f"  GPUs: {group['gpus']}"
+            yield f"  Cost: {group['cost'].text()}"
             for run in runs:
                 state = "done " if run["done"] else "to do"
                 yield f"  {run['run_id']}  {state}  {run['title']}"
+                if not run["done"]:
+                    yield f"    {run['cost'].text()}"
                 for place, (old, new) in list(run.get("differs", {}).items())[:MOST_DIFFERENCES]:
                     yield f"    not {run['closest']}: {place}: {old} -> {new}"
         done = [run["done"] for group in self.groups for run in group["runs"]]
         yield f"{count_of_runs(len(done))}, {done.count(False)} to do"
+        if False in done:
+            yield f"Cost: {self.cost.text()}, one worker"
         for note in self.notes:
             yield f"Note: {note}"
 
@@ -64,35 +87,64 @@ def count_of_runs(number: int) -> str:
     return f"{number} run{'' if number == 1 else 's'}"
 
 
-def dry_run(runs: Sequence[RunRecord], folder: Path, capacity: Capacity) -> DryRun:
+def _with_plain_cost(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row of a run with its cost as plain values."""
+    plain = dict(run)
+    if "cost" in plain:
+        plain["cost"] = plain["cost"].to_dict()
+    return plain
+
+
+def dry_run(
+    runs: Sequence[RunRecord],
+    folder: Path,
+    capacity: Capacity,
+    device_tflops: float | None = None,
+) -> DryRun:
     """Return what a sweep would do in a results folder, which need not exist.
 
     Args:
         runs: the planned runs.
         folder: where the sweep has its results.
         capacity: the GPUs that there are.
+        device_tflops: 10^12 operations per second that a device reaches, for the estimate of hours;
+            None for what runs beside this sweep have reached on this machine.
     """
     finished = {path.name: path for path in sorted((folder / RUNS_FOLDER).glob("*"))}
     planned = {run.run_id for run in runs}
     others = [path for name, path in finished.items() if name not in planned]
-    groups = [_group(group, finished, others) for group in grouped(runs, capacity.gpus)]
+    to_do = [run for run in runs if run.run_id not in finished]
+    workloads = Workloads()
     problems: list[str] = []
     try:
-        check_runs([run for run in runs if run.run_id not in finished], capacity)
+        check_runs(to_do, capacity, workloads)
     except ConfigError as error:
         problems = str(error).split("\n")
-    return DryRun(groups, [*shortening_methods(runs), *nothing_beyond(runs)], problems)
+    estimator = Estimator(workloads, MeasuredRates(folder), device_tflops)
+    estimates = {run.run_id: estimator.of(run) for run in to_do}
+    groups = [_group(group, estimates, others) for group in grouped(runs, capacity.gpus)]
+    warnings: dict[str, None] = {}
+    for run in to_do:
+        warnings.update(dict.fromkeys(warnings_of(run, estimates[run.run_id])))
+    notes = [*shortening_methods(runs), *nothing_beyond(runs), *warnings]
+    return DryRun(groups, total(list(estimates.values())), notes, problems)
 
 
-def _group(group: Group, finished: Mapping[str, Path], others: Sequence[Path]) -> dict[str, Any]:
+def _group(
+    group: Group, estimates: Mapping[str, Estimate], others: Sequence[Path]
+) -> dict[str, Any]:
     rows = []
     for run in group.runs:
-        is_done = run.run_id in finished
+        is_done = run.run_id not in estimates
         row: dict[str, Any] = {"run_id": run.run_id, "title": run.title, "done": is_done}
+        if not is_done:
+            row["cost"] = estimates[run.run_id]
         if not is_done and others:
             row["closest"], row["differs"] = closest(run, others)
         rows.append(row)
-    return {"model": group.runs[0].model.name, "gpus": group.gpus, "runs": rows}
+    of_group = total([row["cost"] for row in rows if "cost" in row])
+    model = group.runs[0].model.name
+    return {"model": model, "gpus": group.gpus, "cost": of_group, "runs": rows}
 
 
 @cache

@@ -28,6 +28,8 @@ from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.common.errors import RunError, error_message
 
 log = logging.getLogger("leval_harness.sweep.worker")
+FRESH = "fresh_share"
+"""Key of the share of the requests that no earlier attempt had answered."""
 Samples = Mapping[str, list[dict[str, Any]]]
 """Task -> rows, with lm-eval's `arguments` (the requests, the prompt first) and `resps`."""
 
@@ -118,7 +120,7 @@ def evaluate(
         heartbeat: is informed of every answer.
 
     Returns:
-        What the backend counted meanwhile.
+        What the backend counted meanwhile, and the share of the requests that this attempt answered.
 
     Raises:
         RunError: lm-eval could not save its results, or a log-probability is NaN.
@@ -163,7 +165,7 @@ def evaluate(
     for task in tasks:
         save_losses(task, folder)
     answers.forget()
-    return model.telemetry()
+    return {**model.telemetry(), FRESH: 1 - answers.resumed / max(1, answers.requests)}
 
 
 def save_losses(task: Any, folder: Path) -> None:

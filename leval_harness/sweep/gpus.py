@@ -16,6 +16,21 @@ LISTING_COMMANDS = {
 """Command that lists the GPUs of the machine -> pattern of a GPU's number in its output."""
 
 
+MEMORY_COMMAND = "nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits"
+"""Command that prints the memory of each GPU in MiB."""
+
+
+def memory_of_gpu() -> int | None:
+    """Return the memory of the smallest GPU of the machine in bytes; None if no driver tells it."""
+    try:
+        printed = subprocess.run(
+            MEMORY_COMMAND.split(), capture_output=True, text=True, timeout=60, check=True
+        ).stdout
+        return min(int(line) for line in printed.split()) * 2**20
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+
+
 def visible_gpus() -> list[str]:
     """Return the names of the GPUs that this process may use.
 

@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from leval_harness.sweep.claims import Claim, Folder
@@ -48,6 +49,9 @@ class Heartbeat:
         self.stall_limit = stall_limit
         self.claim: Claim | None = None
         self.doing = ""
+        self.report: Callable[[], int] | None = None
+        """Writes how far the run is and returns its tokens so far; set while requests are answered."""
+        self.tokens = 0
         self.claimed_at = self.progress_at = time.monotonic()
 
     def begin(self, claim: Claim) -> None:
@@ -94,6 +98,13 @@ class Heartbeat:
             return
         os.utime(claim.path)
         now = time.monotonic()
+        report = self.report
+        tokens = self.tokens
+        if report is not None:
+            tokens = report()
+        if tokens != self.tokens:  # a long document is progress, too, before it has an answer
+            self.tokens = tokens
+            self.progress_at = now
         if self.time_limit is not None and now - self.claimed_at > self.time_limit:
             reason = (
                 f"time_limit: no result after {self.time_limit:g} s, while {self.doing}; answers "

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from leval_harness.sweep import ConfigError
 from leval_harness.sweep.config import ROPE_BACKENDS
@@ -17,6 +16,7 @@ from leval_harness.sweep.groups import grouped
 from leval_harness.sweep.identity import RUNNING_TEXT, WEIGHT_FILES
 from leval_harness.sweep.run_record import RunRecord
 from leval_harness.sweep.task_registry import LENGTH_KEY, families_of, tasks_in_folder
+from leval_harness.sweep.workload import Workloads
 from resonance_vllm.common.errors import UserError, did_you_mean
 from resonance_vllm.common.files import read_json_object
 
@@ -26,12 +26,15 @@ ANSWER_SETTINGS = ("until", "max_gen_toks", "max_new_tokens", "max_tokens", "max
 """Generation settings that lm-eval itself reads."""
 
 
-def check_runs(runs: Sequence[RunRecord], capacity: Capacity) -> None:
+def check_runs(
+    runs: Sequence[RunRecord], capacity: Capacity, workloads: Workloads | None = None
+) -> None:
     """Refuse runs that would fail after their model was loaded.
 
     Args:
         runs: what is to be computed.
         capacity: the GPUs that there are.
+        workloads: takes what is learned about the runs.
 
     Raises:
         ConfigError: all that is wrong, a line each.
@@ -43,7 +46,7 @@ def check_runs(runs: Sequence[RunRecord], capacity: Capacity) -> None:
         *length_problems(runs),
     ]
     if not problems:  # a text is tokenized with the files that were just looked for
-        problems += text_problems(runs)
+        problems += text_problems(runs, workloads)
     if problems:
         raise ConfigError("\n".join(dict.fromkeys(problems)))
 
@@ -123,44 +126,19 @@ def _generation_settings(library: str) -> frozenset[str]:
     return frozenset(names | set(ANSWER_SETTINGS))
 
 
-def text_problems(runs: Iterable[RunRecord]) -> Iterator[str]:
+def text_problems(runs: Iterable[RunRecord], workloads: Workloads | None = None) -> Iterator[str]:
     """Yield tasks on running text whose documents are too few or too short, by tokenizing them."""
-    seen = set()
+    workloads = workloads or Workloads()
+    named: set[str] = set()
     for run in runs:
-        if not families_of(run.tasks) <= RUNNING_TEXT or run.model.backend not in ROPE_BACKENDS:
+        if not families_of(run.tasks) <= RUNNING_TEXT:
             continue
-        # all methods of a model read the same documents
-        metadata = {key: value for key, value in run.metadata.items() if key != "reads"}
-        key = repr((run.model.path, run.tasks, sorted(metadata.items()), run.context_length))
-        if key in seen:
-            continue
-        seen.add(key)
-        problem = _text_problem(run)
-        if problem:
-            yield f"{run.title}: {problem}"
-
-
-def _text_problem(run: RunRecord) -> str:
-    from leval_harness.sweep.evaluation import load_tasks
-
-    state = random.getstate()
-    try:
-        _, tasks = load_tasks(run)
-        for task in tasks:
-            for member in _members(task):
-                member.test_docs()
-    except UserError as error:
-        return str(error)
-    finally:
-        random.setstate(state)
-    return ""
-
-
-def _members(task_or_group: Any) -> list[Any]:
-    """Return the tasks of a group; a task itself is a list of one."""
-    if hasattr(task_or_group, "test_docs"):
-        return [task_or_group]
-    return list(task_or_group.get_all_tasks())
+        try:
+            workloads.of(run)
+        except UserError as error:
+            if str(error) not in named:  # all methods of a model read the same documents
+                yield f"{run.title}: {error}"
+            named.add(str(error))
 
 
 def length_problems(runs: Iterable[RunRecord]) -> Iterator[str]:

@@ -1,19 +1,30 @@
-"""What a sweep prints while it runs: a line when a run starts or ends, and one each minute."""
+"""What a sweep shows while it runs: lines, and in a terminal a table of what is running."""
 
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
 import click
 
+from leval_harness.results.layout import RUN_FILE, RUNS_FOLDER
 from leval_harness.sweep.claims import Folder, RunState
-from leval_harness.sweep.groups import USUAL_LENGTH
+from leval_harness.sweep.cost import Cost
+from leval_harness.sweep.estimate import Estimate, flops_by_run
+from leval_harness.sweep.groups import size_of
+from leval_harness.sweep.identity import RUNNING_TEXT
+from leval_harness.sweep.run_progress import RunProgress
 from leval_harness.sweep.run_record import RunRecord
+from leval_harness.sweep.task_registry import families_of
+from resonance_vllm.common.files import read_json_object
 
-HEARTBEAT_SECONDS = 60.0
+SECONDS_BETWEEN_LINES = 60.0
+REFRESHES_PER_SECOND = 2.0
+HOUR = 3600.0
 
 
 def say(line: str) -> None:
@@ -29,38 +40,78 @@ def say(line: str) -> None:
 
 
 class Progress:
-    """Prints when a run starts or ends, and once a minute how far the running ones are.
+    """Shows which runs are computed, how far they are, and how long the rest will take.
+
+    Each run that starts or ends is a line. In between there is one line a minute; where standard
+    error is a terminal, a table of the running runs stands there instead. A context.
 
     Args:
         runs: all runs of the sweep.
         folder: where they are computed.
+        estimates: what each run will take, as far as it is known.
     """
 
-    def __init__(self, runs: Sequence[RunRecord], folder: Folder) -> None:
+    def __init__(
+        self,
+        runs: Sequence[RunRecord],
+        folder: Folder,
+        estimates: Mapping[str, Estimate] | None = None,
+    ) -> None:
         self.runs = {run.run_id: run for run in runs}
         self.folder = folder
         self.states: Mapping[str, RunState] = {}
-        self.started = time.monotonic()
-        self.last_line = self.started
-        self.tokens_at_start = 0.0
+        self.time_left = TimeLeft(runs, estimates or {})
+        self.last_line = time.monotonic()
         self.retried: set[str] = set()
+        self.live: Any = None
+
+    def __enter__(self) -> Self:
+        """Show the table if there is a terminal."""
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
+            self.live = Live(
+                console=Console(stderr=True),
+                refresh_per_second=REFRESHES_PER_SECOND,
+                transient=True,
+            )
+            self.live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Remove the table."""
+        if self.live is not None:
+            self.live.stop()
 
     def update(self, states: Mapping[str, RunState]) -> None:
-        """Take the present state of each run, and print what has changed."""
-        before = self.states
+        """Take the present state of each run, and show what has changed.
+
+        Args:
+            states: id of each run -> its state.
+        """
+        before = self.states or states
         self.states = states
-        if not before:
-            before = states
-            self.tokens_at_start = self._tokens(self._share)
+        for name, state in states.items():
+            self.time_left.update(name, state, self.folder)
         for name in self.folder.retried() & states.keys() - self.retried:
             self.retried.add(name)
             self._say(name, f"is tried once more: {self.folder.reason_of_retry(name)}")
         for name, state in states.items():
             self._report_change(name, before[name], state)
-        if time.monotonic() - self.last_line > HEARTBEAT_SECONDS:
-            for name, state in states.items():
-                if state.owner:
-                    self._say(name, f"{self._share(name):.0%}")
+        running = self._running()
+        if self.live is not None:
+            self.live.update(self.table(running))
+        elif running and time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES:
+            self._report_running(running)
+
+    def _running(self) -> list[str]:
+        return [name for name, state in self.states.items() if state.owner]
 
     def _report_change(self, name: str, before: RunState, now: RunState) -> None:
         if now.owner and not before.owner:
@@ -70,38 +121,170 @@ class Progress:
         elif now.failure is not None and before.failure is None:
             self._say(name, f"failed: {now.failure}")
 
-    def _say(self, name: str, what: str) -> None:
+    def _report_running(self, running: Sequence[str]) -> None:
+        """Print one line about all runs that are computed now."""
+        shares = [f"{self.time_left.share(name):.0%}" for name in running]
+        rate = sum(self.time_left.tokens_per_second(name) for name in running)
+        text = ", ".join(shares)
+        if rate:
+            text += f", {rate:,.0f} tokens/s"
+        if len(running) == 1:
+            self._say(running[0], text)
+        else:
+            self._print(f"{len(running)} runs: {text}")
+
+    def _say(self, name: str, text: str) -> None:
+        self._print(f"{self.runs[name].title}: {text}")
+
+    def _print(self, text: str) -> None:
+        """Print a line with the number of runs that are over in front and the time left behind."""
         self.last_line = time.monotonic()
         failed = sum(state.failure is not None for state in self.states.values())
         over = sum(state.is_over for state in self.states.values())
         count = f"{over}/{len(self.runs)}"
         if failed:
             count += f", {failed} failed"
-        say(f"[{count}] {self.runs[name].title}: {what}, {self._eta()}")
-
-    def _share(self, name: str) -> float:
-        """Return the share of a run that is computed, from 0 to 1."""
-        state = self.states[name]
-        if state.done:
-            return 1.0
-        if state.owner:
-            return self.folder.share(name)
-        return 0.0
-
-    def _tokens(self, share: Callable[[str], float]) -> float:
-        """Return the tokens of all runs that have not failed, each weighted by a share of it."""
-        total = 0.0
-        for name, state in self.states.items():
-            if state.failure is None:
-                total += (self.runs[name].context_length or USUAL_LENGTH) * share(name)
-        return total
+        say(f"[{count}] {text}, ETA {self._eta()}")
 
     def _eta(self) -> str:
-        """Return the time that is left at the rate at which this start has computed so far."""
-        done = self._tokens(self._share)
-        total = self._tokens(lambda name: 1.0)
-        if done <= self.tokens_at_start and done < total:
-            return "ETA unknown"
-        elapsed = time.monotonic() - self.started
-        seconds_per_token = elapsed / max(1.0, done - self.tokens_at_start)
-        return f"ETA {timedelta(seconds=round((total - done) * seconds_per_token))}"
+        seconds = self.time_left.seconds(self.states)
+        if seconds is None:
+            return "unknown"
+        return str(timedelta(seconds=round(seconds)))
+
+    def table(self, running: Sequence[str]) -> Any:
+        """Return the table of the running runs that a terminal shows.
+
+        Args:
+            running: their ids.
+        """
+        from rich.table import Table
+
+        over = sum(state.is_over for state in self.states.values())
+        title = f"{over} of {len(self.runs)} runs are over, remaining: {self._eta()}"
+        table = Table(title=title, title_justify="left")
+        table.add_column("Model")
+        table.add_column("Method")
+        table.add_column("Tasks")
+        for heading in ("Length", "GPU", "Done", "Tokens/s", "Remaining"):
+            table.add_column(heading, justify="right")
+        for name in running:
+            run = self.runs[name]
+            owner = self.states[name].owner or {}
+            remaining = self.time_left.seconds_of(name)
+            table.add_row(
+                run.model.name,
+                run.method.name,
+                ", ".join(run.tasks),
+                f"{run.context_length or 0:,}",
+                str(owner.get("gpus") or "CPU"),
+                f"{self.time_left.share(name):.0%}",
+                f"{self.time_left.tokens_per_second(name):,.0f}",
+                "unknown" if remaining is None else str(timedelta(seconds=round(remaining))),
+            )
+        return table
+
+
+class TimeLeft:
+    """Estimates the time that is left, from what runs have computed so far.
+
+    The work of a run is its operations, where they are known for all runs, else the tokens of a
+    document. Scoring text and generating answers reach different rates, so that each has its own:
+    that of this sweep as soon as something is computed, before that the one from earlier sweeps.
+
+    Args:
+        runs: all runs of the sweep.
+        estimates: what each run that is to do will take, as far as it is known.
+    """
+
+    def __init__(self, runs: Sequence[RunRecord], estimates: Mapping[str, Estimate]) -> None:
+        self.costs: dict[str, Cost | None] = {}
+        self.hours: dict[str, float | None] = {}
+        for run in runs:
+            estimate = estimates.get(run.run_id, Estimate(None))
+            self.costs[run.run_id] = estimate.cost
+            self.hours[run.run_id] = estimate.hours
+        self.scores_text = {run.run_id: families_of(run.tasks) <= RUNNING_TEXT for run in runs}
+        self.work: dict[str, float] = {}
+        for run in runs:
+            self.work[run.run_id] = float(size_of(run))
+        flops = flops_by_run(estimates)
+        if flops and flops.keys() == estimates.keys():
+            # a run without an estimate is there already
+            self.work = {name: flops.get(name, 0.0) for name in self.work}
+        self.progress: dict[str, RunProgress] = {}
+        self.states: dict[str, RunState] = {}
+
+    def update(self, name: str, state: RunState, folder: Folder) -> None:
+        """Take the state of a run, and read its progress."""
+        before = self.states.get(name)
+        self.states[name] = state
+        if state.owner:
+            # a file that is written in this moment leaves what is known
+            self.progress[name] = folder.progress(name) or self.progress.get(name, RunProgress())
+        elif state.done and before is not None and not before.done:
+            content = read_json_object(folder.path / RUNS_FOLDER / name / RUN_FILE) or {}
+            seconds = float(content.get("seconds") or 0.0)
+            last = self.progress.get(name, RunProgress())
+            self.progress[name] = last._replace(seconds=seconds, answered=last.requests)
+
+    def share(self, name: str) -> float:
+        """Return the share of a run that is computed, from 0 to 1."""
+        if self.states[name].is_over:
+            return 1.0
+        if name not in self.progress or not self.states[name].owner:
+            return 0.0
+        return self.progress[name].share(self.costs[name])
+
+    def tokens_per_second(self, name: str) -> float:
+        """Return the tokens that a run has computed per second; 0 if its backend counts none."""
+        progress = self.progress.get(name, RunProgress())
+        if not progress.seconds:
+            return 0.0
+        return progress.tokens / progress.seconds
+
+    def _rate(self, names: Sequence[str]) -> float | None:
+        """Return the work per second and worker that some runs have reached in this sweep."""
+        work = 0.0
+        seconds = 0.0
+        for name in names:
+            progress = self.progress.get(name)
+            if progress is None or self.states[name].failure is not None:
+                continue
+            fresh = self.share(name) - progress.resumed_share
+            if fresh > 0 and progress.seconds > 0:
+                work += self.work[name] * fresh
+                seconds += progress.seconds
+        if not work:
+            return None
+        return work / seconds
+
+    def seconds_of(self, name: str) -> float | None:
+        """Return the seconds that one worker still needs for a run; None if it is not known."""
+        alike = [other for other in self.work if self.scores_text[other] == self.scores_text[name]]
+        left = 1 - self.share(name)
+        hours = self.hours[name]
+        rate = self._rate(alike)
+        if rate is None and hours is not None:
+            return hours * HOUR * left
+        rate = rate or self._rate(list(self.work))
+        if rate is None:
+            return None
+        return self.work[name] * left / rate
+
+    def seconds(self, states: Mapping[str, RunState]) -> float | None:
+        """Return the seconds until all runs are over, with as many workers as now.
+
+        Args:
+            states: id of each run -> its state.
+        """
+        workers = sum(state.owner is not None for state in states.values())
+        total = 0.0
+        for name, state in states.items():
+            if state.is_over:
+                continue
+            seconds = self.seconds_of(name)
+            if seconds is None:
+                return None
+            total += seconds
+        return total / max(1, workers)

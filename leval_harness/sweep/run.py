@@ -17,6 +17,7 @@ from leval_harness.results.layout import RUN_FILE, RUNS_FOLDER, SCHEMA_VERSION, 
 from leval_harness.sweep import SweepError
 from leval_harness.sweep.claims import Folder, RunState
 from leval_harness.sweep.config import SweepConfig
+from leval_harness.sweep.estimate import Estimator, MeasuredRates, flops_by_run
 from leval_harness.sweep.executor import Executor, create_executor
 from leval_harness.sweep.gpus import VISIBLE_DEVICES
 from leval_harness.sweep.groups import Group, grouped
@@ -24,6 +25,7 @@ from leval_harness.sweep.preflight import check_runs
 from leval_harness.sweep.progress import Progress, say
 from leval_harness.sweep.run_record import RunRecord
 from leval_harness.sweep.worker import WorkerRequest
+from leval_harness.sweep.workload import Workloads
 from resonance_vllm.common.errors import escape_control_characters
 from resonance_vllm.common.files import write_json
 
@@ -84,23 +86,9 @@ class Sweep:
             SweepError: the disk is full, or workers cannot be started.
         """
         runs = [run.run_id for group in self.groups for run in group.runs]
-        idle_since = None
         try:
-            while True:
-                self._remove_ended()
-                states = {run: self.folder.state(run) for run in runs}
-                self.progress.update(states)
-                if self._start_one(states):
-                    continue
-                if self.workers:
-                    idle_since = None
-                else:
-                    # A machine that died looks alive until its claims are old. So wait until each
-                    # owner has given a sign of life after we became idle.
-                    idle_since = idle_since or self.folder.now()
-                    if all(owner["seen"] > idle_since for owner in elsewhere(states)):
-                        return states
-                time.sleep(POLL_SECONDS)
+            with self.progress:
+                return self._loop(runs)
         except OSError as error:
             if isinstance(error, SweepError):
                 raise
@@ -108,6 +96,25 @@ class Sweep:
         finally:
             for worker in self.workers:
                 self.executor.stop(worker)
+
+    def _loop(self, runs: Sequence[str]) -> dict[str, RunState]:
+        """Start workers until no run is left, and return the state of each run."""
+        idle_since = None
+        while True:
+            self._remove_ended()
+            states = {run: self.folder.state(run) for run in runs}
+            self.progress.update(states)
+            if self._start_one(states):
+                continue
+            if self.workers:
+                idle_since = None
+            else:
+                # A machine that died looks alive until its claims are old. So wait until each
+                # owner has given a sign of life after we became idle.
+                idle_since = idle_since or self.folder.now()
+                if all(owner["seen"] > idle_since for owner in elsewhere(states)):
+                    return states
+            time.sleep(POLL_SECONDS)
 
     def _remove_ended(self) -> None:
         for worker in list(self.workers):
@@ -219,7 +226,11 @@ def run_sweep(
     """
     where = create_executor(executor, config.jobs)
     finished = [run for run in runs if (path / RUNS_FOLDER / run.run_id / RUN_FILE).exists()]
-    check_runs([run for run in runs if run not in finished], where.capacity)
+    workloads = Workloads()
+    to_do = [run for run in runs if run not in finished]
+    check_runs(to_do, where.capacity, workloads)
+    estimator = Estimator(workloads, MeasuredRates(path))
+    estimates = {run.run_id: estimator.of(run) for run in to_do}
     groups = grouped(runs, where.capacity.gpus)
     folder = Folder(path)
     write_sweep(folder, config, runs, command)
@@ -235,5 +246,7 @@ def run_sweep(
         command=command,
         time_limit=config.time_limit,
         stall_limit=config.stall_limit,
+        flops=flops_by_run(estimates),
     )
-    return Sweep(folder, groups, where, request, Progress(runs, folder)).run()
+    progress = Progress(runs, folder, estimates)
+    return Sweep(folder, groups, where, request, progress).run()

@@ -14,7 +14,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from leval_harness.backends import CannotSwapError
 from leval_harness.backends.vllm_start import engine_reason
 from leval_harness.results.layout import LOG, RUN_FILE
 from leval_harness.sweep.claims import Folder
+from leval_harness.sweep.estimate import FLOPS
 from leval_harness.sweep.heartbeat import GAVE_UP, Heartbeat, LostClaimError
 from leval_harness.sweep.run_record import RunRecord
 from resonance_vllm.common.errors import UserError
@@ -45,6 +46,7 @@ class WorkerRequest:
         command: what the user typed.
         time_limit: seconds that a run may take; None: any.
         stall_limit: seconds that a run may take without an answer; None: any.
+        flops: id of a run -> its estimated floating-point operations, where they are known.
         records: the runs of the group, in the order in which they should start.
         parent: the process with which the worker ends.
         log: the file that takes its output.
@@ -55,6 +57,7 @@ class WorkerRequest:
     command: str
     time_limit: float | None = None
     stall_limit: float | None = None
+    flops: Mapping[str, float] = field(default_factory=dict)
     records: Sequence[Mapping[str, Any]] = ()
     parent: int = 0
     log: str = ""
@@ -73,7 +76,8 @@ class ClaimedRuns:
     def __iter__(self) -> Iterator[RunRecord]:
         """Yield each run that can be claimed; `records` may grow meanwhile."""
         for run in self.records:
-            claim = self.folder.claim(run.run_id, sweep=self.request.sweep)
+            gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
+            claim = self.folder.claim(run.run_id, sweep=self.request.sweep, gpus=gpus)
             if claim is None:
                 continue
             os.truncate(self.log, 0)
@@ -132,7 +136,7 @@ def run_group(claimed: ClaimedRuns) -> None:
 
 def compute(claimed: ClaimedRuns, run: RunRecord, model: "LoadedModel") -> None:
     """Evaluate a run in a folder of its own, and move that into place."""
-    from leval_harness.sweep.evaluation import evaluate
+    from leval_harness.sweep.evaluation import FRESH, evaluate
 
     claim = claimed.heartbeat.claim
     assert claim is not None
@@ -140,6 +144,10 @@ def compute(claimed: ClaimedRuns, run: RunRecord, model: "LoadedModel") -> None:
     attempt.mkdir()
     started = time.monotonic()
     telemetry = evaluate(model, run, attempt, claimed.heartbeat)
+    fresh_share = telemetry.pop(FRESH)
+    if run.run_id in claimed.request.flops:
+        # what an earlier attempt has computed took none of these seconds
+        telemetry[FLOPS] = fresh_share * claimed.request.flops[run.run_id]
     circumstances = {
         "host": describe_host(),
         "command": claimed.request.command,

@@ -7,11 +7,11 @@ import pytest
 
 from leval_harness.sweep.cost import (
     Cost,
-    answering_cost,
+    Pass,
     attended_pairs,
+    cost_of,
     model_size,
     peak_memory,
-    scoring_cost,
 )
 
 CONFIGS = Path(__file__).parents[1] / "families" / "configs"
@@ -114,16 +114,33 @@ def test_every_family_has_a_plausible_size(family):
 
 def test_costs_add_up():
     size = model_size(LLAMA)
-    one, both = scoring_cost(size, [100]), scoring_cost(size, [100, 50], passes=2)
-    assert one + scoring_cost(size, [50]) == both
+    first, second = Pass(100, scored=100), Pass(50, scored=50)
+    both = cost_of(size, [first, second], documents=2)
+    assert cost_of(size, [first], 1) + cost_of(size, [second], 1) == both
     assert both.prefill_tokens == 150
-    assert both.memory_bytes == peak_memory(size, 100)
     assert Cost(flops=3.6e15).hours(1.0) == pytest.approx(1.0)
 
 
 def test_answers_prefill_a_shared_document_once():
     size = model_size(LLAMA)
-    cost = answering_cost(size, prompts=[110, 120], shared=[0, 100], generated=4)
+    shared = [Pass(110, generated=4), Pass(120, cached=100, generated=4)]
+    cost = cost_of(size, shared, documents=2)
     assert (cost.documents, cost.prefill_tokens, cost.decode_tokens) == (2, 130, 8)
-    alone = answering_cost(size, prompts=[110, 120], shared=[0, 0], generated=4)
+    alone = cost_of(size, [one._replace(cached=0) for one in shared], documents=2)
     assert alone.flops > cost.flops
+
+
+def test_cost_without_sizes_counts_tokens():
+    cost = cost_of(None, [Pass(10, generated=2)], documents=1)
+    assert (cost.prefill_tokens, cost.decode_tokens, cost.flops) == (10, 2, 0)
+
+
+def test_peak_memory_of_chunks_grows_as_the_cache():
+    size = model_size(LLAMA)
+    short, long = (peak_memory(size, length, chunk=100) for length in (1_000, 9_000))
+    assert long - short == size.kv_cache_bytes(8_000)
+    assert peak_memory(size, 9_000, chunk=9_000) > long
+    assert peak_memory(size, 9_000, chunk=9_000, all_logits=True) > peak_memory(
+        size, 9_000, chunk=9_000
+    )
+    assert peak_memory(size, 1_000, chunk=100, rows=2) > short

@@ -16,6 +16,8 @@ import pytest
 from forked_programs import SWEEP, Forks
 from running_sweeps import claims, wait_for
 
+from leval_harness.sweep.run_progress import read_progress
+
 pytestmark = [pytest.mark.slow]
 
 
@@ -171,8 +173,8 @@ def test_killed_long_run_repeats_at_most_64_requests(
     sweep = begin(forks, tmp_path / "sweep.yaml", cut)
 
     def answered() -> int:
-        text = [path.read_text() for path in cut.glob("sweep/.work/progress/*")]
-        return int(text[0].split()[0]) if text and text[0] else 0
+        progress = map(read_progress, cut.glob("sweep/.work/progress/*"))
+        return max((one.answered for one in progress if one is not None), default=0)
 
     wait_for(lambda: answered() >= 20)
     os.kill(sweep, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""`leval-harness sweep` without a run: the plan, wrong usage, what is printed while runs run."""
+"""`leval-harness sweep` without a run: the plan, wrong usage, the last line of a log."""
 
 import json
 from pathlib import Path
@@ -10,12 +10,10 @@ from click.testing import CliRunner
 
 from leval_harness.cli.main import app
 from leval_harness.sweep import ConfigError
-from leval_harness.sweep.claims import Folder, RunState
 from leval_harness.sweep.config import parse_config
 from leval_harness.sweep.identity import differences
 from leval_harness.sweep.local_executor import last_line
 from leval_harness.sweep.plan import plan
-from leval_harness.sweep.progress import Progress
 from resonance_vllm.common.errors import SettingError
 
 
@@ -93,43 +91,6 @@ def test_a_folder_that_cannot_be_written_is_refused_first(
     ended = sweep(config, "--out", place.format(file=tmp_path / "file"))
     assert isinstance(ended.exception, SettingError)
     assert "cannot be written" in str(ended.exception)
-
-
-STATES = {
-    "open": RunState(False),
-    "running": RunState(False, None, {"host": "here"}),
-    "done": RunState(True),
-    "failed": RunState(False, "no luck"),
-}
-
-
-def test_lines_say_what_happens_and_how_long_it_takes(
-    config: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    runs = plan(parse_config({"name": "sweep", **yaml.safe_load(config.read_text())}))
-    folder, now = Folder(tmp_path / "out"), [0.0]
-    monkeypatch.setattr("leval_harness.sweep.progress.time.monotonic", lambda: now[0])
-    progress = Progress(runs, folder)
-
-    def said(seconds: float, *states: str) -> list[str]:
-        now[0] = seconds
-        progress.update({c.run_id: STATES[s] for c, s in zip(runs, states, strict=True)})
-        return capsys.readouterr().out.splitlines()
-
-    assert said(0, "open", "open") == []
-    first = "small | rope @ 4096 | leval_closed_gsm"
-    assert said(0, "running", "open") == [f"[0/2] {first}: started, ETA unknown"]
-    (folder.work / "progress" / runs[0].run_id).write_text("1 2")
-    assert said(100, "running", "open") == [f"[0/2] {first}: 50%, ETA 0:05:00"]
-    failed, started = said(200, "failed", "running")
-    assert failed == f"[1/2, 1 failed] {first}: failed: no luck, ETA unknown", "nothing is gained"
-    assert started.endswith(": started, ETA unknown")
-    (folder.work / "progress" / runs[1].run_id).write_text("1 2")
-    assert said(300, "failed", "running")[0].endswith(": 50%, ETA 0:05:00")
-    assert said(400, "failed", "done")[0].endswith(": done, ETA 0:00:00")
 
 
 def test_the_last_line_of_a_log_is_its_last_state() -> None:

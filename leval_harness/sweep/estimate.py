@@ -1,0 +1,276 @@
+"""What runs will take: tokens, operations, memory and hours, before they are computed."""
+
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from leval_harness.results.layout import RUN_FILE, RUNS_FOLDER
+from leval_harness.sweep.config import ROPE_BACKENDS
+from leval_harness.sweep.cost import PASS_TOKENS, Cost, ModelSize, cost_of, model_size, peak_memory
+from leval_harness.sweep.gpus import memory_of_gpu
+from leval_harness.sweep.identity import RUNNING_TEXT
+from leval_harness.sweep.run_record import RunRecord
+from leval_harness.sweep.task_registry import families_of
+from leval_harness.sweep.workload import Workload, Workloads, longest_pass
+from resonance_vllm.common.errors import UserError
+from resonance_vllm.common.files import read_json_object
+
+FLOPS = "flops"
+"""Key in the telemetry of a run: the floating-point operations that were estimated for it."""
+DAY = 24.0
+OFTEN = 50
+"""Times that each scored token is read from which on a larger stride is worth a remark."""
+
+
+class MeasuredRates:
+    """Operations per second that finished runs have reached on this machine.
+
+    Args:
+        folder: results of a sweep; the sweeps beside it count, too.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.runs: list[RunRecord] = []
+        for path in sorted(folder.parent.glob(f"*/{RUNS_FOLDER}/*/{RUN_FILE}")):
+            content = read_json_object(path) or {}
+            is_measured = content.get("seconds") and (content.get("telemetry") or {}).get(FLOPS)
+            if is_measured and (content.get("host") or {}).get("name") == platform.node():
+                self.runs.append(RunRecord.model_validate(content))
+
+    def of(self, run: RunRecord) -> float | None:
+        """Return the operations per second of the runs that are most like a planned one.
+
+        Runs of the same model, backend and dtype that also score text (or generate answers) go
+        before those that have less in common; None without any of this backend and dtype.
+        """
+        wanted = _traits(run)
+        for common in range(len(wanted), 1, -1):
+            alike = [other for other in self.runs if _traits(other)[:common] == wanted[:common]]
+            seconds = sum(other.seconds or 0.0 for other in alike)
+            if seconds:
+                return float(sum(other.telemetry[FLOPS] for other in alike) / seconds)
+        return None
+
+
+def _traits(run: RunRecord) -> tuple[Any, ...]:
+    """Return what decides the rate of a run, the most important first."""
+    scores_text = families_of(run.tasks) <= RUNNING_TEXT
+    return (run.model.backend, run.model.dtype, scores_text, run.model.path)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run will take.
+
+    Attributes:
+        cost: tokens, operations and memory; None where they are not known.
+        hours: of one worker; None without a rate.
+        times_read: how often each scored token is read, on average; 1 where answers are generated.
+    """
+
+    cost: Cost | None
+    hours: float | None = None
+    times_read: float = 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values; None for what is not known."""
+        if self.cost is None:
+            return {}
+        return {
+            "documents": self.cost.documents,
+            "prefill_tokens": self.cost.prefill_tokens,
+            "decode_tokens": self.cost.decode_tokens,
+            "flops": self.cost.flops or None,
+            "memory_bytes": self.cost.memory_bytes or None,
+            "hours": self.hours,
+        }
+
+    def text(self) -> str:
+        """Return the values in a line for people."""
+        if self.cost is None:
+            return "not estimated"
+        noun = "documents"
+        if self.cost.decode_tokens:
+            noun = "questions"
+        parts = [
+            f"{self.cost.documents:,} {noun}",
+            f"{self.cost.prefill_tokens:,} tokens to prefill",
+        ]
+        if self.cost.decode_tokens:
+            parts.append(f"up to {self.cost.decode_tokens:,} to decode")
+        if self.cost.flops:
+            parts.append(f"{self.cost.flops / 1e12:,.3g} TFLOP")
+        if self.cost.memory_bytes:
+            parts.append(f"{self.cost.memory_bytes / 1e9:,.1f} GB")
+        if self.hours is not None:
+            parts.append(duration(self.hours))
+        return ", ".join(parts)
+
+
+class Estimator:
+    """Estimates runs.
+
+    Args:
+        workloads: what is known of them already.
+        rates: what this machine has reached.
+        device_tflops: 10^12 operations per second that a device reaches, in place of these.
+    """
+
+    def __init__(
+        self, workloads: Workloads, rates: MeasuredRates, device_tflops: float | None = None
+    ) -> None:
+        self.workloads = workloads
+        self.rates = rates
+        self.device_tflops = device_tflops
+
+    def of(self, run: RunRecord) -> Estimate:
+        """Return what a run will take."""
+        try:
+            workload = self.workloads.of(run)
+        except UserError:
+            return Estimate(None)  # the dry run names it among the problems
+        if workload is None:
+            return Estimate(None)
+        size = size_of_model(run)
+        cost = cost_of(size, workload.passes, workload.documents)
+        times_read = _times_read(run, workload)
+        if size is None:
+            return Estimate(cost, times_read=times_read)
+        cost = replace(cost, memory_bytes=memory_of(run, size, workload))
+        rate = self.rates.of(run)
+        if self.device_tflops is not None:
+            rate = self.device_tflops * 1e12 * max(1, run.gpus)
+        hours = None
+        if rate is not None:
+            hours = cost.hours(rate / 1e12)
+        return Estimate(cost, hours, times_read)
+
+
+def total(estimates: Sequence[Estimate]) -> Estimate:
+    """Return what runs take one after the other; hours only where those of all are known."""
+    cost = sum((one.cost for one in estimates if one.cost is not None), Cost())
+    hours: float | None = 0.0
+    for one in estimates:
+        if one.hours is None or hours is None:
+            hours = None
+        else:
+            hours += one.hours
+    if all(one.cost is None for one in estimates):
+        return Estimate(None)
+    return Estimate(cost, hours)
+
+
+def size_of_model(run: RunRecord) -> ModelSize | None:
+    """Return the sizes of the model of a run; None without a config on this machine."""
+    if run.model.backend not in ROPE_BACKENDS:
+        return None
+    folder = Path(run.model.path) / str(run.model.args.get("subfolder", ""))
+    config = read_json_object(folder / "config.json") or {}
+    dtype = run.model.dtype
+    if dtype == "auto":
+        dtype = str(config.get("dtype") or config.get("torch_dtype") or "")
+    return model_size(config, dtype)
+
+
+def memory_of(run: RunRecord, size: ModelSize, workload: Workload) -> int:
+    """Return the most memory that a run takes, in bytes, over all its GPUs."""
+    scores_text = families_of(run.tasks) <= RUNNING_TEXT
+    longest = longest_pass(workload)
+    chunk = longest
+    if ROPE_BACKENDS[run.model.backend] == "vllm":
+        chunk = int(run.model.args.get("max_num_batched_tokens") or PASS_TOKENS)
+    elif run.model.backend == "hf-long":
+        chunk = int(run.model.args.get("prefill_chunk") or 0)
+        if not chunk:
+            chunk = longest if scores_text else PASS_TOKENS
+    rows = 1
+    if isinstance(run.batch_size, int) and not scores_text:
+        rows = run.batch_size
+    all_logits = scores_text and run.model.backend != "hf-long"
+    return peak_memory(size, longest, chunk=chunk, rows=rows, all_logits=all_logits)
+
+
+def warnings_of(run: RunRecord, estimate: Estimate) -> Iterator[str]:
+    """Yield what a run should be changed for: more than a day, or more memory than there is.
+
+    The text does not name the method: what holds for one holds for all methods of a model.
+    """
+    if estimate.cost is None:
+        return
+    where = f"{run.model.name} @ {run.context_length} | {', '.join(run.tasks)}"
+    memory = device_memory(run)
+    needed = estimate.cost.memory_bytes
+    if memory is not None and needed > memory:
+        yield (
+            f"{where}: needs about {needed / 1e9:,.0f} GB for weights, KV cache and one forward pass, "
+            f"and there are {memory / 1e9:,.0f} GB; {_less_memory(run)}"
+        )
+    if estimate.hours is not None and estimate.hours > DAY:
+        yield f"{where}: takes about {duration(estimate.hours)} for each method; {_less_time(run, estimate)}"
+    elif estimate.times_read > OFTEN:
+        times = f"{estimate.times_read:,.0f} times"
+        yield f"{where}: reads each token about {times}; {_less_time(run, estimate)}"
+
+
+def device_memory(run: RunRecord) -> int | None:
+    """Return the memory for a run on this machine in bytes; None if a GPU's is not known."""
+    if run.gpus == 0:
+        return int(psutil.virtual_memory().total)
+    of_one = memory_of_gpu()
+    if of_one is None:
+        return None
+    return run.gpus * of_one
+
+
+def _less_memory(run: RunRecord) -> str:
+    """Return which setting lets a run take less memory."""
+    if run.model.backend == "hf":
+        return "backend: hf-long with args.prefill_chunk: 2048 reads in chunks"
+    if run.model.backend == "hf-long" and not run.model.args.get("prefill_chunk"):
+        return "args.prefill_chunk: 2048 reads in chunks"
+    if ROPE_BACKENDS[run.model.backend] == "vllm":
+        return "a larger args.tensor_parallel_size divides the model"
+    return "gpus and args.parallelize divide the model; dtype: bfloat16 halves float32"
+
+
+def _less_time(run: RunRecord, estimate: Estimate) -> str:
+    """Return which setting lets a run take less time."""
+    families = families_of(run.tasks)
+    if "perplexity" in families and estimate.times_read > 2:
+        stride = run.metadata.get("stride", 256)
+        return f"a larger metadata.stride (now {stride}) or a smaller metadata.num_docs takes less"
+    if families <= RUNNING_TEXT | {"closed"}:
+        return "a smaller metadata.num_docs takes less"
+    return "a smaller limit takes less"
+
+
+def _times_read(run: RunRecord, workload: Workload) -> float:
+    """Return how often each scored token is read, on average; 1 where answers are generated."""
+    scored = sum(one.scored for one in workload.passes)
+    if not families_of(run.tasks) <= RUNNING_TEXT or not scored:
+        return 1.0
+    return sum(one.tokens - one.cached for one in workload.passes) / scored
+
+
+def duration(hours: float) -> str:
+    """Return hours as people say them: seconds, minutes, hours or days."""
+    if hours < 1 / 60:
+        return f"{hours * 3600:.0f} s"
+    if hours < 1:
+        return f"{hours * 60:.0f} min"
+    if hours < 2 * DAY:
+        return f"{hours:.1f} h"
+    return f"{hours / DAY:,.1f} days"
+
+
+def flops_by_run(estimates: Mapping[str, Estimate]) -> dict[str, float]:
+    """Return the operations of the runs for which they are known."""
+    return {
+        name: estimate.cost.flops
+        for name, estimate in estimates.items()
+        if estimate.cost is not None and estimate.cost.flops
+    }

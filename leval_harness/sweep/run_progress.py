@@ -1,0 +1,69 @@
+"""How far a running run is: what its worker writes once a second, and every machine reads."""
+
+import contextlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from leval_harness.sweep.cost import Cost
+
+
+class RunProgress(NamedTuple):
+    """What a worker has done for its run.
+
+    Attributes:
+        requests: of the run, as far as they are made.
+        answered: how many of them have an answer.
+        resumed: how many of these an earlier attempt has answered.
+        prefilled: tokens of prompts and documents that were computed.
+        decoded: tokens that were generated.
+        seconds: since the first request was passed on.
+    """
+
+    requests: int = 0
+    answered: int = 0
+    resumed: int = 0
+    prefilled: int = 0
+    decoded: int = 0
+    seconds: float = 0.0
+
+    @property
+    def tokens(self) -> int:
+        """Return the tokens that this attempt has computed."""
+        return self.prefilled + self.decoded
+
+    @property
+    def resumed_share(self) -> float:
+        """Return the share of the requests that an earlier attempt has answered."""
+        return self.resumed / max(1, self.requests)
+
+    def share(self, cost: Cost | None) -> float:
+        """Return the share of the run that is computed, from 0 to 1.
+
+        Tokens tell it within a document; a backend that counts none tells it by its answers.
+
+        Args:
+            cost: of the whole run; None if it is not known.
+        """
+        by_answers = self.answered / max(1, self.requests)
+        by_tokens = 0.0
+        if cost is not None and cost.prefill_tokens:
+            planned = cost.prefill_tokens + cost.decode_tokens
+            by_tokens = self.resumed_share + self.tokens / planned
+        return min(1.0, max(by_answers, by_tokens))
+
+
+def write_progress(path: Path, progress: RunProgress) -> None:
+    """Write the progress of a run; a disk that is full does not end it."""
+    with contextlib.suppress(OSError):
+        path.write_text(json.dumps(progress._asdict()), encoding="utf-8")
+
+
+def read_progress(path: Path) -> RunProgress | None:
+    """Return the progress of a run; None if there is none, or it is just being written."""
+    try:
+        content: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return RunProgress(**content)
+    except (OSError, ValueError, TypeError):
+        return None
