@@ -22,8 +22,6 @@ from resonance_vllm.core.spec import RopeRequest
 
 Item = TypeVar("Item")
 
-ROPE_BACKENDS = BACKENDS
-"""Backends that take RoPE settings -> library; the others run a model as its server has it."""
 RESERVED_ARGS = {
     **dict.fromkeys(("pretrained", "model"), "models.<name>.path"),
     **{key: f"models.<name>.{key}" for key in ("revision", "dtype")},
@@ -207,7 +205,7 @@ class SweepConfig(EntrySettings):
         for key, model in self.models.items():
             for name in model.methods or self.methods:
                 check_choice(f"models.{key}.methods", name, self.methods, UserError)
-                if model.backend not in ROPE_BACKENDS and self.methods[name] is not None:
+                if model.backend not in BACKENDS and self.methods[name] is not None:
                     raise UserError(
                         f"models.{key}.backend: '{model.backend}' runs the model as it is served, "
                         f"so method '{name}' cannot be set from here; set it where the model is "

@@ -6,9 +6,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from leval_harness.backends import BACKENDS
 from leval_harness.results.layout import RUNS_FOLDER
 from leval_harness.sweep import ConfigError
-from leval_harness.sweep.config import ROPE_BACKENDS
 from leval_harness.sweep.context_lengths import native_length
 from leval_harness.sweep.estimate import Estimate, Estimator, MeasuredRates, total, warnings_of
 from leval_harness.sweep.executor import Capacity
@@ -154,7 +154,7 @@ def _positions(path: str, revision: str | None) -> PositionConfig:
 
 def _positions_of(run: RunRecord) -> PositionConfig | None:
     """Return what the config of a run's checkpoint says; None for a served model."""
-    if run.model.backend not in ROPE_BACKENDS:
+    if run.model.backend not in BACKENDS:
         return None
     revision = None if Path(run.model.path).is_dir() else run.model.revision
     return _positions(run.model.path, revision)

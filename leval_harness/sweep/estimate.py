@@ -8,8 +8,8 @@ from typing import Any
 
 import psutil
 
+from leval_harness.backends import BACKENDS
 from leval_harness.results.layout import RUN_FILE, RUNS_FOLDER
-from leval_harness.sweep.config import ROPE_BACKENDS
 from leval_harness.sweep.cost import PASS_TOKENS, Cost, ModelSize, cost_of, model_size, peak_memory
 from leval_harness.sweep.gpus import memory_of_gpu
 from leval_harness.sweep.identity import RUNNING_TEXT
@@ -166,7 +166,7 @@ def total(estimates: Sequence[Estimate]) -> Estimate:
 
 def size_of_model(run: RunRecord) -> ModelSize | None:
     """Return the sizes of the model of a run; None without a config on this machine."""
-    if run.model.backend not in ROPE_BACKENDS:
+    if run.model.backend not in BACKENDS:
         return None
     folder = Path(run.model.path) / str(run.model.args.get("subfolder", ""))
     config = read_json_object(folder / "config.json") or {}
@@ -181,7 +181,7 @@ def memory_of(run: RunRecord, size: ModelSize, workload: Workload) -> int:
     scores_text = families_of(run.tasks) <= RUNNING_TEXT
     longest = longest_pass(workload)
     chunk = longest
-    if ROPE_BACKENDS[run.model.backend] == "vllm":
+    if BACKENDS[run.model.backend].library == "vllm":
         chunk = int(run.model.args.get("max_num_batched_tokens") or PASS_TOKENS)
     elif run.model.backend == "hf-long":
         chunk = int(run.model.args.get("prefill_chunk") or 0)
@@ -232,7 +232,7 @@ def _less_memory(run: RunRecord) -> str:
         return "backend: hf-long with args.prefill_chunk: 2048 reads in chunks"
     if run.model.backend == "hf-long" and not run.model.args.get("prefill_chunk"):
         return "args.prefill_chunk: 2048 reads in chunks"
-    if ROPE_BACKENDS[run.model.backend] == "vllm":
+    if BACKENDS[run.model.backend].library == "vllm":
         return "a larger args.tensor_parallel_size divides the model"
     return "gpus and args.parallelize divide the model; dtype: bfloat16 halves float32"
 

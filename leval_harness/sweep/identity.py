@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from leval_harness.backends import BACKENDS
 from leval_harness.results.layout import (
     FAILED,
     FORMATS,
@@ -27,7 +28,7 @@ from leval_harness.results.layout import (
     SWEEP,
 )
 from leval_harness.sweep import task_registry as tasks
-from leval_harness.sweep.config import ROPE_BACKENDS, SweepConfig, listed
+from leval_harness.sweep.config import SweepConfig, listed
 from leval_harness.sweep.run_record import RunRecord
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.perplexity.corpora import BUNDLED
@@ -104,8 +105,8 @@ def run_identity(record: RunRecord, model: Mapping[str, Any]) -> dict[str, Any]:
 def package_versions(backend: str) -> dict[str, str]:
     """Return the installed versions of the packages that decide what a backend computes."""
     names = ["leval-harness", "lm_eval"]
-    if backend in ROPE_BACKENDS:
-        names += ROPE_BACKENDS[backend].packages
+    if backend in BACKENDS:
+        names += BACKENDS[backend].packages
     versions = {}
     for name in names:
         with contextlib.suppress(PackageNotFoundError):

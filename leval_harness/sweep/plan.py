@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from leval_harness.backends import BACKENDS
 from leval_harness.models.prepare import local_path
 from leval_harness.results.layout import REFERENCE, SCHEMA_VERSION
 from leval_harness.sweep import ConfigError
 from leval_harness.sweep.config import (
-    ROPE_BACKENDS,
     ModelConfig,
     RunRequest,
     SweepConfig,
@@ -171,7 +171,7 @@ def find_model(model: ModelConfig) -> ModelFiles:
         UserError: there is no such folder or model on the hub, or its config cannot be read.
     """
     folder = expand_user(model.path)
-    if model.backend not in ROPE_BACKENDS and not folder.is_dir():
+    if model.backend not in BACKENDS and not folder.is_dir():
         served = {"served": model.path, "base_url": model.args.get("base_url")}
         return ModelFiles(model.path, None, served)
     folder = Path(local_path(str(folder)))
@@ -304,7 +304,7 @@ def can_be_swapped(record: RunRecord, rope: RopeSpec | None, positions: Position
     It can if the rotation is one table that does not depend on the length. If loading shows that it
     cannot be swapped after all, the run gets a model instance of its own then.
     """
-    if record.model.backend not in ROPE_BACKENDS:
+    if record.model.backend not in BACKENDS:
         return False
     methods = [rope.method] if rope else []
     with contextlib.suppress(RopeConfigError):  # a type that only the model's own code knows
@@ -320,9 +320,9 @@ def gpus_of(model: ModelConfig) -> int:
     """Return how many GPUs a model takes; 0 if it runs on the CPU or on a server."""
     if model.gpus is not None:
         return model.gpus
-    if model.device == "cpu" or model.backend not in ROPE_BACKENDS:
+    if model.device == "cpu" or model.backend not in BACKENDS:
         return 0
-    parallel = ROPE_BACKENDS[model.backend].parallel_arguments
+    parallel = BACKENDS[model.backend].parallel_arguments
     return math.prod(int(str(model.args.get(name, 1))) for name in parallel)
 
 
@@ -341,7 +341,7 @@ def model_arguments(
         ConfigError: the RoPE settings do not fit the model, or the length is above the limit.
     """
     model = request.model
-    backend = ROPE_BACKENDS.get(model.backend)
+    backend = BACKENDS.get(model.backend)
     if backend is None or files.positions is None:
         return ModelArguments(None, precision, _arguments_of_served(request, files.path, beside))
     try:

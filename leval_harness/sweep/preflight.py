@@ -9,8 +9,8 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
+from leval_harness.backends import BACKENDS
 from leval_harness.sweep import ConfigError
-from leval_harness.sweep.config import ROPE_BACKENDS
 from leval_harness.sweep.executor import Capacity
 from leval_harness.sweep.groups import grouped
 from leval_harness.sweep.identity import RUNNING_TEXT, WEIGHT_FILES
@@ -67,7 +67,7 @@ def checkpoint_problems(runs: Iterable[RunRecord]) -> Iterator[str]:
     """Yield checkpoint folders without weights, and those of a type that transformers lacks."""
     for run in _first_of_each_model(runs):
         folder = Path(run.model.path)
-        if run.model.backend not in ROPE_BACKENDS or not folder.is_dir():
+        if run.model.backend not in BACKENDS or not folder.is_dir():
             continue  # a server, or a model of the hub that is fetched when it is loaded
         where = f"models.{run.model.name}.path"
         args = run.model.args
@@ -76,7 +76,7 @@ def checkpoint_problems(runs: Iterable[RunRecord]) -> Iterator[str]:
         if not has_weights and not any(name in args for name in WITHOUT_WEIGHT_FILES):
             yield f"{where}: {weights} has no weights (allowed: {', '.join(WEIGHT_FILES)})"
         unknown = _unknown_type(folder)
-        if ROPE_BACKENDS[run.model.backend].library == "transformers" and unknown:
+        if BACKENDS[run.model.backend].library == "transformers" and unknown:
             yield unknown if unknown.startswith("models") else f"{where}: {unknown}"
 
 
@@ -98,9 +98,9 @@ def _unknown_type(folder: Path) -> str:
 def generation_problems(runs: Iterable[RunRecord]) -> Iterator[str]:
     """Yield generation settings that the backend of a run does not have."""
     for run in runs:
-        if not run.gen_kwargs or run.model.backend not in ROPE_BACKENDS:
+        if not run.gen_kwargs or run.model.backend not in BACKENDS:
             continue
-        known = _generation_settings(ROPE_BACKENDS[run.model.backend].library)
+        known = _generation_settings(BACKENDS[run.model.backend].library)
         for name in run.gen_kwargs:
             if known and name not in known:
                 yield (

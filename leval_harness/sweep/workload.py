@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from leval_harness.sweep.config import ROPE_BACKENDS
+from leval_harness.backends import BACKENDS
 from leval_harness.sweep.cost import Pass
 from leval_harness.sweep.identity import RUNNING_TEXT
 from leval_harness.sweep.run_record import RunRecord
@@ -89,7 +89,7 @@ def _longest(run: RunRecord) -> Any:
 
 def workload_of(run: RunRecord) -> Workload | None:
     """Return the workload of one run, see `Workloads.of`."""
-    if run.model.backend not in ROPE_BACKENDS:
+    if run.model.backend not in BACKENDS:
         return None
     families = families_of(run.tasks)
     state = random.getstate()
