@@ -132,6 +132,6 @@ def test_closed_task(tmp_path, model):
 @pytest.mark.slow
 def test_backend(tmp_path, model):
     evaluated, compared = Copy(tmp_path, "A backend").printed()
-    assert "leval_closed_toefl" in evaluated
+    assert "exact_match" in evaluated
     assert "hf-log" in evaluated
     assert "Same" in compared or "same" in compared
