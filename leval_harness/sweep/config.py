@@ -49,18 +49,18 @@ def _backend(name: str) -> str:
     return name
 
 
-def _metadata(given: dict[str, Any]) -> dict[str, Any]:
+def _metadata(metadata: dict[str, Any]) -> dict[str, Any]:
     """Check settings of tasks: keys of other projects pass; a misspelt key of this package does not."""
-    refuse_near_misses(given)
-    return given
+    refuse_near_misses(metadata)
+    return metadata
 
 
-def _args(given: dict[str, Any]) -> dict[str, Any]:
+def _args(written: dict[str, Any]) -> dict[str, Any]:
     """Check further model arguments; `null` removes one of an included file."""
-    args = {key: value for key, value in given.items() if value is not None}
-    for key, place in RESERVED_ARGS.items():
+    args = {key: value for key, value in written.items() if value is not None}
+    for key, field in RESERVED_ARGS.items():
         if key in args:
-            raise UserError(f"{key}: write it as {place} of the sweep instead")
+            raise UserError(f"{key}: write it as {field} of the sweep instead")
     return args
 
 
@@ -270,16 +270,16 @@ def parse_config(content: Mapping[str, Any]) -> SweepConfig:
     return config.model_copy(update={"tasks": tuple(tasks), "models": models})
 
 
-def load_config(given: str | Mapping[str, Any], overrides: Sequence[str] = ()) -> SweepConfig:
+def load_config(source: str | Mapping[str, Any], overrides: Sequence[str] = ()) -> SweepConfig:
     """Return a checked sweep config from a path, the name of a shipped sweep, or settings.
 
     Raises:
         ConfigError: names every field that is wrong, its value and what is allowed.
     """
-    if isinstance(given, str):
-        path = find_config(given)
-        given = {"name": path.stem, **load_with_includes(path)}
-    return parse_config(reduce(override, overrides, given))
+    if isinstance(source, str):
+        path = find_config(source)
+        source = {"name": path.stem, **load_with_includes(path)}
+    return parse_config(reduce(override, overrides, source))
 
 
 def find_config(name: str) -> Path:

@@ -190,10 +190,10 @@ def checkpoint_digests(folder: Path) -> dict[str, str]:
     runs with `trust_remote_code`.
     """
     patterns = (*SETTINGS_FILES, *TOKENIZER_FILES, *WEIGHT_FILES, "*.py")
-    found = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
+    matching = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
     return {
         path.relative_to(folder).as_posix(): digest(path)
-        for path in sorted(found)
+        for path in sorted(matching)
         if not path.name.startswith((".", *TRAINER_FILES))
     }
 

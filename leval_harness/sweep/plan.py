@@ -212,7 +212,9 @@ def with_reference(request: RunRequest, positions: PositionConfig | None) -> lis
         )
     lengths: Any = metadata.get("context_length") or request.context_length
     longest = max(lengths) if isinstance(lengths, list | tuple) else lengths
-    read = "full" if longest <= native else "reference"
+    read = "reference"
+    if longest <= native:
+        read = "full"
     of_reference = {"context_length": [request.context_length], **metadata, READS: read}
     is_stated = positions is not None and positions.max_position_embeddings is not None
     reference = request._replace(

@@ -117,7 +117,7 @@ def read_by_tasks(names: Iterable[str], metadata: Mapping[str, Any]) -> dict[str
         task_settings.ContextSettings,
         *map(SETTINGS.__getitem__, families),
     ]
-    read = {"corpus", *(name for each in settings for name in field_names(each))}
+    read = {"corpus", *(name for family in settings for name in field_names(family))}
     return {key: value for key, value in metadata.items() if key in read}
 
 

@@ -5,8 +5,9 @@ import re
 import pytest
 from llama31 import LLAMA31
 
+from leval_harness.backends import BACKENDS
 from leval_harness.sweep import task_registry as own_tasks
-from leval_harness.sweep.config import ROPE_BACKENDS, load_config
+from leval_harness.sweep.config import load_config
 from resonance_vllm.checkpoint.limits import length_limit
 from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.common.yaml_files import packaged_configs
@@ -39,7 +40,7 @@ def test_shipped_sweep_is_valid_and_within_limits(name: str) -> None:
     for request in requests:
         model = PositionConfig.from_dict(model_config(request.model.path))
         rope = None if request.rope is None else model.complete(request.rope)
-        if request.context_length and request.model.backend in ROPE_BACKENDS:
+        if request.context_length and request.model.backend in BACKENDS:
             limit = length_limit(model, rope, request.context_length)
             assert request.context_length <= limit, (request.method, limit)
         row = (request.model.label, request.method, request.context_length, request.task.tasks)
