@@ -93,9 +93,11 @@ class Estimate:
         """Return the values in a line for people."""
         if self.cost is None:
             return "not estimated"
-        noun = "documents"
+        noun = "document"
         if self.cost.decode_tokens:
-            noun = "questions"
+            noun = "question"
+        if self.cost.documents != 1:
+            noun += "s"
         parts = [
             f"{self.cost.documents:,} {noun}",
             f"{self.cost.prefill_tokens:,} tokens to prefill",

@@ -208,7 +208,7 @@ def test_dry_run_shows_the_cost(tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(content))
     words = ["sweep", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "out")]
     printed = CliRunner().invoke(app, [*words, "--dry-run", "--device-tflops", "1e-6"]).output
-    assert "1 documents, 64 tokens to prefill" in printed
+    assert "1 document, 64 tokens to prefill" in printed
     plain = CliRunner().invoke(app, [*words, "--dry-run", "--json"])
     report = json.loads(plain.output)
     cost = report["groups"][0]["runs"][0]["cost"]
