@@ -11,6 +11,7 @@ from leval_harness.report.labels import blocks, labels
 from leval_harness.results.columns import NUMBER as FLOAT
 from leval_harness.results.columns import TEXT, WHOLE, Column
 from leval_harness.results.load import Results, column
+from leval_harness.results.methods import SHIPPED
 from leval_tasks.common.metrics import metric_of
 from leval_tasks.statistics.by_document import (
     LEVEL,
@@ -34,7 +35,7 @@ RIVALS = ["block", "task", "name", "filter", "rival_length"]
 RANKED_BY = [*RIVALS, "value", "higher_is_better", "kind", "unit", "older", "questions"]
 """Columns that decide a rank."""
 
-UNSCALED = ("rope", "none", "default")
+UNSCALED = ("rope", "none", "default", SHIPPED)
 """Names of a method that changes nothing: the baseline where no other one is named."""
 
 LEAST_DOCUMENTS = 3
@@ -99,7 +100,8 @@ def compare(
     Args:
         results: from `load_results`.
         baseline: label to compare with in each block that has it; else the one that a sweep names,
-            else the method `rope`, `none` or `default`; without any of these nothing is compared.
+            else the method `rope`, `none`, `default` or `unmodified`; without any of these nothing
+            is compared.
         across: `methods` compares the methods of each model; `models` all models that were asked
             the same questions.
 

@@ -119,10 +119,23 @@ def _separating_columns(scores: pd.DataFrame, of_models: bool) -> list[str]:
 def _texts_that_differ(scores: pd.DataFrame, group: pd.Series, column: str) -> pd.Series:
     """Return a setting in words, of the rows whose group and task have it in several values."""
     texts = pd.Series(
-        [_setting_text(column, value) for value in scores[column]], scores.index, dtype=object
+        [_setting_text(column, value) for value in _values_read(scores, column)],
+        scores.index,
+        dtype=object,
     )
     values = texts.groupby([group, scores["task"]]).transform("nunique")
     return texts[values > 1]
+
+
+def _values_read(scores: pd.DataFrame, column: str) -> pd.Series:
+    """Return a column of settings without those that a row's task does not read.
+
+    A task that generates nothing scores the same under any settings of generation.
+    """
+    if column != "gen_kwargs":
+        return scores[column]
+    generates_nothing = scores["generates"].eq(False).fillna(False).astype(bool)
+    return scores[column].mask(generates_nothing)
 
 
 def _setting_text(name: str, value: object) -> str:
@@ -204,7 +217,7 @@ def _labels_without_date(scores: pd.DataFrame, across: str) -> pd.Series:
         name = scores["model"] + ", " + scores["method"]
     details: dict[Any, list[str]] = {row: [] for row in scores.index}
     for column in columns:
-        values = scores[column].astype(object).fillna("").astype(str)
+        values = _values_read(scores, column).astype(object).fillna("").astype(str)
         for _, of_one_name in values.groupby([scores["block"], name]):
             different = sorted(set(of_one_name))
             if len(different) < 2:

@@ -80,6 +80,7 @@ SCORES = {
     "aggregation": Column(TEXT, "how questions make the number: `mean`, `ratio`, `perplexity` (exp of a "
                           "ratio), `bits` (a ratio over ln 2), `own` (the task's own)"),
     "group": Column(YES_OR_NO, "a number of several tasks"),
+    "generates": Column(YES_OR_NO, "the task generates answers; missing where the file does not say"),
 }  # fmt: skip
 """A row for each number of a results file; a column `setting NAME` for each setting of a task."""
 

@@ -463,6 +463,7 @@ def _task_columns(task: str, known: dict[str, Any], file: Plain) -> dict[str, An
         "shots": _whole(shots),
         "claimed_length": _whole(metadata.get("shipped_length")),
         "group": task in file.groups,
+        "generates": _generates(task, file),
     }
     for name, value in _task_settings(task, file).items():
         if value in (None, "", {}, []):
@@ -470,6 +471,14 @@ def _task_columns(task: str, known: dict[str, Any], file: Plain) -> dict[str, An
         text = value if isinstance(value, str) else json.dumps(value, default=str)
         columns[f"{SETTING}{name}"] = text
     return columns
+
+
+def _generates(task: str, file: Plain) -> bool | None:
+    """Return whether a task generates answers; None where the file does not say."""
+    output_type = _text(file.config_of(task).get("output_type"))
+    if output_type is None:
+        return None
+    return output_type == "generate_until"
 
 
 def _task_settings(task: str, file: Plain) -> dict[str, Any]:

@@ -74,6 +74,28 @@ def test_what_changes_no_number_is_the_same_block(tmp_path, more):
     assert rows["rank"].to_dict() == {"a": 2, "b": 1}
 
 
+@pytest.mark.parametrize(
+    ("output_type", "blocks"),
+    [("generate_until", 2), ("multiple_choice", 1), ("loglikelihood_rolling", 1), (None, 2)],
+)
+def test_blocks_generation_settings_that_are_read(tmp_path, output_type, blocks):
+    fields = {"output_type": output_type} if output_type else {}
+    config = {"gen_kwargs": {"temperature": 1.0}, "model_args": ROPE}
+    rows = two(tmp_path, {"values": ACC, "fields": fields},
+               {"values": {"acc,none": 0.6}, "fields": fields, "config": config})  # fmt: skip
+    assert rows["block"].nunique() == blocks
+    assert rows["rank"].notna().all() == (blocks == 1)
+
+
+def test_compare_two_plain_runs_with_and_without_method(tmp_path):
+    """No baseline is named: the unmodified run is one."""
+    first, second = answers([0] * 7 + [1] + [0] * 4), answers([1] * 7 + [0] + [0] * 4)
+    rows = two(tmp_path, {"samples": first}, {"samples": second})
+    assert rows["block"].nunique() == 1
+    assert set(rows["baseline"]) == {"unmodified"}
+    assert rows.loc["b", "difference"] == pytest.approx(0.5)
+
+
 def test_titles_say_how_a_run_was_limited(tmp_path):
     for at, limit in enumerate((5.0, 0.1)):
         write(tmp_path / f"{at}", ACC, config={"limit": limit})
