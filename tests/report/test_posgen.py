@@ -14,8 +14,8 @@ from leval_harness.report.posgen import (
     TESTS,
     load_posgen,
     loss_figure,
-    places,
     published_of,
+    seed_means,
     table_1,
 )
 from leval_harness.report.table import BEST, SECOND
@@ -77,7 +77,7 @@ def test_a_test_is_a_row(folder):
 
 
 def test_means_over_seeds_best_and_second_among_what_was_learned(folder):
-    found = places(load_posgen(folder)).set_index("trained")
+    found = seed_means(load_posgen(folder)).set_index("trained")
     assert found["past"].to_dict() == pytest.approx({"rope": 60, "resonance": 50, "yarn": 90})
     assert found.loc["rope", "deviation"] == pytest.approx(statistics.stdev([50, 70]))
     assert found["rank"].fillna(0).to_dict() == {"rope": 1, "resonance": 2, "yarn": 0}
@@ -145,7 +145,7 @@ def test_figure_3_draws_the_mean_over_seeds(folder, tmp_path):
 def test_damaged_results_are_named(tmp_path, content):
     file = write(tmp_path, "cot", "rope", 0, 0.5) / "result.json"
     file.write_text(content)
-    with pytest.raises(ResultsError, match=r"result\.json: no result of a PosGen run"):
+    with pytest.raises(ResultsError, match=r"result\.json: not a result of a PosGen run"):
         load_posgen(tmp_path)
     file.unlink()
     with pytest.raises(ResultsError, match="no finished PosGen run; start one with"):
