@@ -35,7 +35,7 @@ RIVALS = ["block", "task", "name", "filter", "rival_length"]
 RANKED_BY = [*RIVALS, "value", "higher_is_better", "kind", "unit", "older", "questions"]
 """Columns that decide a rank."""
 
-UNSCALED = ("rope", "none", "default", SHIPPED)
+UNSCALED = ("rope", "none", "default")
 """Names of a method that changes nothing: the baseline where no other one is named."""
 
 LEAST_DOCUMENTS = 3
@@ -100,8 +100,8 @@ def compare(
     Args:
         results: from `load_results`.
         baseline: label to compare with in each block that has it; else the one that a sweep names,
-            else the method `rope`, `none`, `default` or `unmodified`; without any of these nothing
-            is compared.
+            else the method `rope`, `none` or `default`, or `unmodified` beside another method;
+            without any of these nothing is compared.
         across: `methods` compares the methods of each model; `models` all models that were asked
             the same questions.
 
@@ -518,6 +518,9 @@ def _baselines(scores: pd.DataFrame, wanted: str | None) -> pd.Series:
         names = {*part["stem"], *part["label"]}
         of_sweep = part["baseline"].dropna().unique()[:1]
         candidates = [wanted, *of_sweep, *UNSCALED]
+        if part["method"].nunique() > 1:
+            # of plain runs; alone in its block it is compared with nothing
+            candidates.append(SHIPPED)
         baseline_of_block[block] = next((name for name in candidates if name in names), "")
     return scores["block"].map(baseline_of_block)
 
