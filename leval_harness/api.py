@@ -60,17 +60,17 @@ class Comparison:
 
     @property
     def scores(self) -> "pd.DataFrame":
-        """The numbers of the results files, one row each; columns in `leval_harness.results.columns.SCORES`."""
+        """The numbers of the results files, one row each; columns: `results.columns.SCORES`."""
         return self.results.scores
 
     @property
     def samples(self) -> "pd.DataFrame":
-        """The answers to questions, one row per question and number; columns in `leval_harness.results.columns.SAMPLES`."""
+        """The answers, one row per question and number; columns: `results.columns.SAMPLES`."""
         return self.results.samples
 
     @property
     def blocks(self) -> "pd.DataFrame":
-        """The losses of documents in nats/token, one row per 64 tokens; columns in `leval_harness.results.columns.BLOCKS`."""
+        """The losses in nats/token, one row per 64 tokens; columns: `results.columns.BLOCKS`."""
         return self.results.blocks
 
     @property

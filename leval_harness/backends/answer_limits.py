@@ -13,7 +13,8 @@ from typing import Any
 class AnswerEnds:
     """Whether the limit ended an answer, by prompt and answer, the two documents that lm-eval logs.
 
-    `pending` holds the ends of a batch whose documents lm-eval has not made yet, in the batch's order.
+    `pending` holds the ends of a batch whose documents lm-eval has not made yet, in the batch's
+    order.
     The documents arrive by `add_partial`: this object stands in front of lm-eval's response cache.
     """
 

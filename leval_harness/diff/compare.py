@@ -107,8 +107,8 @@ def read_documents(source: str, longest: int) -> list[Document]:
     """All documents of a source, each once; some may be too short for `longest` tokens.
 
     Args:
-        source: `pydocs` (the language reference that comes with Python), or what `documents_of` reads.
-            The language reference and a single text file are cut into pieces.
+        source: `pydocs` (the language reference that comes with Python), or what `documents_of`
+            reads. The language reference and a single text file are cut into pieces.
         longest: tokens that will be read of each.
 
     Raises:

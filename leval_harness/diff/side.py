@@ -143,7 +143,8 @@ def read_side(
     """Load a setup, let it read documents, and close it.
 
     B reads the token ids `rows` that A has read. A, which has none, reads the beginnings of the
-    first `count` documents of `length` tokens, which are 4,096 or what it can read where it is None.
+    first `count` documents of `length` tokens, which are 4,096 or what it can read where it is
+    None.
 
     Raises:
         UserError: it cannot be loaded, makes no tokens, cannot read so many or does not score them,

@@ -9,7 +9,8 @@ runs/<id>/              a finished run; it appears by one rename and never chang
 failed/<id>/            failed.json and log.txt of the last attempt at a run that failed
 .work/                  claims, unfinished runs, caches
 
-`sweep.json` holds `schema_version`, `name`, `baseline`, `margin`, `command` and `runs`. Each entry of
+`sweep.json` holds `schema_version`, `name`, `baseline`, `margin`, `command` and `runs`. Each entry
+of
 `runs` has `id`, `model` (its name in tables), `method`, `context_length` and `tasks`.
 """
 

@@ -152,16 +152,22 @@ def read_samples(path: Path, run: int, task: str, known: dict[str, Any], read: T
         for row in read.scores:
             row |= {"status": "malformed", "note": f"{error}"}
         return
-    logged = max(map(len, is_invalid.values()), default=0)
-    for row in read.scores:
-        if logged and row["asked"] not in (None, logged):
-            note = f"{row['asked']} samples were scored, {logged} are logged"
-            row |= {"status": "malformed", "note": note}
+    _check_counts(read, logged=max(map(len, is_invalid.values()), default=0))
     if has_unnamed_filter:
         reason = "the samples do not say which filter they are of"
         read.excluded.append((path.name, None, reason))
     _add_unparsed(samples, is_invalid)
     read.samples = samples
+
+
+def _check_counts(read: TaskRead, logged: int) -> None:
+    """Mark scores that were computed from another number of samples than are logged."""
+    if not logged:
+        return
+    for row in read.scores:
+        if row["asked"] not in (None, logged):
+            note = f"{row['asked']} samples were scored, {logged} are logged"
+            row |= {"status": "malformed", "note": note}
 
 
 def _add_unparsed(samples: list[Question], is_invalid: Mapping[str, list[bool]]) -> None:

@@ -2,8 +2,8 @@
 
 Each attempt at a run has a file of its own, with one JSON line per answer. At most `MOST_REQUESTS`
 requests are passed on at a time, so that no more are repeated even with a backend that returns its
-answers only at the end. A run of more documents reuses the answers of finished runs that differ from
-it in nothing else.
+answers only at the end. A run of more documents reuses the answers of finished runs that differ
+from it in nothing else.
 """
 
 import contextlib
@@ -145,8 +145,8 @@ class Answers:
 
         Args:
             kind: of the request.
-            arguments: of the request; None from lm-eval's concurrent models for a part of a request,
-                which is not stored.
+            arguments: of the request; None from lm-eval's concurrent models for a part of a
+                request, which is not stored.
             answer: what the model answered.
         """
         if arguments is None:

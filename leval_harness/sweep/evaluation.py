@@ -120,7 +120,8 @@ def evaluate(
         heartbeat: is informed of every answer.
 
     Returns:
-        What the backend counted meanwhile, and the share of the requests that this attempt answered.
+        What the backend counted meanwhile, and the share of the requests that this attempt
+        answered.
 
     Raises:
         RunError: lm-eval could not save its results, or a log-probability is NaN.

@@ -34,8 +34,8 @@ def memory_of_gpu() -> int | None:
 def visible_gpus() -> list[str]:
     """Return the names of the GPUs that this process may use.
 
-    A variable decides if one is set; it may hold numbers, UUIDs or MIG names. Otherwise the tools of
-    the driver are asked. torch is not: it may be a build for CPUs.
+    A variable decides if one is set; it may hold numbers, UUIDs or MIG names. Otherwise the tools
+    of the driver are asked. torch is not: it may be a build for CPUs.
     """
     for variable in VISIBLE_DEVICES:
         if variable in os.environ:

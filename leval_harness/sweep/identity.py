@@ -62,8 +62,8 @@ NO_PART_OF_A_TASK = (
 )  # fmt: skip
 """Names in a task's folder that decide no number.
 
-They are hidden and compiled files, notes, what lm-eval writes with `--output_path`, and what a sweep
-writes with `--out`.
+They are hidden and compiled files, notes, what lm-eval writes with `--output_path`, and what a
+sweep writes with `--out`.
 """
 READ_BY_ALL = ("tasks", "limit", "batch_size", "device", "context_length")
 READ_BY_QUESTIONS = ("num_fewshot", "seed", "apply_chat_template", "gen_kwargs")
@@ -201,7 +201,8 @@ def checkpoint_digests(folder: Path) -> dict[str, str]:
 def task_version(name: str) -> Any:
     """Return what distinguishes a task from its earlier and later versions.
 
-    A task of this package: the version in its YAML. A task given as a file: its content and that of what it includes,
+    A task of this package: the version in its YAML. A task given as a file: its content and that
+    of what it includes,
     with data files that they name, and the other files of its folder. Tasks of lm-eval: its
     version, which is among the packages.
     """

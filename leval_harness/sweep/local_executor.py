@@ -51,8 +51,8 @@ class LocalWorker:
     def record_end(self) -> None:
         """Record what the end of the process means for its run, and free what it held.
 
-        A run whose process was killed (out of memory, a signal) is open again the first time and has
-        failed the second time. A process that fails by itself costs its run at once.
+        A run whose process was killed (out of memory, a signal) is open again the first time and
+        has failed the second time. A process that fails by itself costs its run at once.
 
         Raises:
             SweepError: it ended before it had claimed a run.

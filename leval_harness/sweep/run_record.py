@@ -46,7 +46,8 @@ class RunRecord(Record):
         identity: what is declared to decide the numbers, see `leval_harness.sweep.identity`.
         group: the same for runs that one loaded model can serve; not written, nor is `gpus`.
         gpus: how many GPUs the model takes if there are any.
-        host: the machine: name, cores, system and GPUs. It is known when the run is computed, as are `command` (what the user typed),
+        host: the machine: name, cores, system and GPUs. It is known when the run is computed, as
+            are `command` (what the user typed),
             `created`, `cuda_visible_devices`, `seconds` of the evaluation and `telemetry`, what
             the backend counted.
     """

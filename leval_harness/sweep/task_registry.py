@@ -1,7 +1,7 @@
 """The tasks that there are: their settings, what they read, how they take a context length.
 
-Tasks of this package are read from their YAML, which takes milliseconds: building lm-eval's index of
-13,000 names takes seconds.
+Tasks of this package are read from their YAML, which takes milliseconds: building lm-eval's index
+of 13,000 names takes seconds.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -118,7 +118,8 @@ def _of_running_text(run: RunRecord) -> Workload:
 def _passes_of_windows(windows: Sequence[Any], shares: bool) -> Iterator[Pass]:
     """Yield a pass for each window of a document.
 
-    Windows of several lengths that begin at the same token share what the longer one does not score.
+    Windows of several lengths that begin at the same token share what the longer one does not
+    score.
     """
     before = None
     for window in sorted(windows, key=lambda window: (window.start, window.end)):

@@ -108,7 +108,8 @@ def split_tokens(settings: PosGenSettings) -> dict[str, Tensor]:
     """Return the token ids of a data set.
 
     Returns:
-        `train`, `validation` and `test`, each int64 `[n, length + 1]` with the prefix token in front.
+        `train`, `validation` and `test`, each int64 `[n, length + 1]` with the prefix token in
+        front.
 
     Raises:
         SettingError: there are not enough different sequences.

@@ -1,8 +1,11 @@
 """The prompts of L-Eval's closed-ended tasks, and documents that are cut to fit into them.
 
-The texts are those of OpenLMLab/LEval cd34b050, `Baselines/llama2-chat-test.py` with `--metric exam_eval`,
-misspellings included, because scores are comparable only with them. Lengths are counted in the model's own tokens.
-All questions about a document get the same cut, that of the longest one, so that their prompts share a prefix.
+The texts are those of OpenLMLab/LEval cd34b050, `Baselines/llama2-chat-test.py` with `--metric
+exam_eval`,
+misspellings included, because scores are comparable only with them. Lengths are counted in the
+model's own tokens.
+All questions about a document get the same cut, that of the longest one, so that their prompts
+share a prefix.
 """
 
 from collections.abc import Callable, Sequence
@@ -63,8 +66,8 @@ class Prompt:
     Attributes:
         before: text before the document.
         after: text after the document.
-        messages: for chat servers, the messages with `DOCUMENT_MARK` in place of the document. The texts are then
-            what the server is expected to render, and are used for counting only.
+        messages: for chat servers, the messages with `DOCUMENT_MARK` in place of the document. The
+            texts are then what the server is expected to render, and are used for counting only.
     """
 
     before: str
@@ -109,7 +112,8 @@ class PromptWriter:
         frame: name of the frame.
         tokenizer: renders messages in place of a chat server's template, for counting.
         template: lm-eval's chat template; None for a frame of plain text. It is tried once here.
-        answer_prefix: whether `Answer:` begins the assistant's message or ends the user's. It always ends the
+        answer_prefix: whether `Answer:` begins the assistant's message or ends the user's. It
+            always ends the
             user's on a chat server, and where the template opens the model's thinking.
         system_instruction: precedes the system prompt.
     """
@@ -299,9 +303,10 @@ def fit(
 ) -> tuple[Cut | None, list[int]]:
     """Cut a document so that every prompt about it has at most `room` tokens.
 
-    Tokens merge across the border between document and question, so that a length is known only once the whole
-    prompt is tokenized. The cut is first found for the longest question alone, since tokenizing every prompt again
-    and again is slow, and then checked for all of them.
+    Tokens merge across the border between document and question, so that a length is known only
+    once the whole
+    prompt is tokenized. The cut is first found for the longest question alone, since tokenizing
+    every prompt again and again is slow, and then checked for all of them.
 
     Args:
         document: the document.

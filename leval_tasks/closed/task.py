@@ -1,7 +1,7 @@
 """The lm-eval task class of L-Eval's closed-ended tasks.
 
-A sample is one question about one document. The document is fitted into the context when requests are built, once
-for all its questions, and is never stored in the sample's `doc`.
+A sample is one question about one document. The document is fitted into the context when requests
+are built, once for all its questions, and is never stored in the sample's `doc`.
 """
 
 import copy
@@ -191,9 +191,10 @@ class LEvalClosedTask(PlainTask):
     def _find_thinking(self, tokenizer: Any, template: ChatTemplate | None) -> None:
         """Find out how thinking ends, whether the prompts open it, and who removes it.
 
-        A backend that removes thinking is asked for whole responses, unless stop strings are set: those must not act
-        on the thinking, and only the backend knows where it ends. Then an answer counts as cut off where it takes
-        all the tokens that could be generated.
+        A backend that removes thinking is asked for whole responses, unless stop strings are set:
+        those must not act
+        on the thinking, and only the backend knows where it ends. Then an answer counts as cut off
+        where it takes all the tokens that could be generated.
         """
         model = running_model()
         mark_of_backend = backend_mark(model, tokenizer)
@@ -261,8 +262,8 @@ class LEvalClosedTask(PlainTask):
     def _with_end_mark(self, response: str) -> str:
         """Return a response with the end mark of its thinking, if the backend removed it with the thinking.
 
-        Without a mark a response to a prompt that opens the thinking counts as a thought without an answer. That is
-        right only where it takes all the tokens that could be generated.
+        Without a mark a response to a prompt that opens the thinking counts as a thought without
+        an answer. That is right only where it takes all the tokens that could be generated.
         """
         if not self._thinking_opened or not self._cut_at_tokens:
             return response

@@ -1,8 +1,11 @@
 """The thinking of reasoning models: where it begins and ends, and what remains without it.
 
-A response whose thinking was cut off by the generation limit holds no answer, whoever removes the thinking. A
-backend that removes it (`think_end_token` of lm-eval's models) returns a cut thought as it is, and nothing in the
-text says what it is. So the task asks such a backend for whole responses and removes the thinking itself.
+A response whose thinking was cut off by the generation limit holds no answer, whoever removes the
+thinking. A
+backend that removes it (`think_end_token` of lm-eval's models) returns a cut thought as it is, and
+nothing in the
+text says what it is. So the task asks such a backend for whole responses and removes the thinking
+itself.
 """
 
 import re
@@ -38,7 +41,8 @@ def remove_thinking(response: str, end_mark: str, *, opened: bool = False) -> tu
         opened: whether the prompt already opened the thinking, see `opens_thinking`.
 
     Returns:
-        what follows the last mark, without leading white space; empty where the thinking never ends.
+        what follows the last mark, without leading white space; empty where the thinking never
+        ends.
     """
     if thinking_unfinished(response, end_mark, opened=opened):
         return "", True
@@ -50,7 +54,8 @@ def remove_thinking(response: str, end_mark: str, *, opened: bool = False) -> tu
 def thinking_unfinished(response: str, end_mark: str, *, opened: bool = False) -> bool:
     """Return whether a response ends inside its thinking, so that it holds no answer.
 
-    Thinking may have ended before: a begin mark at the start of a line after the last end mark opens it again.
+    Thinking may have ended before: a begin mark at the start of a line after the last end mark
+    opens it again.
 
     Args:
         response: what the model generated.
@@ -94,8 +99,8 @@ def backend_mark(lm: Any, tokenizer: Any) -> str | None:
         tokenizer: its tokenizer, which decodes a mark given as a token id.
 
     Returns:
-        the mark; empty where decoding drops it, so that only the backend can see it; None for a model that removes
-        nothing.
+        the mark; empty where decoding drops it, so that only the backend can see it; None for a
+        model that removes nothing.
     """
     mark = getattr(lm, "think_end_token", None)
     if isinstance(mark, int):

@@ -1,7 +1,7 @@
 """Where the closed-ended tasks' documents come from: a local folder, files of the hub, or the bundled sample.
 
-One source serves a whole run. It is chosen from the settings alone (`data_dir`, else `LEVAL_DATA_DIR`, else the
-hub) and never file by file.
+One source serves a whole run. It is chosen from the settings alone (`data_dir`, else
+`LEVAL_DATA_DIR`, else the hub) and never file by file.
 """
 
 import hashlib
@@ -137,8 +137,8 @@ def resolve_source(data_dir: str | None) -> Source:
 def folder_below(folder: Path | None, file: str) -> str:
     """Return the part of a message that names the folder below `folder` which holds `file`.
 
-    Downloads and clones of a repository have its folders: `hf download --local-dir DATA` puts L-Eval's files
-    into `DATA/LEval/Exam`, a clone into `DATA/LEval-data/Closed-ended-tasks`.
+    Downloads and clones of a repository have its folders: `hf download --local-dir DATA` puts
+    L-Eval's files into `DATA/LEval/Exam`, a clone into `DATA/LEval-data/Closed-ended-tasks`.
 
     Args:
         folder: where the file was looked for; None for the hub.
@@ -201,7 +201,8 @@ def hub_file(task: ClosedTask) -> Path:
     """Return the path of a task's file from the hub, or from its client's cache where it is out of reach.
 
     Raises:
-        DataError: the hub does not have the file, or is unreachable and the file is not in the cache.
+        DataError: the hub does not have the file, or is unreachable and the file is not in the
+            cache.
     """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, RemoteEntryNotFoundError

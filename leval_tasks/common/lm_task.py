@@ -74,7 +74,7 @@ class PlainTask(Task):
         return ""
 
     def build_all_requests(self, **kwargs: Any) -> None:
-        """Build the requests as lm-eval does, without its request cache, whose key lacks lengths and settings."""
+        """Build the requests without lm-eval's request cache, whose key lacks lengths and settings."""
         if kwargs.pop("cache_requests", False):
             logger.warning("%s: --cache_requests is ignored.", self.task_name)
         kwargs.pop("rewrite_requests_cache", None)

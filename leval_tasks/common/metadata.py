@@ -121,7 +121,8 @@ class PerplexitySettings(TextSettings):
 class EffectiveContextSettings(TextSettings):
     """Settings of an effective-context task.
 
-    `window` is positions of the reference's windows, None for the native context length. The `reads`
+    `window` is positions of the reference's windows, None for the native context length. The
+    `reads`
     `full` and `reference` leave the other to another run of a sweep.
     """
 

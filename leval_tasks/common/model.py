@@ -182,7 +182,8 @@ def find_limit(settings: Mapping[str, Any]) -> LengthLimit:
 def shipped_length(settings: Mapping[str, Any]) -> int | None:
     """Return the native context length that the checkpoint's own config states.
 
-    Lengths that the run sets do not count. The first checkpoint in the settings that states a length decides.
+    Lengths that the run sets do not count. The first checkpoint in the settings that states a
+    length decides.
     """
     for name in _named(settings, "pretrained", "tokenizer", "model"):
         found = _positions(name, str(settings.get("revision") or "main"))

@@ -1,8 +1,8 @@
 """The log-probability of each given token, on every lm-eval backend that can report it.
 
 lm-eval's own requests return one sum per request. Here the same requests are scored on the backends
-`hf`, `hf-long`, `vllm` and `vllm-long`, and the value of every token is returned. Softmax and logarithm are
-float32 there, whatever the dtype of the model is.
+`hf`, `hf-long`, `vllm` and `vllm-long`, and the value of every token is returned. Softmax and
+logarithm are float32 there, whatever the dtype of the model is.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,9 +1,10 @@
 """Effective context length, as lm-eval tasks: the loss of each token with full context, and of the reference.
 
-A document is read twice: once in full, and once by the reference, in windows of the native context length that
+A document is read twice: once in full, and once by the reference, in windows of the native context
+length that
 move by half of it. `loss` and `reference_loss` are the mean losses of the two reads in nats/token.
-`loss_difference` is the mean of their clipped difference, full minus reference: positive is worse. The first item
-of a sample's `filtered_resps` holds the sums over blocks of 64 tokens from which
+`loss_difference` is the mean of their clipped difference, full minus reference: positive is worse.
+The first item of a sample's `filtered_resps` holds the sums over blocks of 64 tokens from which
 `leval_tasks.statistics.effective_context` computes the intervals.
 """
 
@@ -135,8 +136,8 @@ class EffectiveContextTask(PerplexityTask):
 def moving_window(window: int, limit: LengthLimit) -> int:
     """Return the positions of the reference's windows on a backend.
 
-    vLLM generates a token after each prompt, so that its prompts may be one position shorter than its limit. The
-    tokens that are scored are the same on every backend.
+    vLLM generates a token after each prompt, so that its prompts may be one position shorter than
+    its limit. The tokens that are scored are the same on every backend.
     """
     fits = limit.tokens is None or window + limit.after_window <= limit.tokens
     return window if fits else window - limit.after_window
@@ -182,8 +183,8 @@ def complete_settings(
 def windows_of(n: int, start: int, window: int, reads: str, bos: bool) -> list[tuple[str, Window]]:
     """Return every window of a document, with the read that it belongs to.
 
-    The reference's windows move by half of their size, so that every token past the first window has at least half
-    a window of context.
+    The reference's windows move by half of their size, so that every token past the first window
+    has at least half a window of context.
 
     Args:
         n: tokens of the document without BOS.
@@ -212,8 +213,8 @@ def block_rows(losses: Losses, start: int) -> list[list[float | None]]:
         start: position of the first scored token, BOS counted.
 
     Returns:
-        rows of start, tokens, and the sums of the losses in full, of the reference, and of the difference; None
-        in place of a sum where a read is missing.
+        rows of start, tokens, and the sums of the losses in full, of the reference, and of the
+        difference; None in place of a sum where a read is missing.
     """
     columns: list[list[float | None]] = []
     starts: list[float] = []

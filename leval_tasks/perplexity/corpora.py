@@ -1,7 +1,7 @@
 """Where the documents of a corpus come from: Python itself, a file of the user, or `data_dir`.
 
-A new corpus of files needs nothing but a task's YAML that names it. A corpus that needs no files is a function
-and an entry of `BUNDLED`.
+A new corpus of files needs nothing but a task's YAML that names it. A corpus that needs no files
+is a function and an entry of `BUNDLED`.
 """
 
 import hashlib
@@ -160,8 +160,8 @@ def _of_python(source: str, digest: str) -> dict[str, Any]:
 def language_reference(topics: Mapping[str, str] | None = None) -> tuple[str, str]:
     """Return the topics of the language reference in one text, and its SHA-256.
 
-    Passages that an earlier topic contains are excluded, because `pydoc_data.topics` has many of them under
-    several names.
+    Passages that an earlier topic contains are excluded, because `pydoc_data.topics` has many of
+    them under several names.
 
     Args:
         topics: name -> text; by default those of this Python's `pydoc_data.topics`.
@@ -191,8 +191,8 @@ def draw_pydocs(encode: Encode, settings: TextSettings, size: int) -> Drawn:
 def library_files(library: Path) -> Iterator[Document]:
     """Yield the modules of a standard library in a fixed order, each after its path.
 
-    The order is that of the paths, with packages that may be missing last. Tests, tables and what differs
-    between builds are excluded.
+    The order is that of the paths, with packages that may be missing last. Tests, tables and what
+    differs between builds are excluded.
 
     Args:
         library: the folder of the standard library.
@@ -214,7 +214,8 @@ def _is_source(path: Path) -> bool:
 def draw_pysource(encode: Encode, settings: TextSettings, size: int) -> Drawn:
     """Return the first `num_docs` documents of `size` tokens of Python's standard library.
 
-    Another `seed` takes the next `num_docs` documents, so that the documents of two seeds are disjoint.
+    Another `seed` takes the next `num_docs` documents, so that the documents of two seeds are
+    disjoint.
 
     Raises:
         DataError: the source is not installed, or has too few tokens.

@@ -2,9 +2,10 @@
 
 Token ids are sent to the model as they are. Nothing is tokenized twice or cut.
 
-A document has `n` tokens without special tokens, numbered from 0. A window of `W` positions has `W` tokens, BOS
-included, so it carries `w = W - 1` tokens of the document with BOS and `w = W` without. Without BOS the
-document's first token has no context and is never scored.
+A document has `n` tokens without special tokens, numbered from 0. A window of `W` positions has
+`W` tokens, BOS
+included, so it carries `w = W - 1` tokens of the document with BOS and `w = W` without. Without
+BOS the document's first token has no context and is never scored.
 """
 
 import hashlib
@@ -67,7 +68,8 @@ class Window:
 def make_windows(n: int, context_length: int, stride: int, mode: Mode, bos: bool) -> list[Window]:
     """Return the windows of one document at one context length, in reading order.
 
-    Windows begin at 0, S, 2S, …. The first one scores all its tokens, a later one those that the one before did
+    Windows begin at 0, S, 2S, …. The first one scores all its tokens, a later one those that the
+    one before did
     not reach. For `stride <= w` this is what `eval/perplexity.py` of YaRN and of Resonance RoPE do.
 
     Args:
@@ -94,7 +96,8 @@ def document_pairs(
 ) -> dict[str, list[float]]:
     """Return the numerator and denominator that one document adds to each metric at one context length.
 
-    `paper_perplexity` takes the windows' mean nats, so that each window counts once whatever it scores, as in the
+    `paper_perplexity` takes the windows' mean nats, so that each window counts once whatever it
+    scores, as in the
     scripts of YaRN and Resonance RoPE. The other metrics are nats per token, word or UTF-8 byte.
 
     Args:
@@ -330,9 +333,10 @@ def complete_settings(
 class WindowRequest(Instance):
     """One window for a model, which `leval_tasks.common.token_logprobs.scored_requests` answers.
 
-    lm-eval logs the `arguments` of a request. Here they are a line that names the window and the digest of its
-    tokens, never the tokens. Those are in `token_parts`: None (no cache key), ids of the context, and ids of the
-    scored tokens.
+    lm-eval logs the `arguments` of a request. Here they are a line that names the window and the
+    digest of its
+    tokens, never the tokens. Those are in `token_parts`: None (no cache key), ids of the context,
+    and ids of the scored tokens.
     """
 
     def __init__(self, window: Window, context: list[int], scored: list[int], **kwargs: Any):

@@ -14,8 +14,8 @@ def documents_of(path: Path, where: str) -> Iterator[Document]:
     """Yield the documents of a JSON-lines file, a text file or a folder of such files.
 
     Args:
-        path: the file or folder. A JSON-lines file has one object with `text` per line; a text file is
-            one document.
+        path: the file or folder. A JSON-lines file has one object with `text` per line; a text
+            file is one document.
         where: the option or setting that named it, with which messages begin.
 
     Raises:

@@ -54,7 +54,7 @@ OF_CODE = {
 
 
 def parse_tests(documents: Iterable[str]) -> Mapping[str, list[str]]:
-    """Return trained encoding -> encodings to test it under, from `TESTED` (all models) or `NATIVE:TESTED`."""
+    """Return trained encoding -> encodings to test it under, from `TESTED` or `NATIVE:TESTED`."""
     tests: dict[str, list[str]] = {name: [] for name in ENCODINGS}
     for text in documents:
         names = [check_choice("encoding", name.strip(), ENCODINGS) for name in text.split(":", 1)]

@@ -1,8 +1,11 @@
 """Does setup B read like setup A? Intervals of the difference of their losses, by position.
 
-`difference = loss of B - loss of A` for each token, nats; positive is worse. The interval is that of effective
-context length, with 95% simultaneous coverage over all bins. The bins begin where the losses stop being bitwise
-identical, and double in width, so that a fault which begins at one position is not diluted by what follows.
+`difference = loss of B - loss of A` for each token, nats; positive is worse. The interval is that
+of effective
+context length, with 95% simultaneous coverage over all bins. The bins begin where the losses stop
+being bitwise
+identical, and double in width, so that a fault which begins at one position is not diluted by what
+follows.
 
 A bin whose interval lies within the margin is *same*. Otherwise it is *worse* or *better* if its
 interval excludes zero, and *not decided* if it contains zero. Error rates are in

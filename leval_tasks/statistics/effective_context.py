@@ -1,14 +1,18 @@
 """Effective context length: up to which position a model predicts a document as well as a reference.
 
-The difference of a token is its loss under the method, given the whole document before it, minus its loss
-under the reference, clipped to ±1 nat. Positive is worse. The functions here take sums of these differences
-over blocks of 64 tokens.
+The difference of a token is its loss under the method, given the whole document before it, minus
+its loss
+under the reference, clipped to ±1 nat. Positive is worse. The functions here take sums of these
+differences over blocks of 64 tokens.
 
-The rule. Positions are divided into six equal bins. Each bin has a mean difference and a plain t interval
-over the blocks of all documents, at a level of 0.5% over all six bins (Bonferroni). The bounds of the
-effective context length are read off these intervals. Each bound is wrong in at most 3% of samples (5% with
-one document), more than the nominal level, because neighbouring blocks are not quite independent and their
-sums are skewed (docs/reference/effective-context.md).
+The rule. Positions are divided into six equal bins. Each bin has a mean difference and a plain t
+interval
+over the blocks of all documents, at a level of 0.5% over all six bins (Bonferroni). The bounds of
+the
+effective context length are read off these intervals. Each bound is wrong in at most 3% of samples
+(5% with
+one document), more than the nominal level, because neighbouring blocks are not quite independent
+and their sums are skewed (docs/reference/effective-context.md).
 """
 
 import itertools
@@ -94,9 +98,10 @@ def clipped_difference(method: npt.NDArray[Any], reference: npt.NDArray[Any]) ->
 def block_sums(values: Floats) -> tuple[Floats, Floats]:
     """Return the sum of each block of consecutive values, and the number of tokens in it.
 
-    This is the only division into blocks: tasks, sweeps, reports and `diff` all use it. Blocks begin at
-    multiples of `BLOCK`. A remainder of less than half a block is added to the last block, since a unit that
-    small would make the sampling units unequal.
+    This is the only division into blocks: tasks, sweeps, reports and `diff` all use it. Blocks
+    begin at
+    multiples of `BLOCK`. A remainder of less than half a block is added to the last block, since a
+    unit that small would make the sampling units unequal.
 
     Args:
         values: one value per token, `[T]` with at least one token.
@@ -138,8 +143,8 @@ def interval(sums: Floats, tokens: Floats, level: float = LEVEL) -> Interval:
 def bin_edges(start: int, longest: int) -> list[int]:
     """Return the positions that bound the bins.
 
-    Bins are of equal width as far as whole blocks allow. Where there are fewer blocks than `BINS`, every
-    block is a bin.
+    Bins are of equal width as far as whole blocks allow. Where there are fewer blocks than `BINS`,
+    every block is a bin.
 
     Args:
         start: first scored position.
@@ -177,16 +182,16 @@ def bin_intervals(middles: Floats, sums: Floats, tokens: Floats, edges: Sequence
 def context_bounds(bins: Sequence[Bin], margin: float = MARGIN) -> tuple[int | None, int | None]:
     """Return the lower and the upper bound of the effective context length.
 
-    A bin shows degradation where its interval lies above the margin, and none where it lies below it.
-    Bins after the first one with degradation do not count.
+    A bin shows degradation where its interval lies above the margin, and none where it lies below
+    it. Bins after the first one with degradation do not count.
 
     Args:
         bins: result of `bin_intervals`.
         margin: the smallest difference that counts, nats/token.
 
     Returns:
-        the end of the last bin that shows no degradation, and the end of the first bin that shows some;
-        None where there is no such bin.
+        the end of the last bin that shows no degradation, and the end of the first bin that shows
+        some; None where there is no such bin.
     """
     upper = None
     before_degradation = list(bins)
@@ -203,8 +208,8 @@ def context_bounds(bins: Sequence[Bin], margin: float = MARGIN) -> tuple[int | N
 def onset(ends: Floats, sums: Floats, tokens: Floats, margin: float = MARGIN) -> int | None:
     """Return the position at which the cumulative sum of (difference − margin) is lowest.
 
-    This is a point estimate of where a method starts to degrade. It has a meaning only where degradation is
-    shown.
+    This is a point estimate of where a method starts to degrade. It has a meaning only where
+    degradation is shown.
 
     Args:
         ends: positions at which the blocks of all documents end, `[B]`.
@@ -213,7 +218,8 @@ def onset(ends: Floats, sums: Floats, tokens: Floats, margin: float = MARGIN) ->
         margin: the smallest difference that counts, nats/token.
 
     Returns:
-        a position, or None where the sum is never negative: the method degrades from the first position.
+        a position, or None where the sum is never negative: the method degrades from the first
+        position.
     """
     positions, position_of_block = np.unique(ends, return_inverse=True)
     excess = np.bincount(position_of_block, sums - margin * tokens)

@@ -1,13 +1,16 @@
 """How far a model retrieves: the largest length up to which every score is at least a threshold.
 
-Both bounds come from one-sided tests. Lower bound: lengths are accepted in order, up to the first that the test
-does not accept. Only the first length whose true score is too low can be accepted wrongly, so no correction is
-needed. Upper bound: the hypothesis that the model retrieves up to the `k`-th length is rejected where any of the
-first `k` scores is shown to be too low, at the `k`-th part of the level (Bonferroni). The upper bound is the largest
-length that is not rejected.
+Both bounds come from one-sided tests. Lower bound: lengths are accepted in order, up to the first
+that the test
+does not accept. Only the first length whose true score is too low can be accepted wrongly, so no
+correction is
+needed. Upper bound: the hypothesis that the model retrieves up to the `k`-th length is rejected
+where any of the
+first `k` scores is shown to be too low, at the `k`-th part of the level (Bonferroni). The upper
+bound is the largest length that is not rejected.
 
-Scores lie in 0..1 and need not be 0 or 1. Their sum varies most where they are 0 or 1 and all questions are equally
-hard, so the binomial tails of the sum are conservative.
+Scores lie in 0..1 and need not be 0 or 1. Their sum varies most where they are 0 or 1 and all
+questions are equally hard, so the binomial tails of the sum are conservative.
 """
 
 import math
@@ -27,7 +30,8 @@ class RetrievalLength(NamedTuple):
     """The bounds of a retrieval length, among the lengths that were measured.
 
     Attributes:
-        low: the largest length that is accepted; None where not even the shortest is, though it is not rejected.
+        low: the largest length that is accepted; None where not even the shortest is, though it is
+            not rejected.
         high: the largest length that is not rejected; 0 where the shortest is.
         refused: the length after `high`; None where there is none.
     """

@@ -3,9 +3,11 @@
     python reports/diff/error_rates.py reports/diff/fp8_kv_differences.csv
 
 The differences are those between vLLM's default cache and its float8 cache: sums over blocks of 64
-tokens of eight documents of 2,048. A sample draws documents with replacement, rotates each by a random
+tokens of eight documents of 2,048. A sample draws documents with replacement, rotates each by a
+random
 number of blocks, takes the mean out and puts the true difference in. `these documents`: the mean of
-each text is taken out; `documents like these`: that of all documents together, so that documents differ.
+each text is taken out; `documents like these`: that of all documents together, so that documents
+differ.
 """
 
 import argparse

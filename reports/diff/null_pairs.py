@@ -4,8 +4,8 @@
 
 Forty null pairs: a checkpoint on transformers in float32 and bfloat16, whole documents at a time,
 against the same in chunks, with another number of threads, with another attention, and behind the
-hook of a method that changes nothing, on four sets of documents. Documents: the language reference that
-comes with Python.
+hook of a method that changes nothing, on four sets of documents. Documents: the language reference
+that comes with Python.
 """
 
 import argparse

@@ -1,7 +1,9 @@
 """Error rates of the rule on real noise: `python rates.py > rates.md`, half a minute.
 
-The noise of a sample is some documents' differences to the reference under YaRN x2, each rotated by a
-random number of blocks, without their mean. "These documents": without each text's own mean, so that
+The noise of a sample is some documents' differences to the reference under YaRN x2, each rotated
+by a
+random number of blocks, without their mean. "These documents": without each text's own mean, so
+that
 the truth is that of the drawn documents. "Documents like these": without the mean of all documents.
 """
 

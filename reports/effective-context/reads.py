@@ -61,7 +61,8 @@ def documents(name, data, tokenizer, longest):
 def train_small(data, folder, length, stages=((400, 16, 256), (100, 4, 2048))):
     """A Llama of 4 million parameters, from the documents with even numbers.
 
-    Each of the `stages` is (steps, rows a step, tokens a row); the last is at the native context length.
+    Each of the `stages` is (steps, rows a step, tokens a row); the last is at the native context
+    length.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast

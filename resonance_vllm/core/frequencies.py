@@ -91,7 +91,8 @@ def rotation_from_base(spec: RopeSpec, base: Tensor) -> Rotation:
     if not spec.resonance:
         return Rotation(base, no_periods)
     is_rotated = base > 0
-    # MAX_TOKENS keeps infinite wavelengths of unrotated features within int64 until they are masked.
+    # MAX_TOKENS keeps infinite wavelengths of unrotated features within int64 until they are
+    # masked.
     nearest = (2 * math.pi / base).clamp(1, MAX_TOKENS).round().to(torch.int64)
     periods = torch.where(is_rotated, nearest, no_periods)
     inv_freq = torch.where(is_rotated, 2 * math.pi / periods.double(), base)

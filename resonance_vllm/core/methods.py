@@ -52,8 +52,8 @@ class NtkAware(ScaledMethod):
     The slowest feature, `j = d/2 - 1`, is interpolated by exactly `s`:
     `b'^(-(d-2)/d) = b^(-(d-2)/d) / s`. The fastest, `j = 0`, keeps its frequency of 1. With
     `base_scaling: paper` the base is `b' = s * b`, as in Appendix C.2 of Resonance RoPE
-    (arXiv 2403.00071), which interpolates the slowest feature by `s^((d-2)/d)`. Neither transformers
-    nor vLLM has the method; vLLM's `ntk` is another formula.
+    (arXiv 2403.00071), which interpolates the slowest feature by `s^((d-2)/d)`. Neither
+    transformers nor vLLM has the method; vLLM's `ntk` is another formula.
     """
 
     name = "ntk_aware"
@@ -121,7 +121,8 @@ class Yarn(ScaledMethod):
       clamped to `[0, d - 1]`. The weight of the kept frequency falls linearly in `j` from 1 at the
       first index to 0 at the second, and frequencies are mixed.
     - `ramp: wavelength` is the paper's formula: the weight is
-      `gamma_j = clamp((r_j - beta_slow) / (beta_fast - beta_slow), 0, 1)`, and wavelengths are mixed:
+      `gamma_j = clamp((r_j - beta_slow) / (beta_fast - beta_slow), 0, 1)`, and wavelengths are
+      mixed:
       `lambda'_j = (1 - gamma_j) s lambda_j + gamma_j lambda_j`. Libraries do not have it; only
       Resonance on it runs, as a type of this package.
 

@@ -263,7 +263,8 @@ def cut_in_odd_questions(end: str) -> Any:
         ("[/THINK]", "[/THINK]", {}, {}),
         ("</thought>", "</thought>", {}, {}),
         ("<|END_THINKING|>", "<|END_THINKING|>", {}, {}),
-        # the backend removes it: the task's own mark is given, stop strings are, or decoding drops it
+        # the backend removes it: the task's own mark is given, stop strings are, or decoding drops
+        # it
         ("</think>", "</think>", {"end_of_thinking": "</think>"}, {}),
         ("</think>", "</think>", {}, {"until": ["\n\n"]}),
         ("<|im_end|>", 2, {}, {}),

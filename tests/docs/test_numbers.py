@@ -21,7 +21,7 @@ from leval_harness.report.tables import effective_tables
 RUN = Path(__file__).with_name("quickstart.csv")
 """Effective context of `leval-harness sweep quickstart`, two cores, bfloat16."""
 FLOAT32 = pd.read_csv(Path(__file__).with_name("quickstart_float32.csv"))
-"""Clipped differences to the reference, sums over 64 tokens in nats, of the same command in float32 on a CPU with AVX2."""
+"""Clipped differences from the reference, sums over 64 tokens in nats, of a float32 run (AVX2)."""
 
 LOSS, PLACE = 0.005, 256
 """Tolerances that the pages state: nats/token, and tokens for the onset."""

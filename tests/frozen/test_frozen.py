@@ -1,7 +1,7 @@
 """The product's numbers are the stored ones: files beside this one, compared by pytest-regressions.
 
-A number that moves on purpose is a decision: `pytest tests/frozen -k NAME --force-regen`, a reviewed
-difference of the files, and a line of CHANGELOG.md with the reason.
+A number that moves on purpose is a decision: `pytest tests/frozen -k NAME --force-regen`, a
+reviewed difference of the files, and a line of CHANGELOG.md with the reason.
 """
 
 from contextlib import chdir

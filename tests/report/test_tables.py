@@ -195,7 +195,8 @@ def test_markdown_reads_no_text_as_markup(compared):
 
 def widths_of(text, folder):
     r"""Compile tables in `article`; the overfull boxes that LaTeX reports."""
-    body = rf"\documentclass{{article}}\usepackage{{booktabs,graphicx}}\begin{{document}}{text}\end{{document}}"
+    head = r"\documentclass{article}\usepackage{booktabs,graphicx}"
+    body = rf"{head}\begin{{document}}{text}\end{{document}}"
     (folder / "t.tex").write_text(body, encoding="utf-8")
     done = subprocess.run(
         ["pdflatex", "-interaction=nonstopmode", "t.tex"],
