@@ -6,8 +6,8 @@ import torch
 
 from leval_harness.backends import backend_class, reading
 from leval_harness.backends.forward import Head, Passage
+from leval_harness.diff.reader import Messages, Reader
 from leval_harness.diff.setups import Setup
-from leval_harness.diff.side import Messages, Reader
 from leval_tasks.common.token_logprobs import Logprobs, scored_requests
 from resonance_vllm.common.errors import SettingError, UserError
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from leval_harness.diff.reader import Messages, Reader
 from leval_harness.diff.setups import Setup
-from leval_harness.diff.side import Messages, Reader
 from leval_tasks.common.token_logprobs import Logprobs
 from resonance_vllm.common.errors import RunError, UserError, choices_hint
 

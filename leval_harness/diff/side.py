@@ -1,14 +1,13 @@
-"""What one side of a comparison has read: made by a setup, or a file that was saved before.
+"""Read one side of a comparison, or load a side that was saved before.
 
-A checkpoint is loaded in a process of its own, which gives all of its memory back when it ends. A
-saved file holds the documents, too, so that a gate in CI needs neither setup A nor data.
+A checkpoint is loaded in a process of its own, so that all of its memory is released before the other
+side is loaded. A saved file holds the documents, too: a check in CI needs neither setup A nor data.
 """
 
 import json
 import multiprocessing
 import os
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -20,6 +19,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from leval_harness.diff.reader import CHAT, Reader
 from leval_harness.diff.setups import SERVER, Setup
 from leval_tasks.common.token_logprobs import Logprobs
 from leval_tasks.perplexity.documents import Document
@@ -30,50 +30,23 @@ from resonance_vllm.common.errors import (
     escape_control_characters,
 )
 
-Messages = list[dict[str, str]]
-
 DEFAULT_LENGTH = 4096
-CHAT: Messages = [
-    {"role": "system", "content": "You answer briefly."},
-    {"role": "user", "content": "Which river flows through Paris?"},
-    {"role": "assistant", "content": "The Seine."},
-    {"role": "user", "content": "And through Vienna? Think of 3 names: \"Inn\", 'Donau', Raab."},
-]
-"""The chat that both templates render: a system message, several turns, quotation marks."""
-
-
-class Reader(ABC):
-    """A loaded setup; `limit` is the most tokens of a text, None where it is not known."""
-
-    limit: int | None
-
-    @abstractmethod
-    def encode(self, text: str) -> list[int] | None:
-        """Token ids as this setup makes them of a text, BOS included; None: it cannot say."""
-
-    @abstractmethod
-    def template(self, messages: Messages) -> list[int] | None:
-        """Token ids of a chat, rendered for an answer; [] without a template, None: unknown."""
-
-    @abstractmethod
-    def read(self, tokens: list[int]) -> Logprobs:
-        """Natural logarithm of the probability of each token of a text but the first."""
-
-    def close(self) -> None:  # noqa: B027 - most readers have nothing to end
-        """End what the reader started."""
+"""Tokens read of a document where neither `--length` nor the limit of A says otherwise."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """What one setup has read.
+    """Hold the documents, token ids and log-probabilities that one setup has read.
 
     Attributes:
-        setup: the setup as it was written, its RoPE settings and versions.
-        documents: what was read.
-        encoded: token ids of each text as this setup makes them; None: it cannot say.
-        chat: token ids of `CHAT`, see `Reader.template`.
-        rows: token ids that were read of each text, all of one length.
-        logprobs: of the tokens of each row but the first, float32 `[documents, length - 1]`.
+        setup: the setup as the user wrote it, its RoPE settings and versions.
+        documents: the documents that were read.
+        encoded: the token ids of each document in this setup's own tokenizer; None if it does not
+            expose them.
+        chat: the token ids of `CHAT`, see `Reader.template`.
+        rows: the token ids that were scored, `[documents][length]`, the same for A and B.
+        logprobs: natural logarithms for every token but the first of a row, float32
+            `[documents, length - 1]`.
     """
 
     setup: dict[str, Any]
@@ -84,14 +57,14 @@ class Side:
     logprobs: Logprobs
 
     def save(self, path: Path) -> None:
-        """Write the file, which appears whole or not at all."""
-        documents = [[each.name, each.text] for each in self.documents]
-        about = {"setup": self.setup, "documents": documents, "template": self.chat}
+        """Write this side to a file, which appears complete or not at all."""
+        documents = [[document.name, document.text] for document in self.documents]
+        header = {"setup": self.setup, "documents": documents, "template": self.chat}
         temporary = path.with_name(f".{path.name}.part")
         with temporary.open("wb") as file:
             np.savez_compressed(
                 file,
-                about=np.array(json.dumps(about)),
+                about=np.array(json.dumps(header)),
                 ids=np.array(self.rows, np.int32),
                 logprobs=self.logprobs,
             )
@@ -99,38 +72,42 @@ class Side:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read what `save` wrote.
+        """Return the side that `save` wrote to `path`.
 
         Raises:
-            SettingError: it is no such file.
+            SettingError: the file cannot be read, or `save` did not write it.
         """
         try:
             with np.load(path, allow_pickle=False) as content:
-                about = json.loads(str(content["about"]))
-                rows, logprobs = content["ids"].tolist(), content["logprobs"]
+                header = json.loads(str(content["about"]))
+                rows = content["ids"].tolist()
+                logprobs = content["logprobs"]
         except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
-            said = f"{path} is no reference saved by `leval-harness diff --save`: {error}"
-            raise SettingError(said) from None
+            message = f"{path} is not a reference saved by `leval-harness diff --save`: {error}"
+            raise SettingError(message) from None
         return cls(
-            setup={**about["setup"], "saved": str(path)},
-            documents=[Document(name, text) for name, text in about["documents"]],
+            setup={**header["setup"], "saved": str(path)},
+            documents=[Document(name, text) for name, text in header["documents"]],
             encoded=rows,
-            chat=about["template"],
+            chat=header["template"],
             rows=rows,
             logprobs=logprobs,
         )
 
 
 def open_reader(setup: Setup) -> Reader:
-    """Load a setup in this process."""
+    """Load a setup in this process and return its reader."""
     _report(f"loading {setup.text}")
+    # Imported here: torch and vLLM are slow to import, and a server needs neither.
     if setup.kind == SERVER:
         from leval_harness.diff.server import ServerReader
 
         return ServerReader(setup)
     from leval_harness.diff.local import HFReader, VLLMReader
 
-    return HFReader(setup) if setup.library == "transformers" else VLLMReader(setup)
+    if setup.library == "transformers":
+        return HFReader(setup)
+    return VLLMReader(setup)
 
 
 def read_side(
@@ -140,57 +117,84 @@ def read_side(
     length: int | None = None,
     count: int = 1,
 ) -> Side:
-    """Load a setup, let it read documents, and close it.
+    """Load a setup, score documents with it, and close it.
 
-    B reads the token ids `rows` that A has read. A, which has none, reads the beginnings of the
-    first `count` documents of `length` tokens, which are 4,096 or what it can read where it is
-    None.
+    Args:
+        setup: the setup to load.
+        documents: the documents to read; for B, those that A has read.
+        rows: for B, the token ids that A has scored, `[documents][length]`. None for A, which scores
+            the beginnings of the first `count` documents that are long enough.
+        length: tokens that A reads of each document. None is 4,096, or A's limit if that is lower.
+        count: documents that A reads.
 
     Raises:
-        UserError: it cannot be loaded, makes no tokens, cannot read so many or does not score them,
-            or no text is long enough.
+        UserError: the setup cannot be loaded, exposes no tokenizer (A), cannot read so many tokens or
+            cannot score them, or no document is long enough.
     """
-    name = "A" if rows is None else "B"
-    logprobs: list[Logprobs] = []
+    side = "B"
     with closing(open_reader(setup)) as reader:
         if rows is None:
-            length = length or min(DEFAULT_LENGTH, reader.limit or DEFAULT_LENGTH)
-            found = _beginnings(setup, reader, documents, length, count)
-            documents, rows = list(found), list(found.values())
+            side = "A"
+            if length is None:
+                length = min(DEFAULT_LENGTH, reader.limit or DEFAULT_LENGTH)
+            beginnings = _beginnings(setup, reader, documents, length, count)
+            documents = list(beginnings)
+            rows = list(beginnings.values())
         if reader.limit is not None and len(rows[0]) > reader.limit:
             raise UserError(
-                f"{name} reads at most {reader.limit} tokens, fewer than the {len(rows[0])} of the "
+                f"{side} reads at most {reader.limit} tokens, fewer than the {len(rows[0])} of the "
                 f"documents; --length {reader.limit} compares up to there"
             )
-        encoded = rows if name == "A" else [reader.encode(each.text) for each in documents]
-        for at, row in enumerate(rows, 1):
-            logprobs.append(reader.read(row))
-            _report(f"{name}: text {at} of {len(rows)}, {len(row):,} tokens")
-            for wrong in np.flatnonzero(~np.isfinite(logprobs[-1]))[:1]:
-                place = f"position {wrong + 1} of text {at}"
-                raise RunError(f"{name}: log-probability {logprobs[-1][wrong]} at {place}")
+        encoded: list[list[int] | None] = list(rows)
+        if side == "B":
+            encoded = [reader.encode(document.text) for document in documents]
+        logprobs = _score(side, reader, rows)
         chat = reader.template(CHAT)
-    return Side(
-        setup.described(), list(documents), list(encoded), chat, list(rows), np.stack(logprobs)
-    )
+    return Side(setup.described(), list(documents), encoded, chat, list(rows), logprobs)
+
+
+def _score(side: str, reader: Reader, rows: Sequence[list[int]]) -> Logprobs:
+    """Return the log-probabilities of all rows, float32 `[documents, length - 1]`.
+
+    Raises:
+        RunError: a log-probability is not finite.
+    """
+    logprobs: list[Logprobs] = []
+    for number, row in enumerate(rows, 1):
+        scores = reader.read(row)  # [length - 1]
+        _report(f"{side}: document {number} of {len(rows)}, {len(row):,} tokens")
+        not_finite = np.flatnonzero(~np.isfinite(scores))
+        if not_finite.size:
+            index = not_finite[0]
+            raise RunError(
+                f"{side}: the log-probability at position {index + 1} of document {number} is "
+                f"{scores[index]}; check the setup's dtype and RoPE settings"
+            )
+        logprobs.append(scores)
+    return np.stack(logprobs)
 
 
 def _beginnings(
     setup: Setup, reader: Reader, documents: Sequence[Document], length: int, count: int
 ) -> dict[Document, list[int]]:
-    """The first `length` token ids of the first `count` documents that have so many."""
-    found: dict[Document, list[int]] = {}
-    for text in documents:
-        if (ids := reader.encode(text.text)) is None:
-            raise UserError(f"{setup.text} makes no tokens of a text: give it as B")
+    """Return the first `length` token ids of the first `count` documents that are long enough."""
+    beginnings: dict[Document, list[int]] = {}
+    for document in documents:
+        ids = reader.encode(document.text)
+        if ids is None:
+            raise UserError(
+                f"{setup.text} does not expose its tokenizer, so it cannot be A; pass it as B"
+            )
         if len(ids) >= length:
-            found[text] = ids[:length]
-        if len(found) == count:
+            beginnings[document] = ids[:length]
+        if len(beginnings) == count:
             break
-    if not found:
-        asked = f"{length} tokens: shorter --length, or other --documents"
-        raise UserError(f"none of {len(documents)} documents has {asked}")
-    return found
+    if not beginnings:
+        raise UserError(
+            f"none of {len(documents)} documents has {length} tokens: pass a shorter --length, or "
+            "other --documents"
+        )
+    return beginnings
 
 
 def _report(line: str) -> None:
@@ -198,17 +202,17 @@ def _report(line: str) -> None:
 
 
 def in_process(*arguments: Any) -> Side:
-    """What `read_side` returns in a new process.
+    """Run `read_side` in a new process and return its result.
 
     Raises:
-        UserError: what it raises, or the process ended without an answer.
+        UserError: `read_side` raised it, or the process ended without a result.
     """
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         try:
-            return pool.submit(_answer, *arguments).result()
+            return pool.submit(_read_in_child, *arguments).result()
         except BrokenProcessPool:
             raise RunError(
-                "its process ended: it crashed, or ran out of memory (take shorter --length)"
+                "the process that loads the setup crashed or ran out of memory; try a shorter --length"
             ) from None
         except KeyboardInterrupt:
             for child in multiprocessing.active_children():
@@ -216,11 +220,11 @@ def in_process(*arguments: Any) -> Side:
             raise
 
 
-def _answer(*arguments: Any) -> Side:
+def _read_in_child(*arguments: Any) -> Side:
     os.dup2(2, 1)  # engines log to standard output, which is for the result alone
     try:
         return read_side(*arguments)
     except UserError:
         raise
-    except Exception as error:  # noqa: BLE001 - not all that libraries raise can be sent
+    except Exception as error:  # noqa: BLE001 - not every library's exception can be pickled
         raise RunError(f"{type(error).__name__}: {error}") from None

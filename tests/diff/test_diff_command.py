@@ -111,7 +111,7 @@ def test_without_a_length_a_text_is_as_long_as_a_can_read(copying_model, copying
         (("a", "b", "--length", "many"), "'many' is not a valid integer"),
         (("a", "b", "--length", "4"), "4 is not in the range x>=8"),
         (("hf:a", "c.npz"), "a saved reference, which can only be A"),
-        (("a.npz", "http://b"), "a.npz is no reference saved by"),
+        (("a.npz", "http://b"), "a.npz is not a reference saved by"),
         (("a", "b", "--ignore", "bso"), "Input should be 'bos'"),
         (("a", "b", "--save", "c.npz"), "or A with --save FILE"),
         (("a.npz", "b", "--rope-a", "yarn"), "rope: saved runs a model as it is"),
@@ -146,5 +146,5 @@ def test_each_setup_runs_in_a_process_of_its_own(copying_model, copying_document
     assert lh.diff(base, f"hf-long:{folder},threads=2").verdict == "same"
     with pytest.raises(UserError, match="unexpected keyword argument 'dtpye'"):
         lh.diff(base, f"hf:{folder},dtpye=float32")
-    with pytest.raises(UserError, match="its process ended"):
+    with pytest.raises(UserError, match="the process that loads the setup crashed"):
         side.in_process(Ended())
