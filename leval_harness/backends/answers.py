@@ -1,27 +1,76 @@
 """Which answers can share a text, and where they stop.
 
-transformers' own `generate` decodes, so that its logits processors, end-of-sequence tokens and
-generation config apply as they do in lm-eval's `hf`. Only the cache that it starts from is ours.
+transformers' own `generate` decodes, so that its logits processors and end-of-sequence tokens apply
+as they do in lm-eval's `hf`. Only the cache that it starts from is this package's. Of the checkpoint's
+generation config, what would change an answer is set back (`neutralize`).
 """
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from lm_eval.models.utils_hf import stop_sequences_criteria
-from transformers import StoppingCriteria
+from transformers import GenerationConfig, StoppingCriteria
 
 SAMPLING = {"do_sample", "temperature", "top_k", "top_p", "use_cache"}
 """Options of sampling, which greedy decoding ignores."""
 _SHARING = {"until", "max_gen_toks", "min_new_tokens", *SAMPLING}
 """Options that mean the same where a text is shared and rows are padded."""
-_HARMLESS = {
-    "bos_token_id", "eos_token_id", "pad_token_id", "do_sample", "temperature", "top_k", "top_p",
-    "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "transformers_version", "use_cache",
-    "_from_model_config", "cache_implementation", "max_length", "max_new_tokens",
+NEUTRAL = {
+    "repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0, "length_penalty": 1.0,
+    "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0, "min_length": 0,
+    "min_new_tokens": 0, "num_beams": 1, "num_beam_groups": 1, "num_return_sequences": 1,
+    "diversity_penalty": 0.0, "guidance_scale": 1.0, "early_stopping": False,
+    "remove_invalid_values": False, "renormalize_logits": False, "token_healing": False,
+    "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "min_p": 0.0,
 }  # fmt: skip
-"""Keys of a checkpoint's generation config that greedy decoding ignores, or that are the same for
-every row."""
+"""Values that change no answer, of keys that a checkpoint may write out; they are not recorded."""
+KEPT = {
+    "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id",
+    "use_cache", "cache_implementation", "cache_config", "max_cache_len",
+    "compile_config", "disable_compile", "continuous_batching_config", "low_memory",
+    "is_assistant", "transformers_version", "_from_model_config",
+}  # fmt: skip
+"""Keys of a generation config that stay as the checkpoint has them: special tokens, which every
+backend reads, and keys of memory and speed, which change no answer."""
+WITHOUT_EFFECT = {
+    "do_sample", "temperature", "top_k", "top_p", "max_length",
+    "output_attentions", "output_hidden_states", "output_scores", "output_logits",
+    "return_dict_in_generate",
+}  # fmt: skip
+"""Keys that are set back but not recorded: a request decides them, or they only add outputs that
+nobody reads."""
+
+
+def neutralize(model: Any) -> dict[str, Any]:
+    """Set the generation settings of a checkpoint back to those that leave greedy decoding alone.
+
+    vLLM gets the settings of a request alone, while `generate` of transformers starts from those of
+    the checkpoint. A `repetition_penalty` in generation_config.json would therefore change answers
+    on one library only. Settings of a request (`gen_kwargs`) apply as before.
+
+    Args:
+        model: a model of transformers; it gets a generation config of its own.
+
+    Returns:
+        The settings of the checkpoint that would have changed an answer, by key.
+    """
+    config = copy.deepcopy(model.generation_config)
+    if config is None:
+        return {}
+    neutralized = {}
+    # Keys that `GenerationConfig` does not know belong to a model's own code and stay.
+    for key, neutral in vars(GenerationConfig()).items():
+        value = getattr(config, key, neutral)
+        if key in KEPT or value == neutral:
+            continue
+        setattr(config, key, neutral)
+        is_neutral = value is None or (key in NEUTRAL and value == NEUTRAL[key])
+        if key not in WITHOUT_EFFECT and not is_neutral:
+            neutralized[key] = value
+    model.generation_config = config
+    return neutralized
 
 
 def must_run_alone(options: Mapping[str, Any]) -> str:
@@ -30,11 +79,6 @@ def must_run_alone(options: Mapping[str, Any]) -> str:
         return "sampling"
     used = sorted(options.keys() - _SHARING)
     return f"generation option {', '.join(used)}" if used else ""
-
-
-def looks_back(generation_config: Any) -> bool:
-    """Whether decoding depends on earlier tokens, so that the rows of a batch cannot be padded."""
-    return bool(generation_config.to_diff_dict().keys() - _HARMLESS)
 
 
 class StopStrings(StoppingCriteria):

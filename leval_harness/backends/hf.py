@@ -11,6 +11,7 @@ import torch
 from lm_eval.models.huggingface import HFLM
 
 from leval_harness.backends import CannotSwapError
+from leval_harness.backends.answers import neutralize
 from resonance_vllm import hf
 from resonance_vllm.checkpoint.rope_dict import rope_by_layer_type
 from resonance_vllm.common.errors import RopeConfigError
@@ -60,6 +61,7 @@ class HF(HFLM):
             super().__init__(pretrained, device=device, **arguments)
         if loaded:
             hf.apply_rope(self.model, rope_parameters, self._precision)
+        self.neutralized = neutralize(self.model)
         self._asked_for: Any = self.batch_size_per_gpu
         self._one_at_a_time()
 
@@ -123,9 +125,41 @@ class HF(HFLM):
         self.forget()
         return super()._model_call(inps, *args, **kwargs)
 
-    def _model_generate(self, context: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def _model_generate(
+        self, context: torch.Tensor, max_length: int, stop: list[str], **options: Any
+    ) -> torch.Tensor:
         self.forget()
-        return super()._model_generate(context, *args, **kwargs)
+        if options.get("do_sample"):
+            # transformers samples from the 50 most probable tokens by default, vLLM from all.
+            options.setdefault("top_k", 0)
+        return super()._model_generate(
+            context, max_length, self.stops_while_decoding(stop), **options
+        )
+
+    def stops_while_decoding(self, stop: list[str]) -> list[str]:
+        """Return the stop strings that end decoding.
+
+        A model that thinks first writes blank lines and the like in its thoughts. With a mark for the
+        end of thinking, only the end-of-sequence token ends decoding, as in lm-eval's `vllm`; the
+        other stop strings cut the answer after the mark (`postprocess_generated_text` of lm-eval).
+        """
+        if self.think_end_token is None:
+            return stop
+        end_of_sequence = self.tok_decode(self.eot_token_id, skip_special_tokens=False)
+        return [string for string in stop if string == end_of_sequence]
+
+    def _after_thinking(self, row: list[int]) -> str:
+        """Return the text of generated token ids after the end of thinking, empty without an end."""
+        mark = self.think_end_token
+        if mark is None:
+            return str(self.tok_decode(row))
+        if isinstance(mark, int):
+            if mark not in row:
+                return ""
+            last = len(row) - 1 - row[::-1].index(mark)
+            return str(self.tok_decode(row[last + 1 :]))
+        _, end, answer = self.tok_decode(row).rpartition(mark)
+        return answer if end else ""
 
     def autocast(self) -> torch.autocast:
         """The precision in which the model runs, as lm-eval's argument `mixed_precision_dtype`."""
@@ -140,19 +174,21 @@ class HF(HFLM):
         stop: list[str],
         **_: Any,
     ) -> list[bool]:
-        """Whether the generation limit ended each row that `_model_generate` returned.
+        """Return for each row of `_model_generate` whether the generation limit ended it.
 
-        It ended a row that has all its tokens, none that ends an answer, and no stop string.
+        The limit ended a row that has all its tokens, none that ends an answer, and no stop string;
+        stop strings within the thinking do not count.
         """
         width = context.shape[1]
         ids = getattr(self.model.generation_config, "eos_token_id", None)
         ends = {*(ids if isinstance(ids, list | tuple) else [ids]), self.tokenizer.eos_token_id}
-        found = []
+        ended_by_limit = []
         for row in output[:, width:].tolist():
-            text, whole = self.tok_decode(row), len(row) >= max_length - width
-            stopped = any(each and each in text for each in stop)
-            found.append(whole and not stopped and ends.isdisjoint(row))
-        return found
+            answer = self._after_thinking(row)
+            has_stop = any(string and string in answer for string in stop)
+            is_full = len(row) >= max_length - width
+            ended_by_limit.append(is_full and not has_stop and ends.isdisjoint(row))
+        return ended_by_limit
 
     @torch.no_grad()
     def forget(self) -> None:

@@ -14,7 +14,7 @@ from lm_eval.models.utils import normalize_gen_kwargs
 from tqdm import tqdm
 from transformers import StoppingCriteriaList
 
-from leval_harness.backends.answers import SAMPLING, StopStrings, looks_back, must_run_alone
+from leval_harness.backends.answers import SAMPLING, StopStrings, must_run_alone
 from leval_harness.backends.documents import batches, sized
 from leval_harness.backends.forward import Head, Passage
 from leval_harness.backends.hf import HF
@@ -67,9 +67,12 @@ class HFLong(HF):
         super().set_rope(rope, *others, **more)
 
     def telemetry(self) -> dict[str, Any]:
-        """Tokens of prompts that were computed, tokens generated, peak memory in bytes.
+        """Return the counts of tokens, the peak memory, and generation settings that were set back.
 
-        That of the device's tensors on CUDA, elsewhere of the whole process.
+        Returns:
+            `tokens_prefilled` and `tokens_generated` since `count_anew`; `peak_memory_bytes`, of the
+            device's tensors on CUDA, elsewhere of the whole process; `neutralized`, the settings of
+            the checkpoint's generation config that do not apply.
         """
         unit = 1 if sys.platform == "darwin" else 1024
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
@@ -79,6 +82,7 @@ class HFLong(HF):
             "tokens_prefilled": self.head.tokens_read,
             "tokens_generated": self.tokens_generated,
             "peak_memory_bytes": peak,
+            "neutralized": self.neutralized,
         }
 
     def count_anew(self) -> None:
@@ -108,9 +112,9 @@ class HFLong(HF):
             return
         places, documents = list(prompts), list(prompts.values())
         reader = Reader(self.head, self.reuse.mode, self.chunk)
-        # Padding would change answers that depend on earlier tokens.
-        apart = reader.copied or looks_back(self.model.generation_config)
-        most = 1 if apart else self.question_batch_size
+        # A cache that is copied holds one row. Options that look at earlier tokens, for which padding
+        # would count, do not come here: `must_run_alone` sorts them out.
+        most = 1 if reader.copied else self.question_batch_size
         before = self.batch_size_per_gpu
         self._shared, self.batch_size_per_gpu = reader, most
         try:
@@ -162,7 +166,8 @@ class HFLong(HF):
         else:
             del options["attention_mask"]
             rows = [row[seen.bool()].tolist() for row, seen in zip(context, mask, strict=True)]
-            stops = StopStrings(self.tokenizer, stop, width, len(rows))
+            while_decoding = self.stops_while_decoding(stop)
+            stops = StopStrings(self.tokenizer, while_decoding, width, len(rows))
             more = {k: v for k, v in options.items() if k not in SAMPLING}
             more |= {"stopping_criteria": StoppingCriteriaList([stops]), "do_sample": False}
             found = self._shared.generate(rows, pad, max_length - width, **more)

@@ -74,16 +74,6 @@ def test_generation_options_mean_what_they_mean_on_hf(tokenizer, options):
     assert ours.generate_until(requests(options)) == theirs.generate_until(requests(options))
 
 
-def test_a_checkpoints_generation_config_applies(tokenizer):
-    model = model_of("llama")
-    plain = HFLM(model, tokenizer=tokenizer, device="cpu").generate_until(requests())
-    model.generation_config.repetition_penalty = 3.0
-    ours, theirs = both(model, tokenizer)
-    answers = ours.generate_until(requests())
-    assert answers == theirs.generate_until(requests())
-    assert answers != plain
-
-
 def test_sampling_runs_as_on_hf_and_says_so(tokenizer, caplog):
     ours, theirs = both(model_of("llama"), tokenizer)
     options = {"do_sample": True, "temperature": 0.7}

@@ -55,5 +55,7 @@ def test_what_is_no_log_probability_is_named(model, monkeypatch):
         ours.read([1, 40])
     monkeypatch.setattr(side, "open_reader", lambda setup: ours)
     monkeypatch.setattr(ours, "read", lambda row: np.log(np.float32([0.5, np.nan])))
-    with pytest.raises(UserError, match="B: the log-probability at position 2 of document 1 is nan"):
+    with pytest.raises(
+        UserError, match="B: the log-probability at position 2 of document 1 is nan"
+    ):
         side.read_side(ours.setup, [Document("a", "w1 w2")], [[1, 2, 3]])

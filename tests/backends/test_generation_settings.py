@@ -1,0 +1,140 @@
+"""Settings of a checkpoint's generation config, stop strings of a model that thinks, and padding."""
+
+import random
+
+import pytest
+import torch
+from tiny_backends import asked, build, words
+from transformers import GenerationConfig
+
+from leval_harness.backends.answers import KEPT, NEUTRAL, WITHOUT_EFFECT, neutralize
+from leval_harness.backends.hf import HF
+from leval_harness.backends.hf_long import HFLong
+
+DOCUMENT = words(random.Random(0), 60)
+PROMPTS = [f"{DOCUMENT} w{n}" for n in range(10, 18)]
+CHANGING = {
+    "repetition_penalty": 3.0,
+    "encoder_repetition_penalty": 2.0,
+    "no_repeat_ngram_size": 1,
+    "encoder_no_repeat_ngram_size": 1,
+    "suppress_tokens": [*range(20, 70)],
+    "begin_suppress_tokens": [*range(20, 70)],
+    "bad_words_ids": [[5]],
+    "forced_bos_token_id": 7,
+    "forced_eos_token_id": 7,
+    "exponential_decay_length_penalty": (1, 1.5),
+    "sequence_bias": [[[5], 30.0]],
+    "min_length": 40,
+    "min_new_tokens": 9,
+    "max_new_tokens": 2,
+    "max_time": 1e-9,
+    "stop_strings": ["w5"],
+    "num_beams": 2,
+    "guidance_scale": 2.0,
+}
+"""A value that would change an answer, of keys that `generate` reads in greedy decoding."""
+HARMLESS = {
+    "output_attentions": False,
+    "output_hidden_states": False,
+    "output_scores": False,
+    "output_logits": False,
+    "return_dict_in_generate": False,
+    "do_sample": True,
+    "temperature": 0.6,
+    "top_k": 20,
+    "top_p": 0.9,
+    "max_length": 77,
+    "cache_implementation": None,
+    "low_memory": False,
+    "chat_format": "chatml",  # a key of a model's own code
+    **NEUTRAL,
+}
+
+
+def answers(backend, tokenizer, **settings):
+    """The answers of a model with these generation settings, and the settings set back."""
+    model = build("llama")
+    for key, value in settings.items():
+        setattr(model.generation_config, key, value)
+    lm = backend(model, tokenizer=tokenizer, device="cpu")
+    return lm.generate_until(asked(PROMPTS, until=[]), disable_tqdm=True), lm.neutralized
+
+
+def test_neutralize_decides_on_every_key():
+    """Every key of transformers is kept, without effect, or set back."""
+    model = build("llama")
+    keys = vars(GenerationConfig()).keys()
+    for key in keys:
+        setattr(model.generation_config, key, "written")
+    neutralized = neutralize(model)
+    assert neutralized.keys() == keys - KEPT - WITHOUT_EFFECT
+    for key in keys - KEPT:
+        assert getattr(model.generation_config, key) == getattr(GenerationConfig(), key)
+
+
+@pytest.mark.parametrize("backend", [HF, HFLong])
+@pytest.mark.parametrize("key", CHANGING)
+def test_generation_config_changes_no_answer(tokenizer, backend, key):
+    plain, _ = answers(backend, tokenizer)
+    changed, neutralized = answers(backend, tokenizer, **{key: CHANGING[key]})
+    assert changed == plain
+    assert neutralized == {key: CHANGING[key]}
+
+
+@pytest.mark.parametrize("key", HARMLESS)
+def test_harmless_key_keeps_batches(tokenizer, key):
+    """The forward passes are as many as without the key."""
+    passes = []
+    for settings in ({}, {key: HARMLESS[key]}):
+        model = build("llama")
+        for name, value in settings.items():
+            setattr(model.generation_config, name, value)
+        lm = HFLong(model, tokenizer=tokenizer, device="cpu")
+        lm.generate_until(asked(PROMPTS[:1], until=[]), disable_tqdm=True)  # the self-check
+        count = [0]
+        model.register_forward_hook(lambda *_, count=count: count.__setitem__(0, count[0] + 1))
+        lm.generate_until(asked(PROMPTS, until=[]), disable_tqdm=True)
+        assert lm.neutralized == {}
+        passes.append(count[0])
+    assert passes[1] == passes[0]
+    assert passes[0] < 3 * 12, "questions of one document are answered together"
+
+
+@pytest.mark.parametrize("backend", [HF, HFLong])
+@pytest.mark.parametrize("as_id", [False, True])
+def test_stop_strings_count_after_thinking(tokenizer, backend, as_id):
+    model = build("llama")
+    plain = backend(model, tokenizer=tokenizer, device="cpu")
+    requests = asked(PROMPTS, until=[], max_gen_toks=12)
+    texts = [text.split() for text in plain.generate_until(requests, disable_tqdm=True)]
+    thought = next(text for text in texts if len({*text}) >= 5)
+    stop, mark = thought[0], next(word for word in thought[2:] if word != thought[0])
+    option = tokenizer.convert_tokens_to_ids(mark) if as_id else mark
+    lm = backend(model, tokenizer=tokenizer, device="cpu", think_end_token=option)
+    with_stop = lm.generate_until(asked(PROMPTS, until=[stop], max_gen_toks=12), disable_tqdm=True)
+    expected = []
+    for text in texts:
+        answer = " ".join(text).split(mark)[-1].lstrip()
+        if as_id and mark in text:  # a whole word, which a longer one may contain
+            answer = " ".join(text[len(text) - text[::-1].index(mark) :])
+        elif as_id:
+            answer = " ".join(text)
+        expected.append(answer.split(stop)[0])
+    assert with_stop == expected
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "mistral"])
+def test_padding_is_not_read_as_tokens(tokenizer, kind):
+    """Questions of very different lengths in one batch answer as each does alone."""
+    generator = random.Random(1)
+    document = words(generator, 12)
+    prompts = [f"{document} {words(generator, n)}" for n in (1, 40, 3, 30, 2, 20)]
+    model = build(kind)
+    lm = HFLong(model, tokenizer=tokenizer, device="cpu")
+    together = lm.generate_until(asked(prompts, until=[]), disable_tqdm=True)
+    for prompt, answer in zip(prompts, together, strict=True):
+        ids = torch.tensor([tokenizer(prompt)["input_ids"]])
+        with torch.no_grad():
+            made = model.generate(ids, max_new_tokens=12, do_sample=False, pad_token_id=3)
+        assert answer == tokenizer.decode(made[0, ids.shape[1] :], skip_special_tokens=True)
