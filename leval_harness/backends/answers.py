@@ -68,7 +68,8 @@ def neutralize(model: Any) -> dict[str, Any]:
         setattr(config, key, neutral)
         is_neutral = value is None or (key in NEUTRAL and value == NEUTRAL[key])
         if key not in WITHOUT_EFFECT and not is_neutral:
-            neutralized[key] = value
+            # Settings of watermarks are an object; telemetry is written as JSON.
+            neutralized[key] = value.to_dict() if hasattr(value, "to_dict") else value
     model.generation_config = config
     return neutralized
 
