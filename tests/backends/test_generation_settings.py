@@ -1,9 +1,8 @@
-"""Settings of a checkpoint's generation config, stop strings of a model that thinks, and padding."""
+"""Settings of a checkpoint's generation config, and stop strings of a model that thinks."""
 
 import random
 
 import pytest
-import torch
 from tiny_backends import asked, build, words
 from transformers import GenerationConfig
 
@@ -122,19 +121,3 @@ def test_stop_strings_count_after_thinking(tokenizer, backend, as_id):
             answer = " ".join(text)
         expected.append(answer.split(stop)[0])
     assert with_stop == expected
-
-
-@pytest.mark.parametrize("kind", ["llama", "gpt2", "mistral"])
-def test_padding_is_not_read_as_tokens(tokenizer, kind):
-    """Questions of very different lengths in one batch answer as each does alone."""
-    generator = random.Random(1)
-    document = words(generator, 12)
-    prompts = [f"{document} {words(generator, n)}" for n in (1, 40, 3, 30, 2, 20)]
-    model = build(kind)
-    lm = HFLong(model, tokenizer=tokenizer, device="cpu")
-    together = lm.generate_until(asked(prompts, until=[]), disable_tqdm=True)
-    for prompt, answer in zip(prompts, together, strict=True):
-        ids = torch.tensor([tokenizer(prompt)["input_ids"]])
-        with torch.no_grad():
-            made = model.generate(ids, max_new_tokens=12, do_sample=False, pad_token_id=3)
-        assert answer == tokenizer.decode(made[0, ids.shape[1] :], skip_special_tokens=True)
