@@ -23,20 +23,22 @@ _SIZED_BY = ("kv_cache_memory_bytes", "gpu_memory_utilization", "num_gpu_blocks_
 
 _EXCEPTION = re.compile(r"(?:^|[\s\]])((?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b: .+)$")
 _POINTERS = ("root cause above", "EngineCore encountered", "EngineCore failed", "EngineDeadError")
-"""What an engine says of an exception that stands further above."""
+"""What an engine says of an exception that its log names further above."""
+FAILED_INSPECTION = "failed to be inspected"
+"""What vLLM says where another process could not import the code of a model."""
 
 
 def with_cpu_cache(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of vLLM's engine with a cache size that fits, on a CPU and where none is given.
+    """Return the arguments of vLLM's engine with a cache size that fits on a CPU.
 
-    vLLM's own default asks for 92 % of all memory, and does not start where less is free.
+    vLLM's own default asks for 92 % of all memory, and does not start where less is free. Arguments
+    that state a size, and those for a GPU, are returned unchanged.
     """
-    given = dict(arguments)
-    stated = any(given.get(name) is not None for name in _SIZED_BY)
-    if stated or os.environ.get("VLLM_CPU_KVCACHE_SPACE") or not _on_cpu():
-        return given
-    fits = min(CPU_CACHE_BYTES, int(_SHARE * psutil.virtual_memory().available))
-    return {**given, "kv_cache_memory_bytes": fits}
+    has_size = any(arguments.get(name) is not None for name in _SIZED_BY)
+    if has_size or os.environ.get("VLLM_CPU_KVCACHE_SPACE") or not _on_cpu():
+        return dict(arguments)
+    cache_bytes = min(CPU_CACHE_BYTES, int(_SHARE * psutil.virtual_memory().available))
+    return {**arguments, "kv_cache_memory_bytes": cache_bytes}
 
 
 def _on_cpu() -> bool:
@@ -46,14 +48,33 @@ def _on_cpu() -> bool:
 
 
 def engine_reason(error: BaseException, log: str) -> str:
-    """Why an engine failed: the last exception that its log names, where the error points to it."""
+    """Return why an engine failed.
+
+    vLLM's own error often points elsewhere: to the log, whose last exception is the cause, or to a
+    process that could not import the code of the model.
+
+    Args:
+        error: the error of vLLM.
+        log: what the engine printed.
+    """
     text = error_message(error)
-    if not any(each in f"{type(error).__name__} {text}" for each in _POINTERS):
+    if FAILED_INSPECTION in text:
+        from resonance_vllm.vllm.inspection import architecture_failure
+
+        return architecture_failure(error) or text
+    if not _points_elsewhere(f"{type(error).__name__} {text}"):
         return text
-    found = (_EXCEPTION.search(line.rstrip()) for line in log.splitlines())
-    lines = [match[1] for match in found if match]
-    causes = [line for line in lines if not any(each in line for each in _POINTERS)]
-    return causes[-1] if causes else text
+    matches = (_EXCEPTION.search(line.rstrip()) for line in log.splitlines())
+    exceptions = [match[1] for match in matches if match]
+    causes = [exception for exception in exceptions if not _points_elsewhere(exception)]
+    if not causes:
+        return text
+    return causes[-1]
+
+
+def _points_elsewhere(text: str) -> bool:
+    """Return whether an error only says that there was another one."""
+    return any(pointer in text for pointer in _POINTERS)
 
 
 @contextmanager

@@ -34,7 +34,7 @@ class Options(Settings):
         length: tokens that are read of each document; None for 4,096, or fewer if A cannot read
             as many. A saved reference has its own.
         count: documents.
-        margin: nats/token; a smaller difference counts as none.
+        margin: nats/token; a smaller difference is treated as zero.
         ignore: kinds of findings that do not count.
         isolated: whether each checkpoint is loaded in a process of its own.
     """
@@ -48,7 +48,7 @@ class Options(Settings):
 
 
 def diff(a: Sided, b: Sided, **options: Any) -> DiffResult:
-    """Does setup `b` still read like setup `a`?
+    """Compare the token losses of setup `b` with those of setup `a` on the same documents.
 
     Args:
         a: a setup, its text as `setups` reads it, or the path of a saved reference.
@@ -85,12 +85,15 @@ def save_reference(a: Sided, path: Path, **options: Any) -> Side:
     return reference
 
 
-def _setup(given: Sided) -> Setup:
-    return given if isinstance(given, Setup) else Setup.parse(os.fspath(given))
+def _setup(side: Sided) -> Setup:
+    """Return a setup, parsed if it is given as text or path."""
+    if isinstance(side, Setup):
+        return side
+    return Setup.parse(os.fspath(side))
 
 
 def _first(setup: Setup, options: Options) -> Side:
-    """What A reads of the options' documents, or what a saved reference holds."""
+    """Return what A reads of the documents, or what a saved reference holds."""
     if setup.kind == SAVED:
         return Side.load(Path(setup.target).expanduser())
     documents = read_documents(options.documents, options.length or DEFAULT_LENGTH)
@@ -99,12 +102,15 @@ def _first(setup: Setup, options: Options) -> Side:
 
 
 def _run(setup: Setup, options: Options, *arguments: Any) -> Side:
-    apart = options.isolated and setup.library is not None
-    return (in_process if apart else read_side)(setup, *arguments)
+    """Let a setup read: a checkpoint in a process of its own, which frees all its memory."""
+    is_loaded_here = setup.library is not None
+    if options.isolated and is_loaded_here:
+        return in_process(setup, *arguments)
+    return read_side(setup, *arguments)
 
 
 def read_documents(source: str, longest: int) -> list[Document]:
-    """All documents of a source, each once; some may be too short for `longest` tokens.
+    """Return all documents of a source, each once; some may be shorter than `longest` tokens.
 
     Args:
         source: `pydocs` (the language reference that comes with Python), or what `documents_of`
@@ -116,25 +122,31 @@ def read_documents(source: str, longest: int) -> list[Document]:
     """
     path = Path(source).expanduser()
     if source == PYDOCS:
-        found = _pieces(Document(PYDOCS, language_reference()[0]), longest)
+        candidates = _pieces(Document(PYDOCS, language_reference()[0]), longest)
     elif not path.exists():
         allowed = f"{PYDOCS}, a JSONL or text file, a folder of them"
         raise SettingError(invalid_value_message("--documents", source, allowed))
     elif path.is_dir() or path.suffix == ".jsonl":
-        documents = enumerate(documents_of(path, "--documents"), 1)
-        found = (Document(f"{each.name}-{number}", each.text) for number, each in documents)
+        numbered = enumerate(documents_of(path, "--documents"), start=1)
+        candidates = (Document(f"{doc.name}-{number}", doc.text) for number, doc in numbered)
     else:
         (whole,) = documents_of(path, "--documents")
-        found = _pieces(whole, longest)
-    once: dict[str, Document] = {}  # a copy is no further unit of chance
-    for each in found:
-        once.setdefault(each.text.strip(), each)
-    return [each for content, each in once.items() if content]
+        candidates = _pieces(whole, longest)
+    # A copy of a document tells nothing new, and would make intervals too narrow.
+    by_content: dict[str, Document] = {}
+    for document in candidates:
+        by_content.setdefault(document.text.strip(), document)
+    return [document for content, document in by_content.items() if content]
 
 
-def _pieces(text: Document, tokens: int) -> Iterator[Document]:
-    """Pieces of equal size, each from the beginning of a line; what remains is left out."""
-    start, size = 0, tokens * CHARACTERS_PER_TOKEN
-    while start + size <= len(text.text):
-        yield Document(f"{text.name}-{start}", text.text[start : start + size])
-        start = text.text.find("\n", start + size - 1) + 1 or len(text.text)
+def _pieces(document: Document, tokens: int) -> Iterator[Document]:
+    """Yield pieces of equal size, each from the beginning of a line; the rest is dropped."""
+    text = document.text
+    size = tokens * CHARACTERS_PER_TOKEN
+    start = 0
+    while start + size <= len(text):
+        yield Document(f"{document.name}-{start}", text[start : start + size])
+        end_of_line = text.find("\n", start + size - 1)
+        if end_of_line < 0:
+            return
+        start = end_of_line + 1

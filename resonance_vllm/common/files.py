@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ def write_text(path: Path, content: str) -> None:
     Raises:
         OSError: it cannot be written; the error names the file, and no temporary file remains.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    # Random, because machines that share a folder have processes of the same id.
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with temporary.open("w", encoding="utf-8", newline="") as handle:
             handle.write(content)
