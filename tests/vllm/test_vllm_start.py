@@ -25,6 +25,18 @@ def test_engine_reason_is_the_last_exception_of_a_log() -> None:
     assert "root cause above" in engine_reason(POINTER, "INFO nothing\n")
 
 
+@pytest.mark.parametrize("cause", ["ModuleNotFoundError: No module named 'torchvision'", None])
+def test_engine_reason_names_code_that_cannot_be_imported(
+    monkeypatch: pytest.MonkeyPatch, cause: str | None
+) -> None:
+    pytest.importorskip("vllm")
+    import resonance_vllm.vllm.inspection as inspection
+
+    message = "Model architectures ['Qwen3VLForConditionalGeneration'] failed to be inspected."
+    monkeypatch.setattr(inspection, "architecture_failure", lambda error: cause)
+    assert engine_reason(ValueError(message), LOG) == (cause or message)
+
+
 @pytest.mark.parametrize(
     ("given", "variable", "cpu", "sized"),
     [
