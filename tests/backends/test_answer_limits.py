@@ -79,7 +79,7 @@ def test_what_is_not_known_is_not_written():
     assert not any("reached_limit" in each for each in rows)
 
 
-def test_a_question_has_the_share_of_its_answers_that_reached_the_limit():
+def test_answer_limits_share_of_a_question():
     ends = AnswerEnds()
     for answer, at_limit in (("A", True), ("A", False), ("B", True), ("B", True)):
         ends.known.setdefault(("Q", answer), []).append(at_limit)

@@ -39,7 +39,7 @@ def test_every_text_is_asked_once_after_its_own_prefix(documents, reserve):
 
 
 @given(TEXTS)
-def test_a_prefix_grows_by_several_tokens_where_one_is_not_read_as_several_are(documents):
+def test_prefix_grows_by_as_many_tokens_as_are_read_alike(documents):
     kept = [[]]  # the places to which a path that cannot be cut goes back
     for shared, _ in batches(documents, [len(text) for text in documents], 2):
         while kept[-1] != shared[: len(kept[-1])]:
@@ -48,7 +48,7 @@ def test_a_prefix_grows_by_several_tokens_where_one_is_not_read_as_several_are(d
         kept.append(shared)
 
 
-def test_questions_of_a_document_form_one_batch_though_they_begin_alike():
+def test_batches_hold_the_questions_of_one_document():
     document = list(range(1000, 2000))
     documents = [[*document, 7, 8, n] for n in range(4)] + [[*document, 9, n] for n in range(4)]
     assert [len(rows) for _, rows in batches(documents, [1000] * 8)] == [8]

@@ -85,7 +85,7 @@ def test_sampling_runs_as_on_hf_and_says_so(tokenizer, caplog):
 
 
 @pytest.mark.parametrize("rope_type", ["dynamic", "longrope"])
-def test_rope_that_depends_on_the_length_shares_only_where_it_may(tokenizer, rope_type, caplog):
+def test_hf_long_shares_under_length_dependent_rope(tokenizer, rope_type, caplog):
     rope = {"rope_type": rope_type, "rope_theta": 1e4, "factor": 2.0}
     if rope_type == "longrope":
         rope |= {
@@ -272,9 +272,7 @@ def test_rope_precision_is_applied(tokenizer):
 
 
 @pytest.mark.parametrize("kind", ["generate_until", "loglikelihood"])
-def test_answers_are_cached_as_they_are_finished_and_an_error_leaves_the_model_as_it_was(
-    tokenizer, kind
-):
+def test_hf_long_caches_answers_and_survives_an_error(tokenizer, kind):
     """lm-eval's response cache on a disk that is full after two answers."""
     model, kept = model_of("llama"), []
     ours = HFLong(model, tokenizer=tokenizer, device="cpu", question_batch_size=1)

@@ -7,7 +7,7 @@ import pytest
 from leval_harness.cli.console import END_SIGNALS, interrupted_by_signals
 
 
-def test_the_first_signal_interrupts_and_those_that_follow_do_not():
+def test_console_first_signal_interrupts():
     before = [signal.getsignal(number) for number in END_SIGNALS]
     cleaned = []
 

@@ -29,7 +29,7 @@ def test_a_chat_template_that_fails_is_named(model, template, says):
     assert "Traceback" not in ran.err
 
 
-def test_a_model_that_is_nowhere_is_said_before_documents_are_looked_for(monkeypatch):
+def test_prompt_names_a_missing_model_before_documents(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert "find them in the cached files" in run(*COMMAND, "no-such-model").err
     # no data_dir: the hub would be asked for L-Eval's files

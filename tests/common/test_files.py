@@ -74,7 +74,7 @@ def test_a_disk_that_takes_no_more_is_named_with_the_file(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_text_that_is_no_json_is_named_and_a_user_that_is_none_no_error():
+def test_files_invalid_json_and_unknown_user():
     with pytest.raises(SettingError, match=r"^x\.json: not JSON \(Expecting"):
         parse_json("{a: 1}", "x.json")
     assert str(expand_user("~no-such-user/x")) == "~no-such-user/x"

@@ -145,7 +145,7 @@ def test_of_several_sets_of_questions_the_most_common_is_ranked(tmp_path):
     assert rows["note"].tolist() == ["", OTHER_QUESTIONS, "", ""]
 
 
-def test_a_loss_that_a_file_calls_better_the_higher_is_not_ranked(tmp_path):
+def test_compare_loss_with_wrong_direction_is_not_ranked(tmp_path):
     rows = two(tmp_path, {"values": {"perplexity,none": 9.0}, "better": {"perplexity": True}},
                {"values": {"perplexity,none": 8.0}, "better": {"perplexity": True}})  # fmt: skip
     assert rows["rank"].isna().all()
@@ -255,7 +255,7 @@ def test_single_questions_are_compared_by_mcnemar(tmp_path):
     assert row["smallest_p"] == 2.0**-11
 
 
-def test_holm_is_over_the_rows_of_a_task_and_intervals_at_its_level(tmp_path):
+def test_compare_holm_within_a_task(tmp_path):
     rng = np.random.default_rng(1)
     write(tmp_path / "base", samples=clustered(rng, 12, 5), better=UP)
     for at in range(3):
@@ -403,7 +403,7 @@ def of_values(values, unit="score", per_document=1, name="acc"):
     ]  # fmt: skip
 
 
-def test_intervals_of_shares_are_on_the_logit_scale_and_of_other_scores_plain(tmp_path):
+def test_compare_intervals_of_shares_are_on_the_logit_scale(tmp_path):
     shares, beyond = RNG.random(24), RNG.random(24) * 3
     shares[:3] = 0, 1, 0.5  # not all are 0 or 1
     write(tmp_path / "a", samples=of_values(shares, per_document=4), better=UP)
@@ -444,7 +444,7 @@ def test_which_interval_a_score_has(tmp_path, how, interval, right):
 
 
 @pytest.mark.parametrize("documents", [2, 3])
-def test_a_loss_needs_three_documents_for_an_interval_and_a_score_does_not(tmp_path, documents):
+def test_compare_loss_interval_needs_three_documents(tmp_path, documents):
     base = np.linspace(0.5, 0.7, documents)
     for at, more in enumerate(({}, ROPE)):
         values = base + at * np.linspace(0.1, 0.2, documents)
@@ -466,7 +466,7 @@ def test_mcnemars_p_is_exact_for_many_questions_too(tmp_path):
     assert row["p"] == pytest.approx(stats.binomtest(9, 29).pvalue, rel=1e-12)
 
 
-def test_a_metric_that_is_no_share_anywhere_is_none_in_all_runs_of_its_task(tmp_path):
+def test_compare_unit_is_that_of_all_runs_of_a_task(tmp_path):
     for at, (task, value) in enumerate((("x", 0.5), ("x", 37.0), ("y", 0.5), ("z", -0.5))):
         write(tmp_path / f"{at}", {"f1,none": value}, task,
               config={"model_args": {**ROPE, "dtype": f"{at}"}})  # fmt: skip

@@ -56,7 +56,7 @@ def listed(name, **more):
             "context_length": 4096, "tasks": ["leval_closed_gsm"], **more}  # fmt: skip
 
 
-def test_a_sweep_gives_its_cells_order_names_and_those_that_are_missing(tmp_path):
+def test_sweep_gives_runs_order_names_and_missing_ones(tmp_path):
     for name in ("aa", "bb", "old"):
         run(tmp_path / "s", name)
     sweep_json(tmp_path / "s", listed("bb", label="My model", method="best"), listed("aa"),

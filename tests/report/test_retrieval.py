@@ -62,7 +62,7 @@ def test_a_length_is_shown_by_the_exact_binomial_tail(right):
 
 @pytest.mark.parametrize("rates", [(0.9, 0.856, 0.5), (0.9, 0.85, 0.85), (0.6, 0.56, 0.54)])
 @pytest.mark.parametrize("asked", [20, 200])
-def test_the_interval_holds_the_true_length_in_nineteen_of_twenty_samples(rates, asked):
+def test_retrieval_interval_covers_the_true_length(rates, asked):
     lengths = (0, *LENGTHS)
     true = lengths[next((at for at, rate in enumerate(rates) if rate < 0.856), 3)]
     missed = 0

@@ -62,7 +62,7 @@ def test_clustered_error_is_bell_and_mccaffreys(sizes):
     assert logit_interval(mean, half) == pytest.approx(tuple(ends))
 
 
-def test_many_ratios_at_once_are_those_of_each_in_any_order_of_rows():
+def test_ratios_equal_single_ratios_in_any_order():
     rng = np.random.default_rng(4)
     rows = [
         {"run": run, "name": name, "num": rng.random(), "den": float(rng.integers(1, 9))}
@@ -106,7 +106,7 @@ def test_sign_flip_is_vectorised_and_repeats_from_its_seed():
     assert (whole > 0).all()
 
 
-def test_random_flips_agree_with_all_flips_and_count_the_observed_signs():
+def test_sign_flip_random_agrees_with_exact():
     d = np.random.default_rng(3).normal(0.3, 1, 19)
     padded = np.concatenate([d, [0.0]])  # a document without a difference changes nothing
     assert float(sign_flip_p(padded)) == pytest.approx(float(sign_flip_p(d)), abs=0.02)

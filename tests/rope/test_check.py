@@ -132,7 +132,7 @@ def test_a_length_above_the_limit_names_it(tmp_path, check):
 
 
 @pytest.mark.engine("vllm")
-def test_both_libraries_hold_the_same_and_standard_output_is_the_json_alone(tmp_path):
+def test_check_libraries_agree_and_print_json_alone(tmp_path):
     """In a process of its own, where vLLM sets up its log by itself."""
     command = [sys.executable, "-m", "leval_harness", "check", str(saved(tmp_path)), "--json"]
     command += ["--rope", "resonance_yarn:factor=4"]

@@ -118,7 +118,7 @@ def turns_of(folder):
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_stock_code_turns_by_rounded_wavelengths_or_the_export_is_refused(folder, tmp_path):
+def test_export_stock_code_rotates_by_rounded_wavelengths(folder, tmp_path):
     out = tmp_path / "out"
     try:
         export_checkpoint(folder, RESONANCE, out)

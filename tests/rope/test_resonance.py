@@ -54,7 +54,7 @@ def pair_gap(cos, sin, original):
 
 
 @given(BASES, DIMS, FACTORS)
-def test_wavelengths_are_integers_and_rounding_twice_changes_nothing(base, dim, factor):
+def test_resonance_wavelengths_are_integers_and_idempotent(base, dim, factor):
     spec = resonance_yarn(base, factor)
     lengths = frequencies.closed_form_rotation(spec, dim).wavelengths
     assert lengths.equal(lengths.round())

@@ -41,7 +41,7 @@ def test_complete_takes_base_and_length_from_the_model():
     }
 
 
-def test_complete_takes_the_keys_of_a_method_that_the_model_already_uses():
+def test_complete_takes_keys_of_the_method_in_use():
     old_style = {
         **CONFIG,
         "rope_parameters": None,
@@ -77,7 +77,7 @@ def test_dynamic_is_frozen_at_the_served_length_for_vllm(factor, expected):
     ("rope", "compared"),
     [("yarn:factor=2", True), ("resonance_yarn:factor=2", False), ("default", False)],
 )
-def test_a_type_of_vllms_own_that_is_not_shipped_is_to_be_compared(rope, compared):
+def test_overrides_mark_stock_types_for_comparison(rope, compared):
     """Ours always are, and what is shipped is the model as it is."""
     written = vllm_hf_overrides(*on(RopeRequest.parse(rope).to_dict(), CONFIG))
     assert written.get("rope_compared", False) == compared
@@ -98,7 +98,7 @@ def test_longrope_is_written_with_the_keys_of_each_library():
     assert hf_overrides(*on(rope, CONFIG))["rope_parameters"]["attention_factor"] == 1.25
 
 
-def test_in_a_nested_config_for_vllm_the_models_own_keys_stay_and_shipped_ones_go():
+def test_overrides_of_a_nested_config_keep_model_keys():
     shipped = {**LLAMA31, "rope_theta": 1e5, "mrope_section": [8, 12, 12]}
     config = {"text_config": {**CONFIG, "rope_parameters": shipped}}
     linear = on({"rope_type": "linear", "factor": 2.0}, config)

@@ -36,7 +36,7 @@ def test_a_length_written_as_a_float_becomes_an_integer():
         RopeSpec.from_dict(rope("yarn", original_max_position_embeddings=8192.5))
 
 
-def test_yarn_over_wavelengths_is_not_left_to_a_library_that_ramps_otherwise():
+def test_spec_wavelength_ramp_is_not_left_to_a_library():
     method = RopeSpec.from_dict(rope("yarn", ramp="wavelength")).method
     with pytest.raises(RopeConfigError, match="yarn; use resonance_yarn"):
         method.to_vllm({"rope_type": "yarn"})

@@ -76,9 +76,7 @@ _SAVES = (module.Trainer, "_save_optimizer_and_scheduler")  # the weights are wr
         pytest.param(2, (module, "_write_held_out"), id="before-the-result-lora"),
     ],
 )
-def test_checkpoint_carries_the_rope_settings_and_a_stopped_run_resumes(
-    model, data, tmp_path, killed, rank, where
-):
+def test_finetune_saves_rope_settings_and_resumes(model, data, tmp_path, killed, rank, where):
     settings = FineTuneSettings(**TINY, lora_rank=rank, save_steps=2)
     whole = finetune(model, [data], tmp_path / "a", settings)
     assert whole["tokens"] == 6 * 32

@@ -179,7 +179,7 @@ def test_the_best_model_is_the_first_of_the_highest_accuracy(tmp_path, monkeypat
     assert all(torch.equal(saved[name], value) for name, value in weights[at].items())
 
 
-def test_finished_runs_are_not_repeated_and_other_settings_are_refused(tmp_path):
+def test_posgen_keeps_finished_runs_refuses_other_settings(tmp_path):
     recipe = _recipe(epochs=1)
     (made,) = train_all(recipe, [RUN], tmp_path)
     kept = made | {"test": {"id_accuracy": 1.0, "ood_accuracy": 0.5}}
@@ -205,7 +205,7 @@ def test_the_feed_forward_stays_as_it_began_where_it_is_frozen(tmp_path):
         assert torch.equal(saved[name], fresh) == frozen, name
 
 
-def test_yarn_wavelengths_of_the_code_preset_are_the_published_ones():
+def test_posgen_code_preset_has_published_wavelengths():
     rope = settings.rope_parameters("resonance_yarn_code", settings.preset(Recipe, "code"))
     spec = RopeSpec.from_dict(rope)
     wavelengths = (2 * np.pi / closed_form_inv_freq(spec, 64)).round().long().tolist()
@@ -222,7 +222,7 @@ def test_yarn_wavelengths_of_the_code_preset_are_the_published_ones():
 
 
 @pytest.mark.parametrize("architecture", [Architecture(**SMALL), T5])
-def test_a_model_is_trained_once_and_tested_under_other_encodings(tmp_path, architecture):
+def test_posgen_trains_once_and_tests_other_encodings(tmp_path, architecture):
     """Against a model that is built with those settings in its config."""
     recipe = _recipe(architecture=architecture, epochs=2)
     runs = [PosGenRun("cot", "rope", 0), PosGenRun("recursive", "rope", 1)]
