@@ -42,7 +42,10 @@ class Part(NamedTuple):
 
 
 class RemappedMethod(ScaledMethod):
-    """A position remapping on top of plain RoPE; up to `L` tokens it changes nothing.
+    """A position remapping on top of plain RoPE, with native context length `L`.
+
+    No distance between a query and a key is longer than `L`. `dual_chunk` changes nothing up to `L`
+    tokens; `self_extend` changes distances beyond its window there, too.
 
     Keys are cached rotated to `cached_position`. For a part that needs them at other positions they
     are rotated further by the difference.

@@ -72,7 +72,7 @@ def test_swap_in_a_real_model(tmp_path: Path, smollm2: Path) -> None:
     wrong = {"rope_theta": 1e5, "factor": 2.0}
     long = {"original_max_position_embeddings": 8192, "short_factor": [1.0] * 32}
     refused = {
-        "makes the base of 'dynamic' from the length": {**wrong, "rope_type": "dynamic"},
+        "fixes the base of 'dynamic' at the length": {**wrong, "rope_type": "dynamic"},
         "longrope": {**wrong, **long, "rope_type": "longrope", "long_factor": [2.0] * 32},
         "self_extend": {**wrong, "rope_type": "self_extend", "group_size": 4,
                         "window_size": 512, "original_max_position_embeddings": 8192},
