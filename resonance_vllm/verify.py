@@ -84,7 +84,8 @@ def compare_states(
         number_different = int((~is_close).sum())
         if number_different:
             clauses.append(f"{number_different} of {len(found)} inverse frequencies differ")
-    factor, requested_factor = held.attention_factor, requested.attention_factor
+    factor = held.attention_factor
+    requested_factor = requested.attention_factor
     if not math.isclose(factor, requested_factor, rel_tol=close):
         clauses.append(f"the attention factor is {factor:.6g}, not {requested_factor:.6g}")
     return clauses

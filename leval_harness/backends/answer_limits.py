@@ -42,12 +42,14 @@ def record_answer_ends(lm: Any) -> AnswerEnds | None:
     """
     if not hasattr(lm, "ends_of_batch"):
         return None
-    ends, generate = AnswerEnds(lm.cache_hook), lm._model_generate
+    ends = AnswerEnds(lm.cache_hook)
+    generate = lm._model_generate
 
     def recording(*args: Any, **options: Any) -> Any:
         output = generate(*args, **options)
         ends.pending = deque(lm.ends_of_batch(output, **options))
         return output
 
-    lm._model_generate, lm.cache_hook = recording, ends
+    lm._model_generate = recording
+    lm.cache_hook = ends
     return ends

@@ -43,7 +43,8 @@ class SharedLayer(DynamicLayer):
 
     def __init__(self, prefix: Pair | tuple[()] | None = None, expected: int = 0) -> None:
         super().__init__()
-        self.prefix, self.expected = prefix, expected
+        self.prefix = prefix
+        self.expected = expected
         self.length = self.room = 0
         self.before = prefix[0].shape[2] if prefix else 0
 
@@ -57,12 +58,15 @@ class SharedLayer(DynamicLayer):
         end = start + key_states.shape[2]
         if end > self.room:
             self._grow(end, key_states, value_states)
-        self.keys[:, :, start:end], self.values[:, :, start:end] = key_states, value_states
+        self.keys[:, :, start:end] = key_states
+        self.values[:, :, start:end] = value_states
         self.length = end
         if self.prefix is None:
-            own, prefix = (key_states, value_states), self.first(start) if start else ()
+            own = (key_states, value_states)
+            prefix = self.first(start) if start else ()
         else:
-            own, prefix = self.first(end), self.prefix
+            own = self.first(end)
+            prefix = self.prefix
         own[0].prefix = prefix
         return own
 
@@ -76,7 +80,9 @@ class SharedLayer(DynamicLayer):
         )
         if kept:
             self.keys[:, :, : self.length], self.values[:, :, : self.length] = kept
-        self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
+        self.dtype = key_states.dtype
+        self.device = key_states.device
+        self.is_initialized = True
 
     def get_seq_length(self) -> int:
         """Tokens before the next one, the prefix included."""
@@ -158,7 +164,8 @@ def prefix_part(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Part
     batch, heads, n, width = query.shape
     folded = query.transpose(0, 1).reshape(1, key.shape[1], -1, width)
     out, norm = partial_attention(folded, key, value, scale, None, causal=False)
-    out, norm = out.reshape(heads, batch, n, -1), norm.reshape(heads, batch, n)
+    out = out.reshape(heads, batch, n, -1)
+    norm = norm.reshape(heads, batch, n)
     return out.transpose(0, 1), norm.transpose(0, 1)
 
 

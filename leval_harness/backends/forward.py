@@ -49,13 +49,15 @@ class Head:
         self._past = cache_argument(model)
         self._takes = inspect.signature(model.forward).parameters
         try:
-            decoder, output = model.get_decoder(), model.get_output_embeddings()
+            decoder = model.get_decoder()
+            output = model.get_output_embeddings()
             tokens = torch.arange(4, 12, device=input_device(model))[None]
             with torch.no_grad():
                 hidden = decoder(input_ids=tokens, use_cache=False).last_hidden_state
                 own = model(input_ids=tokens, use_cache=False).logits
                 if decoder is not model and torch.equal(output(hidden), own):
-                    self.decoder, self.output = decoder, output
+                    self.decoder = decoder
+                    self.output = output
         # Other people's models may lack any of these methods; calling the whole model always works.
         except Exception as error:  # noqa: BLE001
             logger.info("logits come from the whole model: %s", error)
@@ -94,7 +96,8 @@ def token_scores(head: Head, states: Tensor, targets: Sequence[int]) -> tuple[Te
     """
     goal = torch.tensor(list(targets), device=states.device)
     size = max(1, SLICE // head.model.config.get_text_config(decoder=True).vocab_size)
-    logprob, correct = [], []
+    logprob = []
+    correct = []
     for part, wanted in zip(states.split(size), goal.split(size), strict=True):
         logits = head.logits(part)
         wanted = wanted.to(logits.device)

@@ -53,7 +53,8 @@ class HF(HFLM):
         **arguments: Any,
     ) -> None:
         self._quantization = quantization_config
-        self._rope, self._precision = rope_parameters, rope_precision or "model"
+        self._rope = rope_parameters
+        self._precision = rope_precision or "model"
         self._limit = arguments.get("max_length")
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         loaded = not isinstance(pretrained, str)

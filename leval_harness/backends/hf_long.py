@@ -47,7 +47,8 @@ class HFLong(HF):
         **arguments: Any,
     ) -> None:
         super().__init__(pretrained, **arguments)
-        self.prefill_chunk, self.question_batch_size = prefill_chunk, question_batch_size
+        self.prefill_chunk = prefill_chunk
+        self.question_batch_size = question_batch_size
         self.chunk = prefill_chunk or CHUNK
         with torch.no_grad(), self.autocast():
             self.head = Head(self.model)
@@ -110,13 +111,15 @@ class HFLong(HF):
         """Read what prompts share; yield the places of those that go on from what was read last."""
         if not prompts:
             return
-        places, documents = list(prompts), list(prompts.values())
+        places = list(prompts)
+        documents = list(prompts.values())
         reader = Reader(self.head, self.reuse.mode, self.chunk)
         # A cache that is copied holds one row. Options that look at earlier tokens, for which padding
         # would count, do not come here: `must_run_alone` sorts them out.
         most = 1 if reader.copied else self.question_batch_size
         before = self.batch_size_per_gpu
-        self._shared, self.batch_size_per_gpu = reader, most
+        self._shared = reader
+        self.batch_size_per_gpu = most
         try:
             for prefix, asked in batches(documents, [len(text) - 1 for text in documents]):
                 reader.read(prefix)
@@ -128,7 +131,8 @@ class HFLong(HF):
                     reader.read(documents[rows[0]][:-1] if is_long else prefix)
                     yield [places[row] for row in rows]
         finally:
-            self._shared, self.batch_size_per_gpu = None, before
+            self._shared = None
+            self.batch_size_per_gpu = before
 
     def _prompt(self, request: Any) -> tuple[list[int], bool]:
         """The token ids of a request, cut as `hf` cuts them, and whether it can share a text.
@@ -159,7 +163,9 @@ class HFLong(HF):
         self, context: torch.Tensor, max_length: int, stop: list[str], **options: Any
     ) -> torch.Tensor:
         """Token ids `[rows, length]`: the prompts, padded on the left, and new tokens."""
-        mask, width, pad = options["attention_mask"], context.shape[1], self.tokenizer.pad_token_id
+        mask = options["attention_mask"]
+        width = context.shape[1]
+        pad = self.tokenizer.pad_token_id
         if self._shared is None:
             self.head.tokens_read += int(mask.sum())
             made: torch.Tensor = super()._model_generate(context, max_length, stop, **options)

@@ -52,7 +52,8 @@ class Reader:
     """
 
     def __init__(self, head: Head, mode: str, chunk: int) -> None:
-        self.head, self.chunk = head, chunk
+        self.head = head
+        self.chunk = chunk
         self.copied, self.tokens = mode == "copied", list[int]()
         self.least = 2 if self.copied else 1
         empty: Any = DynamicCache(config=head.model.config)
@@ -121,8 +122,10 @@ class Reader:
         Padding stands between the text and a row's own tokens: `generate` finds the positions from
         the mask. At most `new` tokens are made; `options` are those of `generate`.
         """
-        model, shared = self.head.model, len(self.tokens)
-        width, device = max(map(len, rows)), input_device(model)
+        model = self.head.model
+        shared = len(self.tokens)
+        width = max(map(len, rows))
+        device = input_device(model)
         holes = [(row, width - len(row)) for row in rows]
         ids = [row[:shared] + [pad] * hole + row[shared:] for row, hole in holes]
         mask = [[1] * shared + [0] * hole + [1] * (len(row) - shared) for row, hole in holes]
@@ -145,7 +148,8 @@ def fork(cache: Any) -> Any:
     Layers of plain keys and values make new tensors when they grow, so both can refer to the same
     ones until then. What other layers do with their tensors is not known: they are copied.
     """
-    made, plain = copy.copy(cache), (DynamicLayer, DynamicSlidingWindowLayer)
+    made = copy.copy(cache)
+    plain = (DynamicLayer, DynamicSlidingWindowLayer)
     made.layers = [
         copy.copy(layer) if type(layer) in plain else copy.deepcopy(layer) for layer in cache.layers
     ]
@@ -184,7 +188,8 @@ class Reuse(NamedTuple):
 
 def find_reuse(head: Head) -> Reuse:
     """The best way to share documents that gives a loaded model's own answers."""
-    failed, read = list[str](), head.tokens_read
+    failed = list[str]()
+    read = head.tokens_read
     tolerance = _TOLERANCE.get(head.model.dtype, _TOLERANCE_OF_OTHERS)
     for mode, instead in (("shared", "forked for each row"), ("copied", "not shared")):
         try:
@@ -192,7 +197,8 @@ def find_reuse(head: Head) -> Reuse:
             why = f"log-probabilities differ by {difference:.2g} of their spread from `hf`"
         # Any error that someone else's model raises here means that this mode is not for it.
         except Exception as error:  # noqa: BLE001
-            difference, why = math.inf, f"{type(error).__name__}: {error_message(error)}"
+            difference = math.inf
+            why = f"{type(error).__name__}: {error_message(error)}"
         finally:
             head.tokens_read = read
         if difference <= tolerance:

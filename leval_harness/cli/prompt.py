@@ -149,5 +149,6 @@ def _abbreviated(text: str) -> str:
     hidden = len(text) - 2 * END_CHARACTERS
     if hidden <= 0:
         return text
-    head, tail = text[:END_CHARACTERS], text[-END_CHARACTERS:]
+    head = text[:END_CHARACTERS]
+    tail = text[-END_CHARACTERS:]
     return f"{head}\n[... {hidden} characters not shown ...]\n{tail}"

@@ -101,7 +101,8 @@ def rope(**options: Any) -> None:
     """
     from resonance_vllm.core.features import rope_features
 
-    head_dim, original = options["head_dim"], options["original"]
+    head_dim = options["head_dim"]
+    original = options["original"]
     spec = _spec(options)
     facts = rope_features(spec, head_dim, original, options["factor"], options["seq_len"]).to_dict()
     if options["plot"]:
@@ -183,7 +184,9 @@ def _plot(spec: RopeSpec, options: Mapping[str, Any]) -> None:
     from leval_harness.report.rope_figures import DrawnMethod, pair_figure
     from resonance_vllm.core.features import angles_near_native_length, rope_features
 
-    head_dim, original, seq_len = options["head_dim"], options["original"], options["seq_len"]
+    head_dim = options["head_dim"]
+    original = options["original"]
+    seq_len = options["seq_len"]
     specs = [RopeSpec(spec.method, resonance) for resonance in (False, True)]
     feature, positions, angles = angles_near_native_length(specs, head_dim, original, seq_len)
     methods = []

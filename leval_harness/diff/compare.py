@@ -64,7 +64,9 @@ def diff(a: Sided, b: Sided, **options: Any) -> DiffResult:
         >>> result.verdict, result.bins[0].start  # doctest: +SKIP
         ('worse', 0)
     """
-    wanted, first, second = parse_settings(Options, options), _setup(a), _setup(b)
+    wanted = parse_settings(Options, options)
+    first = _setup(a)
+    second = _setup(b)
     if second.kind == SAVED:
         raise SettingError(f"B: {second.text} is a saved reference, which can only be A")
     for each in (first, second):

@@ -84,7 +84,8 @@ class DiffResult:
             said = f"{before}the same within ±{self.margin:g} nats/token"
             return f"{said[0].upper()}{said[1:]} (every interval lies within ±{most:.4f}); {size}."
         found = [each for each in self.bins if each.verdict == self.verdict]
-        first, largest = found[0], max(found, key=lambda each: abs(each.difference))
+        first = found[0]
+        largest = max(found, key=lambda each: abs(each.difference))
         if self.verdict == OPEN:
             widest = max(found, key=Bin.more)
             needed = widest.more() * documents
@@ -145,7 +146,8 @@ def findings_of(a: Side, b: Side) -> Iterator[Finding]:
         if of_a is None or of_b is None:
             continue
         size = min(len(of_a), len(of_b))
-        left, right = of_a[:size], of_b[:size]
+        left = of_a[:size]
+        right = of_b[:size]
         if left == right:
             continue
         if left[1:] in (right[1:], right[:-1]) or left[:-1] == right[1:]:

@@ -24,7 +24,8 @@ from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.common.errors import SettingError, check_choice, short_repr
 from resonance_vllm.core.spec import RopeRequest, parse_value
 
-SERVER, SAVED = "server", "saved"
+SERVER = "server"
+SAVED = "saved"
 _BETWEEN = re.compile(r",(?=\s*[A-Za-z_]\w*\s*=)")  # in JSON no name stands before "="
 OWN_ARGUMENTS = ("rope", "threads", "prefill_chunk")
 """Arguments of a local setup that the backend does not get."""
@@ -55,7 +56,8 @@ class Setup:
         target, *rest = [part.strip() for part in _BETWEEN.split(text)]
         prefix, colon, path = target.partition(":")
         if colon and "://" not in target and not Path(target).expanduser().exists():
-            kind, target = check_choice("setup", prefix, BACKENDS), path
+            kind = check_choice("setup", prefix, BACKENDS)
+            target = path
         elif target.startswith(("http://", "https://")):
             kind = SERVER
         else:

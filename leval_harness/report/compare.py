@@ -24,7 +24,8 @@ from leval_tasks.statistics.by_document import (
 )
 from resonance_vllm.common.errors import check_choice
 
-SIGNIFICANT, CANNOT_TELL = "*", "?"
+SIGNIFICANT = "*"
+CANNOT_TELL = "?"
 
 NUMBER = ["run", "task", "name", "filter"]
 """What names a number of `scores`."""
@@ -316,7 +317,9 @@ def _clustered_interval(scores: pd.DataFrame) -> pd.DataFrame:
     Intervals are Student's t. Of scores within 0 to 1 they are on the logit scale, so that their
     ends stay within 0 to 1. Those of a perplexity are exponentials of the loss's.
     """
-    mean, kind, unit = scores["ratio"], scores["kind"], scores["unit"]
+    mean = scores["ratio"]
+    kind = scores["kind"]
+    unit = scores["unit"]
     is_loss = kind == "loss"
     # Losses of two documents say next to nothing about others.
     error = scores["error"].where(~is_loss | (scores["clusters"] >= LEAST_DOCUMENTS))

@@ -47,8 +47,12 @@ from leval_tasks.statistics.effective_context import (
 
 TASK = "effective_context"
 TASK_PREFIX = "effective_context_"
-HELD, BROKEN, NEAR = "no_degradation_up_to", "degradation_by", "breaks_near"
-COST, DIFFERENCE, LOSS = "cost", "difference", "loss"
+HELD = "no_degradation_up_to"
+BROKEN = "degradation_by"
+NEAR = "breaks_near"
+COST = "cost"
+DIFFERENCE = "difference"
+LOSS = "loss"
 SIGNIFICANT = "*"
 WINDOW = 8
 """Blocks of 64 tokens that a point of a figure's line is the mean of: 512 tokens."""

@@ -26,7 +26,8 @@ from leval_tasks.statistics.effective_context import BLOCK
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-WIDTH, HEIGHT = 9.2, 4.4
+WIDTH = 9.2
+HEIGHT = 4.4
 BELOW = 0.88
 """Inches below the axes: ticks, label and two lines of notes."""
 

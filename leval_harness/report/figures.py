@@ -44,7 +44,10 @@ MOST_METHODS = 14
 MOST_FIGURES = 60
 """More figures are not drawn: each takes half a second."""
 
-EFFECTIVE, DIFFERENCES, BY_LENGTH, FOREST = "effective", "difference", "length", "forest"
+EFFECTIVE = "effective"
+DIFFERENCES = "difference"
+BY_LENGTH = "length"
+FOREST = "forest"
 SUFFIXES = (".svg", ".png", ".pdf")
 
 

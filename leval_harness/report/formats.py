@@ -215,7 +215,8 @@ def latex(table: Table) -> str:
         position_float="centering",
         column_format="l" * table.cells.index.nlevels + "r" * table.cells.shape[1],
     )
-    begin, end = r"\begin{tabular}", r"\end{tabular}"
+    begin = r"\begin{tabular}"
+    end = r"\end{tabular}"
     body = body.replace(begin, SCALED_BEGIN + begin).replace(end, end + SCALED_END)
     return body.translate(LATEX_LETTERS)
 

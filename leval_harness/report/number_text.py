@@ -13,7 +13,8 @@ NOTHING = "–"
 UNKNOWN = "unknown"
 """An end of an interval that one block alone does not have."""
 
-FEW_DIGITS, MORE_DIGITS = 3, 4
+FEW_DIGITS = 3
+MORE_DIGITS = 4
 SMALL = 0.0095
 """Nats/token: a difference below it gets a digit more."""
 

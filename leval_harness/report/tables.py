@@ -45,7 +45,8 @@ PUBLISHED = Path(__file__).with_name("published.yaml")
 SHARES = {"truncated": "Truncated, %", "unparsed": "Unparsed, %", "reached_limit": "Hit limit, %"}
 LONGEST_REASON = 200
 AVERAGE = "Avg."
-CHANCE, COUNTS = "chance", "n/documents"
+CHANCE = "chance"
+COUNTS = "n/documents"
 ROWS = ["Model", "Method", "Ctx"]
 """What names a row of scores: the block, the method, and the context length of the run."""
 

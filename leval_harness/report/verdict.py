@@ -33,7 +33,8 @@ from leval_harness.report.score_sentences import score_sentences
 from leval_harness.report.shortened import shortening_sentences
 from leval_tasks.statistics.effective_context import ERROR_RATE, ERROR_RATE_OF_ONE_DOCUMENT
 
-METHOD, LENGTH = "method", "effective context length"
+METHOD = "method"
+LENGTH = "effective context length"
 
 TERMS = {
     "Reference": "The unmodified model in sliding windows of its native context length, which move "

@@ -17,8 +17,13 @@ of
 SCHEMA_VERSION = 1
 """Version of `sweep.json` and `run.json` that is written, and the newest that is read."""
 
-SWEEP, RUNS_FOLDER, FAILED_RUNS, WORK = "sweep.json", "runs", "failed", ".work"
-RUN_FILE, FAILED, LOG = "run.json", "failed.json", "log.txt"
+SWEEP = "sweep.json"
+RUNS_FOLDER = "runs"
+FAILED_RUNS = "failed"
+WORK = ".work"
+RUN_FILE = "run.json"
+FAILED = "failed.json"
+LOG = "log.txt"
 
 LOSSES = "losses_"
 """Prefix of the files with the losses of tokens."""

@@ -390,10 +390,12 @@ def _number_columns(task: str, key: str, file: Plain) -> dict[str, Any]:
         metric = family
 
     value = finite(values[key])
-    status, note = "done", ""
+    status = "done"
+    note = ""
     if name == "bypass":
         value = None
-        status, note = "unscored", "answers were kept and not scored (--predict_only)"
+        status = "unscored"
+        note = "answers were kept and not scored (--predict_only)"
     elif value is None:
         status = "not available"
         note = _not_finite_note(file.metadata_of(task)) or f"lm-eval wrote {values[key]}"

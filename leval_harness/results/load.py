@@ -294,12 +294,15 @@ def _run_row(path: Path) -> Run:
     """
     folder = path.parent
     run = _object(path)
-    model, method = run["model"], run["method"]
+    model = run["model"]
+    method = run["method"]
     identity = run.get("identity") or {}
     files = tuple(sorted(folder.glob("results_*.json")))
-    status, note = "done", ""
+    status = "done"
+    note = ""
     if not files:
-        status, note = "malformed", f"{folder}: no results_*.json"
+        status = "malformed"
+        note = f"{folder}: no results_*.json"
     telemetry = run.get("telemetry") or {}
     return {
         "id": run["run_id"],
@@ -413,9 +416,11 @@ def _missing(folder: Path, name: str, entry: Mapping[str, Any]) -> Run:
         entry: of the run in `sweep.json`.
     """
     failed = read_json_object(folder / FAILED_RUNS / name / FAILED)
-    status, note = "unfinished", "not finished"
+    status = "unfinished"
+    note = "not finished"
     if failed is not None:
-        status, note = "failed", failed.get("reason", "")
+        status = "failed"
+        note = failed.get("reason", "")
     return {
         "id": name,
         "sweep": str(folder),
@@ -478,9 +483,11 @@ def _once(runs: list[Run], excluded: list[Excluded]) -> list[Run]:
         other = best.setdefault(run["content"], run)
         if other is run:
             continue
-        better, copy = other, run
+        better = other
+        copy = run
         if _is_better(run, other):
-            better, copy = run, other
+            better = run
+            copy = other
         best[run["content"]] = better
         reason = f"found twice: {better['folder']}"
         excluded.append(Excluded(copy["folder"], "", "", None, reason))
@@ -551,11 +558,13 @@ def _tasks(number: int, run: Run, excluded: list[Excluded]) -> list[TaskRead]:
 
 def _rows_without_numbers(number: int, run: Run, reads: Iterable[TaskRead]) -> list[dict[str, Any]]:
     """Return a row of `scores` for each task of a run without numbers; none for other runs."""
-    status, note = run["status"], run["note"]
+    status = run["status"]
+    note = run["note"]
     if status == "done":
         if any(read.scores for read in reads):
             return []
-        status, note = "not available", "no number in the results"
+        status = "not available"
+        note = "no number in the results"
     common = {"run": number, "status": status, "note": note}
     tasks = run["tasks"] or ("",)
     return [{**common, "task": task, "length": run.get("context_length")} for task in tasks]

@@ -284,7 +284,8 @@ def load_config(source: str | Mapping[str, Any], overrides: Sequence[str] = ()) 
 
 def find_config(name: str) -> Path:
     """Return the file of a config from its path or the name of a shipped sweep."""
-    path, known = expand_user(name), packaged_configs("sweeps")
+    path = expand_user(name)
+    known = packaged_configs("sweeps")
     if path.is_file():
         return path
     if name not in known:

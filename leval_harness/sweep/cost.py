@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 BYTES_OF_DTYPE = {"float32": 4, "float16": 2, "bfloat16": 2, "auto": 2, "": 2}
 """Bytes of a weight, and of an entry of the KV cache; `auto` is the checkpoint's, nearly always 2."""
 
-FULL, WINDOWED = "full_attention", "sliding_attention"
+FULL = "full_attention"
+WINDOWED = "sliding_attention"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -209,7 +209,8 @@ def task_version(name: str) -> Any:
     if not tasks.is_file(name):
         known = tasks.own_tasks()
         return known[name].version if name in known else "lm_eval"
-    folder, read = Path(name).parent, dict[Path, Any]()
+    folder = Path(name).parent
+    read = dict[Path, Any]()
     ahead = [Path(name)]
     while ahead:
         file = ahead.pop()
@@ -258,7 +259,8 @@ def _is_sweep(content: Any) -> bool:
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """Return dotted place -> old and new value, shortened, of what differs in two identities."""
-    old, new = dict(_leaves(before)), dict(_leaves(now))
+    old = dict(_leaves(before))
+    new = dict(_leaves(now))
     places = sorted(place for place in {*old, *new} if old.get(place) != new.get(place))
     return {place: (_short(old.get(place)), _short(new.get(place))) for place in places}
 

@@ -65,7 +65,8 @@ def own_tasks() -> dict[str, OwnTask]:
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
         name = content.get("group", content["task"])
         metadata = content.get("metadata", {})
-        closed, corpus = TASKS.get(name), metadata.get("corpus")
+        closed = TASKS.get(name)
+        corpus = metadata.get("corpus")
         known[name] = OwnTask(
             family=path.relative_to(ROOT).parts[0],
             version=metadata.get("version") or (str(VERSION) if closed else "none"),
@@ -218,7 +219,8 @@ def _folders(name: str) -> set[str]:
     """Return the folders below `lm_eval/tasks` of a task, of a group, or of the tasks with a tag."""
     import lm_eval.tasks
 
-    index, root = lm_eval_index(), Path(lm_eval.tasks.__file__).parent
+    index = lm_eval_index()
+    root = Path(lm_eval.tasks.__file__).parent
     entries = [index[name]] if index[name].yaml_path else [index[e] for e in index[name].tags]
     paths = [Path(entry.yaml_path) for entry in entries if entry.yaml_path]
     return {path.relative_to(root).parts[0] for path in paths}

@@ -121,7 +121,8 @@ def refuse_two_rope_dicts(config: Mapping[str, Any], path: str = "") -> None:
     Raises:
         RopeConfigError: the two differ; the message says what to write.
     """
-    parameters, scaling = config.get("rope_parameters"), config.get("rope_scaling")
+    parameters = config.get("rope_parameters")
+    scaling = config.get("rope_scaling")
     if isinstance(parameters, Mapping) and isinstance(scaling, Mapping):
         _refuse_different(parameters, scaling, path)
     for key, value in config.items():

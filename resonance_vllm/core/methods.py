@@ -147,7 +147,8 @@ class Yarn(ScaledMethod):
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
-        slow, fast = self.beta_slow, self.beta_fast
+        slow = self.beta_slow
+        fast = self.beta_fast
         if fast < slow:
             raise RopeConfigError(f"beta_fast: {fast} is below beta_slow={slow}")
         return self
@@ -228,13 +229,15 @@ class Llama3(ScaledMethod):
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
-        low, high = self.low_freq_factor, self.high_freq_factor
+        low = self.low_freq_factor
+        high = self.high_freq_factor
         if high < low:
             raise RopeConfigError(f"high_freq_factor: {high} is below low_freq_factor={low}")
         return self
 
     def compute_inv_freq(self, dim: int, seq_len: int | None = None) -> Tensor:
-        low, high = self.low_freq_factor, self.high_freq_factor
+        low = self.low_freq_factor
+        high = self.high_freq_factor
         plain = plain_frequencies(self.rope_theta, dim)
         periods = self.original_max_position_embeddings * plain / (2 * math.pi)
         # Where both factors are equal the division gives infinities, which clamp to a step.
