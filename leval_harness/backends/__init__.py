@@ -47,7 +47,7 @@ class Backend:
 
     @property
     def is_registered(self) -> bool:
-        """Whether it has a name of its own in lm-eval's model registry."""
+        """Return whether it has a name of its own in lm-eval's model registry."""
         return not self.replaces
 
     def load_class(self) -> Any:

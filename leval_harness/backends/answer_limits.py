@@ -30,7 +30,7 @@ class AnswerEnds:
         self.cache_hook.add_partial(kind, request, answer)
 
     def of(self, prompt: str, answer: str) -> list[bool]:
-        """Ends of this answer to this prompt, one for each time it was given."""
+        """Return how this answer to this prompt ended, once for each time it was given."""
         return self.known.get((prompt, answer), [])
 
 

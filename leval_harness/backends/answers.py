@@ -75,7 +75,7 @@ def neutralize(model: Any) -> dict[str, Any]:
 
 
 def must_run_alone(options: Mapping[str, Any]) -> str:
-    """Why generation options cannot be served from a shared text; empty if they can."""
+    """Return why options rule out a shared document; empty if they do not."""
     if options.get("do_sample"):
         return "sampling"
     used = sorted(options.keys() - _SHARING)
@@ -95,7 +95,7 @@ class StopStrings(StoppingCriteria):
     def __call__(
         self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **kwargs: Any
     ) -> torch.Tensor:
-        """True for rows that have completed a stop string, `[batch]`."""
+        """Return True for rows that have completed a stop string, `[batch]`."""
         for one in self.each:
             one(input_ids, scores)
         rows = zip(*(one.done_tracker for one in self.each), strict=True)

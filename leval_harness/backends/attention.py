@@ -49,7 +49,7 @@ class SharedLayer(DynamicLayer):
         self.before = prefix[0].shape[2] if prefix else 0
 
     def first(self, length: int) -> Pair:
-        """Keys and values of the first tokens, without a copy."""
+        """Return keys and values of the first tokens, without a copy."""
         return self.keys[:, :, :length], self.values[:, :, :length]
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> Pair:
@@ -85,11 +85,11 @@ class SharedLayer(DynamicLayer):
         self.is_initialized = True
 
     def get_seq_length(self) -> int:
-        """Tokens before the next one, the prefix included."""
+        """Return the number of tokens before the next one, the prefix included."""
         return self.before + self.length
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """How many keys the attention function gets, and the place of the first: own ones only."""
+        """Return the number of keys that attention gets, and the position of the first."""
         own = 0 if self.prefix is None else self.length
         return own + query_length, self.get_seq_length() - own
 
@@ -117,7 +117,7 @@ def shared_prefix_attention(
     dropout: float = 0.0,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attention function in transformers' interface, for the keys of a `SharedLayer`.
+    """Compute attention over the keys of a `SharedLayer`, in transformers' interface.
 
     `query` is `[batch, heads, n, head_dim]`, rotated; `key` and `value` are the rows' own,
     `[batch, kv_heads, m, head_dim]`, the last `n` of them new; `attention_mask` is for own keys,
@@ -146,7 +146,7 @@ def shared_prefix_attention(
 def own_part(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
 ) -> Partial:
-    """Attention of each row to its own keys; the queries are the last positions."""
+    """Compute each row's attention to its own keys; the queries are the last positions."""
     batch, heads, n, width = query.shape
     groups = heads // key.shape[1]
     if mask is not None:  # the lowest number, not -inf: padding sees nothing and must not be NaN
@@ -160,7 +160,7 @@ def own_part(
 
 
 def prefix_part(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Partial:
-    """Attention of all rows to the keys `[1, kv_heads, length, head_dim]` before them."""
+    """Compute attention of all rows to keys `[1, kv_heads, length, head_dim]` before them."""
     batch, heads, n, width = query.shape
     folded = query.transpose(0, 1).reshape(1, key.shape[1], -1, width)
     out, norm = partial_attention(folded, key, value, scale, None, causal=False)

@@ -14,14 +14,14 @@ may go on from a prefix without any."""
 
 
 def common_prefix(first: Sequence[Any], second: Sequence[Any]) -> int:
-    """How many leading items are equal."""
+    """Return how many leading items are equal."""
     if first[: len(second)] == second[: len(first)]:
         return min(len(first), len(second))
     return next(at for at, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
 
 
 def batches(documents: Sequence[list[int]], most: Sequence[int], least: int = 1) -> Iterator[Batch]:
-    """Batches of documents in the order in which they are read, prefixes before what follows them.
+    """Yield batches of prompts in reading order, prefixes before what continues them.
 
     Documents that go on together for long are divided, so that of all tokens at most `REPEATED` are
     read again.

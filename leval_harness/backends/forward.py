@@ -17,14 +17,14 @@ logger = logging.getLogger(__name__)
 
 
 def input_device(model: Any) -> torch.device:
-    """The device of token ids: that of the embeddings, or to which accelerate moves them."""
+    """Return the device for token ids: that of the embeddings, or accelerate's."""
     embeddings = model.get_input_embeddings()
     device = getattr(getattr(embeddings, "_hf_hook", None), "execution_device", None)
     return embeddings.weight.device if device is None else torch.device(device)
 
 
 def cache_argument(model: Any) -> str:
-    """The name of a forward pass's cache, which transformers 5.24 has changed."""
+    """Return the name of the cache argument, which transformers 5.24 has changed."""
     return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 
@@ -63,7 +63,7 @@ class Head:
             logger.info("logits come from the whole model: %s", error)
 
     def states(self, tokens: Sequence[int], first: int = 0, past: Any = None) -> Tensor:
-        """What `logits` takes, `[tokens - first, ...]`, from position `first` of the tokens on.
+        """Return what `logits` takes, `[tokens - first, ...]`, from position `first` on.
 
         `past` is the cache of the positions before, which gets the new ones.
         """
@@ -83,12 +83,12 @@ class Head:
         return self.model(**given, **options).logits[0, -keep:]
 
     def logits(self, states: Tensor) -> Tensor:
-        """Logits `[positions, vocabulary]` in float32."""
+        """Return logits `[positions, vocabulary]` in float32."""
         return (states if self.decoder is None else self.output(states)).float()
 
 
 def token_scores(head: Head, states: Tensor, targets: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Scores of targets from the `states` `[positions, ...]` of `head`, one before each target.
+    """Score targets from the `states` `[positions, ...]` of `head`, one before each target.
 
     Returns:
         Natural logarithm of each target's probability, float32 whatever the model's dtype is, and
@@ -138,7 +138,7 @@ class Passage:
 
     @property
     def answer(self) -> tuple[SumOfLogprobs, bool]:
-        """What lm-eval expects: the sum in float64, with its parts, and whether all are correct."""
+        """Return what lm-eval expects: the float64 sum with its parts, and whether all are correct."""
         total = SumOfLogprobs(float(self.logprob.double().sum()), self.logprob.numpy())
         return total, bool(self.correct.all())
 

@@ -103,7 +103,7 @@ class HF(HFLM):
             self.AUTO_MODEL_CLASS = auto_class
 
     def _load(self, auto_class: Any, path: str, **arguments: Any) -> Any:
-        """The model; arguments that are settings of its config go there, as transformers does."""
+        """Load the model; arguments that are settings of its config go there, as in transformers."""
         config = copy.deepcopy(self.config)
         for name in vars(config).keys() & arguments.keys() - _OF_LOADING:
             setattr(config, name, arguments.pop(name))
@@ -118,7 +118,7 @@ class HF(HFLM):
         )
 
     def _one_at_a_time(self) -> None:
-        """Where the rotation follows the length, rows of a batch would change each other."""
+        """Use batches of one where the rotation depends on the length: rows would change each other."""
         self.switch = switch_length(self.model.config)
         self.batch_size_per_gpu = self._asked_for if self.switch is None else 1
 
@@ -163,7 +163,7 @@ class HF(HFLM):
         return answer if end else ""
 
     def autocast(self) -> torch.autocast:
-        """The precision in which the model runs, as lm-eval's argument `mixed_precision_dtype`."""
+        """Return a context with the precision of lm-eval's argument `mixed_precision_dtype`."""
         dtype = self.mixed_precision_dtype
         return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None)
 
@@ -205,7 +205,7 @@ class HF(HFLM):
                 module.rope_deltas = None
 
     def _loglikelihood_tokens(self, requests: Any, *args: Any, **kwargs: Any) -> Any:
-        """As lm-eval, whose cache of logits takes equal documents that are cut elsewhere for one."""
+        """Score tokens; disable lm-eval's logits cache where equal tokens have different contexts."""
         requests = list(requests)
         cut = {((*context, *scored[:-1]), len(context)) for _, context, scored in requests}
         before: bool = self.logits_cache  # type: ignore[has-type]
@@ -217,7 +217,7 @@ class HF(HFLM):
 
 
 def switch_length(config: Any) -> int | None:
-    """The length in tokens beyond which a model rotates all positions again; None if it never does.
+    """Return the length beyond which a model rotates all positions again; None if it never does.
 
     Keys that were read at another length are wrong beyond it.
     """

@@ -58,12 +58,12 @@ class HFLong(HF):
 
     @cached_property
     def reuse(self) -> Reuse:
-        """How this model shares documents; found on first use."""
+        """Return how this model shares documents; found by a self-check on first use."""
         with self.autocast():
             return find_reuse(self.head)
 
     def set_rope(self, rope: Mapping[str, Any] | None, *others: Any, **more: Any) -> None:
-        """As `HF.set_rope`. How the model shares documents is found again."""
+        """Swap RoPE settings as `HF.set_rope` does, and repeat the self-check."""
         self.__dict__.pop("reuse", None)
         super().set_rope(rope, *others, **more)
 
@@ -91,7 +91,7 @@ class HFLong(HF):
         self.head.tokens_read = self.tokens_generated = 0
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
-        """Greedy answers, the questions of a document together."""
+        """Return greedy answers, the questions of a document together."""
         read = dict(enumerate(map(self._prompt, requests)))
         together = {place: prompt for place, (prompt, shares) in read.items() if shares}
         alone = [place for place in read if place not in together]
@@ -135,7 +135,7 @@ class HFLong(HF):
             self.batch_size_per_gpu = before
 
     def _prompt(self, request: Any) -> tuple[list[int], bool]:
-        """The token ids of a request, cut as `hf` cuts them, and whether it can share a text.
+        """Return the token ids of a request, cut as by `hf`, and whether it can share a document.
 
         The first that cannot is logged for each reason.
         """
@@ -152,7 +152,7 @@ class HFLong(HF):
         return prompt, not reason
 
     def _too_long(self, length: int) -> str:
-        """Why a sequence of this length cannot share a text; empty if it can."""
+        """Return why a sequence of this length cannot share a document; empty if it can."""
         if self.reuse.mode == "none":
             return self.reuse.reason
         if self.switch is not None and length > self.switch:
@@ -162,7 +162,7 @@ class HFLong(HF):
     def _model_generate(
         self, context: torch.Tensor, max_length: int, stop: list[str], **options: Any
     ) -> torch.Tensor:
-        """Token ids `[rows, length]`: the prompts, padded on the left, and new tokens."""
+        """Return token ids `[rows, length]`: the prompts, padded on the left, and new tokens."""
         mask = options["attention_mask"]
         width = context.shape[1]
         pad = self.tokenizer.pad_token_id
@@ -199,7 +199,7 @@ class HFLong(HF):
     def teacher_forced(
         self, requests: Iterable[Any], disable_tqdm: bool = False
     ) -> list[tuple[list[bool], list[float]]]:
-        """Correctness and log-probability of every token but the first, given those before it.
+        """Return correctness and log-probability of every token but the first, given those before.
 
         Requests are lm-eval instances with arguments `(token_ids,)`.
 

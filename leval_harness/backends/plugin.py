@@ -1,4 +1,4 @@
-"""Registers everything of ours in stock lm-eval: `lm_eval run --plugins leval_harness.backends.plugin`.
+"""Register this package in lm-eval: `lm_eval run --plugins leval_harness.backends.plugin`.
 
 Importing this module adds our RoPE types to transformers and our backends to lm-eval, so that
 `lm_eval run --model hf --model_args '{"rope_parameters": ...}'` accepts them. Tasks need no plugin:

@@ -80,12 +80,12 @@ class Reader:
             self.tokens, self.cache = list(known), fork(cache)
 
     def keep(self) -> None:
-        """Several documents will go on from here."""
+        """Keep the present state: several prompts will continue from here."""
         if self.copied and len(self.tokens) > len(self._kept[-1][0]):
             self._kept.append((list(self.tokens), fork(self.cache)))
 
     def rows(self, extra: int) -> Any:
-        """A cache for rows after the text, with room for `extra` tokens of each."""
+        """Return a cache for rows after the text, with room for `extra` tokens of each."""
         if self.copied:
             return fork(self.cache)
         layers = self.cache.layers
@@ -117,7 +117,7 @@ class Reader:
                 use(start + unused, states)
 
     def generate(self, rows: Sequence[list[int]], pad: int, new: int, **options: Any) -> Any:
-        """What `generate` of the model returns for rows that begin with the text.
+        """Generate for rows that begin with the text, and return what the model's `generate` returns.
 
         Padding stands between the text and a row's own tokens: `generate` finds the positions from
         the mask. At most `new` tokens are made; `options` are those of `generate`.
@@ -143,7 +143,7 @@ class Reader:
 
 
 def fork(cache: Any) -> Any:
-    """A cache that grows without changing the first.
+    """Return a cache that grows without changing the first.
 
     Layers of plain keys and values make new tensors when they grow, so both can refer to the same
     ones until then. What other layers do with their tensors is not known: they are copied.
@@ -187,7 +187,7 @@ class Reuse(NamedTuple):
 
 
 def find_reuse(head: Head) -> Reuse:
-    """The best way to share documents that gives a loaded model's own answers."""
+    """Return the best way to share documents that gives a loaded model's own answers."""
     failed = list[str]()
     read = head.tokens_read
     tolerance = _TOLERANCE.get(head.model.dtype, _TOLERANCE_OF_OTHERS)
@@ -210,7 +210,7 @@ def find_reuse(head: Head) -> Reuse:
 
 @torch.no_grad()
 def selfcheck(head: Head, mode: str) -> float:
-    """Relative difference to the model's own log-probabilities.
+    """Return the relative difference from the model's own log-probabilities.
 
     A text is read in two parts, with another text between them; two rows of unequal length go on
     from it by two new tokens: every operation that is used later.
@@ -236,7 +236,7 @@ def selfcheck(head: Head, mode: str) -> float:
 
 
 def _own_logits(model: Any, row: list[int]) -> Tensor:
-    """Logits `[2, vocabulary]` after all but the last token of a row, and after the last."""
+    """Return logits `[2, vocabulary]` after all but the last token of a row, and after the last."""
     ids = torch.tensor([row], device=input_device(model))
     return model(input_ids=ids, use_cache=False).logits[0, -2:]
 

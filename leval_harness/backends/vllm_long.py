@@ -41,7 +41,7 @@ class RopeVLLM(VLLM):
         precision: str = "model",
         context_length: int | None = None,
     ) -> None:
-        """As `HF.set_rope`; the precision of the rotation is always the model's own."""
+        """Swap RoPE settings as `HF.set_rope` does; the precision is always the model's own."""
         if self.data_parallel_size > 1:
             raise CannotSwapError("data_parallel_size above 1 starts engines at each call")
         if rope is not None:
@@ -55,7 +55,7 @@ class RopeVLLM(VLLM):
         self._max_length = context_length or self._engine_length
 
     def ends_of_batch(self, output: list[Any], generate: bool = False, **_: Any) -> list[bool]:
-        """Whether the generation limit ended each answer; none where documents were scored."""
+        """Return how each answer ended; nothing where documents were scored."""
         return [each.outputs[0].finish_reason == "length" for each in output if generate]
 
     def close(self) -> None:
@@ -65,7 +65,7 @@ class RopeVLLM(VLLM):
 
 
 def _rope_parameters(written: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings in overrides, which stand in the config of the language model."""
+    """Return the RoPE settings in overrides, nested where the config of the model is."""
     inner = [value for value in written.values() if isinstance(value, Mapping)]
     found = written.get("rope_parameters") or next(map(_rope_parameters, inner))
     return {key: value for key, value in found.items() if value is not None}
@@ -84,7 +84,7 @@ class VLLMLong(RopeVLLM):
         self.counted = {"tokens_prefilled": 0, "tokens_generated": 0}
 
     def telemetry(self) -> dict[str, int]:
-        """Prompt tokens computed, and tokens generated, as the engine counts them."""
+        """Return the prompt tokens computed and the tokens generated, as the engine counts them."""
         return dict(self.counted)
 
     def count_anew(self) -> None:

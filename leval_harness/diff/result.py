@@ -56,24 +56,24 @@ class DiffResult:
 
     @property
     def verdict(self) -> str:
-        """Of the losses: `same`, `worse`, `better` or `not decided`."""
+        """Return the verdict on the losses: `same`, `worse`, `better` or `not decided`."""
         return difference.verdict_of(self.bins)
 
     @property
     def exit_code(self) -> int:
-        """0 same or better, 4 worse or a finding that is not ignored, 3 not decided."""
+        """Return 0 for same or better, 4 for worse or different input, 3 for undecided."""
         counted = any(each.kind not in self.ignored for each in self.findings)
         return 4 if counted else EXIT_CODES[self.verdict]
 
     def sentences(self) -> list[str]:
-        """Different RoPE settings and input first, then the verdict."""
+        """Return sentences: different RoPE settings and input first, then the verdict."""
         a, b = (side.get("rope") for side in (self.a, self.b))
         first = [] if None in (a, b) or a == b else [f"RoPE settings differ: A {a}, B {b}."]
         found = [f"Different input: {each.sentence}." for each in self.findings]
         return [*first, *found, self._verdict_sentence()]
 
     def _verdict_sentence(self) -> str:
-        """Every number of it is one of a bin."""
+        """Return the sentence of the verdict; every number of it is one of a bin."""
         documents = len(self.documents)
         size = f"{documents} text{'s' * (documents != 1)} of {self.length:,} tokens"
         if not self.bins:
@@ -96,7 +96,7 @@ class DiffResult:
         return f"{self.verdict.capitalize()}: {before}{_amount(first)}{most_of}; {size}."
 
     def as_json(self) -> dict[str, Any]:
-        """The content of `diff.json`; the open end of an interval is null."""
+        """Return the content of `diff.json`; the open end of an interval is null."""
         content = asdict(self)
         for part, row in zip(self.bins, content["bins"], strict=True):
             ends = {end: None for end in ("low", "high") if math.isinf(row[end])}
@@ -138,7 +138,7 @@ def compared(a: Side, b: Side, margin: float, ignored: tuple[str, ...]) -> DiffR
 
 
 def findings_of(a: Side, b: Side) -> Iterator[Finding]:
-    """What differs in the token ids that both make of the same documents, and of a chat.
+    """Return what differs in the token ids that both sides make of documents and of a chat.
 
     A missing BOS, another tokenizer or another template cannot be seen by scoring given ids.
     """
@@ -167,7 +167,7 @@ def findings_of(a: Side, b: Side) -> Iterator[Finding]:
 
 
 def _part(a: Sequence[int], b: Sequence[int]) -> str:
-    """Where two documents part."""
+    """Describe the first place where two token sequences differ."""
     pairs = enumerate(zip(a, b, strict=False))
     at = next((at for at, (x, y) in pairs if x != y), min(len(a), len(b)))
     return f"from token {at} on A has {list(a[at : at + 3])}, B {list(b[at : at + 3])}"

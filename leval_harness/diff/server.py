@@ -45,7 +45,7 @@ class ServerReader(Reader):
         return [] if made is None and self.encode("a") is not None else made
 
     def _tokens(self, request: dict[str, Any]) -> list[int] | None:
-        """Of vLLM's own `/tokenize`; None where a server has none or the model no template."""
+        """Return token ids from vLLM's `/tokenize`; None without that route or without a template."""
         try:
             return list(self._call("/tokenize", {"model": self.model, **request})["tokens"])
         except (UserError, KeyError):

@@ -78,11 +78,11 @@ class Setup:
 
     @property
     def library(self) -> str | None:
-        """`transformers` or `vllm` for a model that is loaded here."""
+        """Return `transformers` or `vllm` for a model that is loaded here, else None."""
         return BACKENDS[self.kind].library if self.kind in BACKENDS else None
 
     def backend_arguments(self) -> dict[str, Any]:
-        """Arguments of lm-eval's model, `pretrained` included and RoPE settings translated.
+        """Return the arguments of lm-eval's model, with `pretrained` and translated RoPE settings.
 
         Raises:
             RopeConfigError: the checkpoint does not allow the method.
@@ -105,7 +105,7 @@ class Setup:
         return {**made, **given}
 
     def described(self) -> dict[str, Any]:
-        """For the results: as it was written, its versions, and its RoPE settings.
+        """Describe the setup for the results: its text, versions and RoPE settings.
 
         As far as they are known without loading it.
         """
