@@ -169,7 +169,7 @@ class PositionConfig:
 
     @property
     def rope(self) -> RopeDict:
-        """The model's own settings as one flat dictionary: those of its layers without a window."""
+        """Return the model's own settings as one flat dictionary: those of layers without a window."""
         rope = self.rope_parameters
         if is_per_layer_type(rope):
             candidates = global_layer_types(rope)
@@ -182,24 +182,24 @@ class PositionConfig:
 
     @property
     def is_scaled(self) -> bool:
-        """Whether the checkpoint has a scaling method of its own, with Resonance or without."""
+        """Return whether the checkpoint has a scaling method of its own, with or without Resonance."""
         return self.rope["rope_type"] not in ("default", RESONANCE)
 
     @property
     def max_positions(self) -> int:
-        """`max_position_embeddings`, or RopeConfigError if there is none."""
+        """Return `max_position_embeddings`; RopeConfigError if there is none."""
         if self.max_position_embeddings is None:
             raise RopeConfigError("max_position_embeddings: the model's config has none")
         return self.max_position_embeddings
 
     @property
     def stated_native_length(self) -> int | None:
-        """Native context length `L` in tokens, where the config has a key for it."""
+        """Return the native context length `L` in tokens, where the config has a key for it."""
         return _length(self.rope.get(NATIVE_LENGTH_KEY)) or self.original_max_position_embeddings
 
     @property
     def native_length(self) -> int:
-        """Native context length `L` in tokens: the stated one, else `max_position_embeddings`."""
+        """Return the native context length `L`: the stated one, else `max_position_embeddings`."""
         return self.stated_native_length or self.max_positions
 
     def with_length(self, requested: int | None) -> Self:
@@ -222,7 +222,7 @@ class PositionConfig:
 
     @functools.cached_property
     def own_spec_or_none(self) -> RopeSpec | None:
-        """`own_spec`, or None where it cannot be read."""
+        """Return `own_spec`, or None where it cannot be read."""
         try:
             return self.own_spec()
         except RopeConfigError:
@@ -302,7 +302,7 @@ class PositionConfig:
 
     @property
     def _own_method(self) -> type[Method] | None:
-        """The checkpoint's method, with Resonance or without; None for one that we do not have."""
+        """Return the checkpoint's method, with or without Resonance; None for an unknown one."""
         name = str(self.rope["rope_type"])
         if name == RESONANCE:
             name = "default"

@@ -38,12 +38,12 @@ class Rotation:
 
     @property
     def exact(self) -> bool:
-        """Whether some features have the exact phase."""
+        """Return whether some features have the exact phase."""
         return bool((self.periods > 0).any())
 
     @property
     def wavelengths(self) -> Tensor:
-        """Wavelengths in tokens, float64 `[features]`; infinite where a feature is not rotated."""
+        """Return wavelengths in tokens, float64 `[features]`; infinite where nothing rotates."""
         return torch.where(self.periods > 0, self.periods.double(), 2 * math.pi / self.inv_freq)
 
     def to(self, device: torch.device | str) -> "Rotation":

@@ -87,22 +87,22 @@ class Method(Settings):
 
     @property
     def extension(self) -> float | None:
-        """The factor `s`; None for a method without one, which can only extrapolate beyond `L`."""
+        """Return the factor `s`; None for a method without one, which extrapolates beyond `L`."""
         return getattr(self, "factor", None)
 
     @property
     def is_stock_formula(self) -> bool:
-        """Whether both libraries compute these settings without this package."""
+        """Return whether both libraries compute these settings without this package."""
         return self.stock
 
     @property
     def native_length(self) -> int | None:
-        """`L` in tokens; None where the settings do not hold it."""
+        """Return `L` in tokens; None where the settings do not hold it."""
         return getattr(self, "original_max_position_embeddings", None)
 
     @property
     def switch_length(self) -> int | None:
-        """Length in tokens beyond which a second set of frequencies applies; None without one."""
+        """Return the length beyond which a second set of frequencies applies; None without one."""
         return None
 
     def compute_inv_freq(self, dim: int, seq_len: int | None = None) -> Tensor:

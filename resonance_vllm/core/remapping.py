@@ -90,12 +90,12 @@ class SelfExtend(RemappedMethod):
 
     @property
     def window(self) -> int:
-        """`W` in tokens."""
+        """Return `W` in tokens."""
         return self.window_size or max(1, self.original_max_position_embeddings // 4)
 
     @property
     def group(self) -> int:
-        """`G` in tokens."""
+        """Return `G` in tokens."""
         return self.group_size or self._smallest_group()
 
     def _distance(self, group: int) -> int:
@@ -151,7 +151,7 @@ class DualChunk(RemappedMethod):
 
     @property
     def chunk(self) -> int:
-        """`C` in tokens."""
+        """Return `C` in tokens."""
         return self.chunk_size or max(1, self.original_max_position_embeddings * 3 // 4)
 
     @model_validator(mode="after")

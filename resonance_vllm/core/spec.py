@@ -171,14 +171,14 @@ class RopeSpec:
 
     @property
     def rope_type(self) -> str:
-        """The name of these settings in both libraries."""
+        """Return the name of these settings in both libraries."""
         if not self.resonance:
             return self.method.name
         return RESONANCE if self.method.name == "default" else RESONANCE_PREFIX + self.method.name
 
     @property
     def is_stock(self) -> bool:
-        """Whether both libraries run these settings without this package."""
+        """Return whether both libraries run these settings without this package."""
         return self.rope_type in STOCK_TYPES and self.method.is_stock_formula
 
     def to_dict(self) -> dict[str, Any]:

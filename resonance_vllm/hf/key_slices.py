@@ -39,7 +39,7 @@ class Keys:
 
     @property
     def case(self) -> Hashable:
-        """What the slices of a forward pass depend on."""
+        """Return what the slices of a forward pass depend on."""
         return self.first, self.pads, self.key.shape[2], self.key.dtype, self.key.device
 
     def positions(self, start: int, end: int) -> Tensor:
