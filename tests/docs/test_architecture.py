@@ -2,8 +2,10 @@
 
 import ast
 import re
+from graphlib import TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -23,3 +25,10 @@ def test_architecture_names_files_that_exist():
     named = re.findall(r"`((?:leval|resonance)_\w+/[\w/]+\.\w+)", PAGE)
     assert len(named) > len(STEPS) > 20
     assert [path for path in named if not (ROOT / path).is_file()] == []
+
+
+def test_modules_import_each_other_in_one_direction():
+    graph = grimp.build_graph("leval_harness", "leval_tasks", "resonance_vllm")
+    imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
+    order = list(TopologicalSorter(imports).static_order())  # an error names a cycle
+    assert len(order) == len(graph.modules) > 100
