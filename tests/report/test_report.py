@@ -6,6 +6,7 @@ import shutil
 import pytest
 from click.testing import CliRunner
 
+from leval_harness.cli import results as results_commands
 from leval_harness.cli.results import page, table, write_report
 from leval_harness.results.layout import WRITTEN
 
@@ -23,7 +24,7 @@ def test_report_writes_tables_and_page_and_shows_verdict(sweep, tmp_path, capsys
     write_report(results)  # its own output is not read as results, and is replaced
     printed = capsys.readouterr().out
     assert "yarn compared with rope: 58.3 points worse on GSM at 512" in printed
-    assert printed.count("### ") == 2  # one table each time
+    assert printed.count("### ") == 6  # all three tables, each time
     assert "Tables: " in printed
     assert str(results / "page" / "index.html") in printed
     names = {path.name for path in results.iterdir()}
@@ -31,10 +32,13 @@ def test_report_writes_tables_and_page_and_shows_verdict(sweep, tmp_path, capsys
     assert (results / "table.md").read_text().count("### ") == 3
 
 
-def test_the_end_of_a_sweep_fits_a_screen(real_runs, tmp_path, capsys):
+def test_report_names_tables_that_are_long(real_runs, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(results_commands, "MOST_ROWS", 1)
     shutil.copytree(real_runs, tmp_path / "results")
     write_report(tmp_path / "results")
-    assert len(capsys.readouterr().out.splitlines()) <= 40
+    printed = capsys.readouterr().out
+    assert "### Effective context length, SmolLM2-135M" not in printed
+    assert "Not shown: Effective context length, SmolLM2-135M (2 rows), in table.md" in printed
 
 
 def test_table_begins_with_the_verdict(real_runs):
@@ -81,7 +85,7 @@ def test_models_are_ranked_on_the_same_questions(sweep, real_runs):
     ("wrong", "says"),
     [
         (["--baseline", "yran"], "did you mean 'yarn'"),
-        (["--method-name", "yarn"], "is not METHOD=NAME"),
+        (["--method-name", "yarn"], "is not of the form METHOD=NAME"),
         (["--method-name", "foo=bar"], "no method, run or folder 'foo'"),
         (["--format", "pdf"], "'pdf' is not one of"),
         (["--margin", "0"], "--margin"),
