@@ -39,7 +39,7 @@ def test_exit_codes_are_those_of_the_verdict(run, copying_model):
     assert (code, out.splitlines()[0]) == (
         0, "Identical: all losses are equal bit for bit; 8 texts of 128 tokens.",
     )  # fmt: skip
-    assert "B: text 8 of 8, 128 tokens\n" in progress
+    assert "B: document 8 of 8, 128 tokens\n" in progress
     code, out, _ = run(a, f"hf:{folder},dtype=bfloat16", "--margin", "0.1")
     assert code == 0
     assert "he same within ±0.1 nats/token (every interval lies within ±0.0" in out
