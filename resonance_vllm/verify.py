@@ -91,7 +91,7 @@ def compare_states(
     return clauses
 
 
-def frequency_problems(state: RotaryState) -> list[str]:
+def frequency_problems(state: RotaryState, *, ordered: bool = True) -> list[str]:
     """Return why the inverse frequencies of a module cannot be those of any method.
 
     Holds for a checkpoint as it is, too: memory that nobody initialised passes as a tensor of the
@@ -99,6 +99,8 @@ def frequency_problems(state: RotaryState) -> list[str]:
 
     Args:
         state: what the module holds.
+        ordered: whether features come in the order of their frequencies. They do, except where a
+            family sorts them by the axis of positions that rotates them (ERNIE 4.5 VL).
 
     Returns:
         A clause per problem, with the first feature that has it: not finite, negative, larger than
@@ -106,7 +108,7 @@ def frequency_problems(state: RotaryState) -> list[str]:
     """
     inv_freq = state.inv_freq.detach().cpu().double().flatten()
     is_finite = inv_freq.isfinite()
-    is_rising = inv_freq[1:] > inv_freq[:-1] * (1 + RELATIVE_TOLERANCE)
+    is_rising = (inv_freq[1:] > inv_freq[:-1] * (1 + RELATIVE_TOLERANCE)) & ordered
     clauses = []
     for problem, has_problem, first in (
         ("is not finite", ~is_finite, 0),

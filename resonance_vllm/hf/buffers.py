@@ -34,17 +34,24 @@ def verify_frequencies(model: Any) -> None:
         for key, buffer in module._buffers.items():
             if buffer is None or not key.endswith("inv_freq") or buffer.is_meta:
                 continue
-            problems = _problems(buffer)
+            problems = _problems(buffer, ordered=_is_custom(module))
             if problems:
                 raise _not_initialised(name, module, f"{key}: {problems[0]}")
     if any(_is_custom(module) for module in model.modules()):
         _compare_with_code(model)
 
 
-def _problems(inv_freq: Tensor) -> list[str]:
-    """Return why a buffer cannot hold inverse frequencies, in clauses; none where it can."""
+def _problems(inv_freq: Tensor, ordered: bool) -> list[str]:
+    """Return why a buffer cannot hold inverse frequencies, in clauses; none where it can.
+
+    Args:
+        inv_freq: the buffer.
+        ordered: whether they have to fall. transformers recomputes the buffers of its own classes,
+            and some of these sort features by the axis of an image that rotates them (Pixtral).
+    """
     if inv_freq.ndim == 1:
-        return frequency_problems(RotaryState(inv_freq, attention_factor=1.0))
+        state = RotaryState(inv_freq, attention_factor=1.0)
+        return frequency_problems(state, ordered=ordered)
     # Models for images keep rows of frequencies, whose order and sign are the family's choice.
     if bool(inv_freq.detach().isfinite().all()):
         return []
