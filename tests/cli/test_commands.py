@@ -179,9 +179,20 @@ def test_help_prints_an_example_of_the_command(run, path):
     assert all(f"\n    {line}\n" in printed for line in lines), "none is wrapped"
 
 
+TRAINING = {("posgen",), ("finetune",)}
+"""Commands whose examples train a model, for minutes."""
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("path", EVERY_COMMAND, ids=" ".join)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=pytest.mark.slow(long=True) if path in TRAINING else ())
+        for path in EVERY_COMMAND
+    ],
+    ids=" ".join,
+)
 def test_examples_run_as_written(path, shell):
     lines = [line for line in examples(path) if line not in (LONG, NEEDS_HUB)]
     if path[0] == "posgen" and len(path) > 1:
