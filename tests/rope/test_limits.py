@@ -106,8 +106,8 @@ from resonance_vllm.core.spec import RopeRequest
 from resonance_vllm.checkpoint.limits import length_limit
 from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.checkpoint.overrides import hf_overrides, vllm_hf_overrides
-model = PositionConfig.from_dict({"max_position_embeddings": 256, "rope_theta": 1e4, "head_dim":
-64}) rope = model.complete(RopeRequest.parse("resonance_yarn:factor=4"))
+model = PositionConfig.from_dict({"max_position_embeddings": 256, "rope_theta": 1e4})
+rope = model.complete(RopeRequest.parse("resonance_yarn:factor=4"))
 assert length_limit(model, rope) == 1024
 assert rope.method.compute_attention_factor() > 1.1
 hf_overrides(rope, model), vllm_hf_overrides(rope, model)
