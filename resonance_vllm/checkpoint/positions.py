@@ -148,7 +148,7 @@ class PositionConfig:
     def from_config(cls, config: Any) -> Self:
         """Read a config of transformers, whose class knows how its family spells things."""
         text, nested = language_model_config(config)
-        keys = {*(each.name for each in fields(cls)), *LENGTH_KEYS, "kv_lora_rank"}
+        keys = {*(config_field.name for config_field in fields(cls)), *LENGTH_KEYS, "kv_lora_rank"}
         content = {key: config_value(text, key) for key in keys}
         if not content["rope_parameters"]:  # a config class from before transformers 5
             content["rope_scaling"] = config_value(text, "rope_scaling")
