@@ -39,17 +39,15 @@ def test_verdict_text_of_three_methods():
         == """\
 SmolLM2-135M, native context length 8,192 tokens; 3 documents of 11,264 tokens
 
-method            effective context length        cost within 8,192        against rope,
-9,728–11,264 rope              9,728 (degrades from ~9,920)    –                        –
+method            effective context length        cost within 8,192        against rope, 9,728–11,264
+rope              9,728 (degrades from ~9,920)    –                        –
 yarn              ≥ 11,264 (longest measured)     +0.022 [0.016, 0.028]    −0.164 [−0.227, −0.102]
 resonance_yarn    ≥ 11,264 (longest measured)     +0.025 [0.019, 0.031]    −0.162 [−0.224, −0.099]
 
 Recommended: rope up to 9,728 tokens; yarn from 9,728 to 11,264.
 resonance_yarn is worse than yarn: +0.0028 (0.0028 to 0.0028).
-Beyond 8,192 tokens no method is better than the unscaled model that sees only the last 8,192
-tokens.
-Losses in nats/token, compared with the unscaled model in sliding windows of 8,192 tokens (the
-reference).
+Beyond 8,192 tokens no method is better than the unscaled model that sees only the last 8,192 tokens.
+Losses in nats/token, compared with the unscaled model in sliding windows of 8,192 tokens (the reference).
 Increases below 0.05 are treated as negligible. Each bound errs in at most 3% of samples.
 """
     )
