@@ -38,7 +38,7 @@ def draw():
             axes.set_title(f"{name}, {'RoPE' if method == 'rope' else 'YaRN ×2'}")
             axes.set_xlabel("Position in the text (tokens)")
         grid[2 * row].invert_yaxis()
-        grid[2 * row].set_ylabel("Loss minus the reference's,\nnats a token (up is better)")
+        grid[2 * row].set_ylabel("Loss minus the reference's,\nnats/token (up is better)")
     add_source_note(
         figure,
         "thin: documents, by sixteenths of the native context length; thick: mean; dotted: margin",

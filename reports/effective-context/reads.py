@@ -3,7 +3,7 @@
     python reads.py smollm2 DATA MODEL WORK    # SmolLM2-135M-Instruct, trained to 8,192
     python reads.py small DATA MODEL WORK      # trains the small model in MODEL first, to 2,048
 
-One process; each read is a file in WORK, a second start goes on where the first one ended.
+One process; each read is a file in WORK, a second start resumes where the first one ended.
 `blocks-NAME.csv` beside this script gets the sums of clipped differences over blocks of 64 tokens.
 DATA is a folder with `pg19.jsonl` and `proofpile.jsonl`, one JSON object with `text` a line.
 """

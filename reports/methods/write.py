@@ -89,7 +89,7 @@ def blocks_of(texts: Sequence[Text], column: str) -> Blocks:
 
 
 def difference(texts: Sequence[Text], base: Sequence[Text], first: int, last: int) -> str:
-    """Loss minus that of another method between two positions, nats a token, with its interval.
+    """Loss minus that of another method between two positions, nats/token, with its interval.
 
     Bold where one-sided tests with 5 % over both sides tell the two apart, blocks as units.
     """
@@ -209,7 +209,7 @@ def total_needles(by_length: Mapping[int, Sequence[float]]) -> float:
 
 
 def total_loss(texts: Sequence[Text]) -> float:
-    """Mean nats a token of the full reads."""
+    """Mean nats/token of the full reads."""
     return float(sum(t.full.sum() for t in texts) / sum(t.tokens.sum() for t in texts))
 
 
@@ -222,7 +222,7 @@ WITH_FIGURE = ("16k", "32k")
 
 
 def figure(name: str) -> Any:
-    """Gain by position, frequency methods left and position maps right, RoPE and YaRN in both."""
+    """Gain by position, frequency methods left and position remapping right, RoPE and YaRN in both."""
     from leval_harness.old_figures.style import RC, method_looks
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -251,7 +251,7 @@ def figure(name: str) -> Any:
             axes.axvline(TRAINED, color="#555555", linewidth=0.9, linestyle="--")
             axes.set_ylim(-0.11, 0.06)  # linear interpolation lies below at all positions
             axes.set_title(heading, loc="left")
-            axes.set_xlabel("Position in the text (tokens); dashed: trained length")
+            axes.set_xlabel("Position in the text (tokens); dashed: native context length")
             axes.legend(fontsize=7, loc="lower left", ncols=2)
         panels[0].set_ylabel("NLL gain over the unscaled model's\nwindows of 2,048, nats/token")
     return picture

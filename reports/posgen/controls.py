@@ -5,8 +5,8 @@
     python benchmarks/posgen_controls.py phases
 
 `test` takes every finished model of the folder RUNS and tests it under the YaRN of the authors'
-code, with its fast wavelengths (below the trained length L) replaced by those of each control. It
-appends one row a model and control to FILE, and goes on where it stopped. `train` trains models of
+code, with its fast wavelengths (below the native context length L) replaced by those of each control. It
+appends one row a model and control to FILE, and resumes where it stopped. `train` trains models of
 the preset `small` with a control that is no encoding of PosGen; RUNS holds nothing else. `phases`
 prints how far the wavelengths of each rule are from plain RoPE's, and their phases past L from
 those that plain RoPE shows within L. `posgen_report.py` makes the tables.
@@ -35,7 +35,7 @@ def control_tables(lengths, original, base, dim):
 
     Args:
         lengths: the wavelengths of YaRN that are below `original`, tokens.
-        original: trained length L in tokens.
+        original: native context length L in tokens.
         base: of the encoding's frequencies.
         dim: rotated dimensions of a head.
     """

@@ -2,7 +2,7 @@
 
 Written from the papers and reference implementations, and independent of `resonance_vllm.core`: no
 line is shared, so an error in one of the two shows as a difference. Symbols: `b` the base, `d` the
-rotated dimensions of a head, `j = 0..d/2-1` a feature, `s` the factor, `L` the trained length.
+rotated dimensions of a head, `j = 0..d/2-1` a feature, `s` the factor, `L` the native context length.
 """
 
 import math
@@ -117,7 +117,7 @@ FORMULAS: dict[str, Callable[[Rope, int, int], Features]] = {
 def rounded(frequencies: Features) -> list[int]:
     """Resonance: the integer nearest to each wavelength in tokens (arXiv 2403.00071, algorithm 1).
 
-    0 where a feature stands still.
+    0 where a feature is not rotated.
     """
     return [max(round(2 * math.pi / theta), 1) if theta else 0 for theta in frequencies]
 

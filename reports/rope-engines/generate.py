@@ -48,7 +48,7 @@ def vector(case: Case) -> dict[str, Any]:
 
 
 def positions_of(case: Case) -> list[int]:
-    """Up to four positions: the second, both sides of the trained length, the last."""
+    """Up to four positions: the second, both sides of the native context length, the last."""
     trained = case.rope.get("original_max_position_embeddings", case.length)
     return sorted({p for p in (1, trained - 1, trained, case.length - 1) if p < case.length})
 

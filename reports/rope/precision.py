@@ -27,7 +27,7 @@ def longest_document(path: Path) -> str:
 
 @torch.no_grad()
 def mean_nll(model: torch.nn.Module, ids: torch.Tensor) -> float:
-    """Nats a token, log-softmax in float32, 512 positions at a time."""
+    """Nats/token, log-softmax in float32, 512 positions at a time."""
     hidden = model.model(ids[:, :-1]).last_hidden_state[0]
     total = 0.0
     for start in range(0, len(hidden), 512):

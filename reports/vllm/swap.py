@@ -1,6 +1,6 @@
-"""A sweep with one load for all runs, and with a load for each: seconds, and numbers apart.
+"""A sweep that loads the model once for all runs, and one that loads it for each: seconds and differences.
 
-python one_load.py CONFIG WORK [KEY=VALUE ...]    # CONFIG: one_load.yaml, or quickstart
+python swap.py CONFIG WORK [KEY=VALUE ...]    # CONFIG: swap.yaml, or quickstart
 """
 
 import subprocess
@@ -48,14 +48,14 @@ def main(config, work, *overrides):
         alone: sum("model ready after" in log.read_text(errors="replace") for log in logs[alone])
         for alone in folders
     }
-    for alone, name in ((False, "one load"), (True, "a load for each run")):
+    for alone, name in ((False, "loaded once"), (True, "loaded for each run")):
         ran = lh.load(folders[alone]).runs["seconds"].sum()
         print(f"{name}: {seconds[alone]:.0f} s, of it evaluation {ran:.0f}; {loads[alone]} loads")
     frames = [lh.load(at).scores.merge(lh.load(at).runs, on="run") for at in folders.values()]
     both = frames[0].merge(frames[1], on=KEYS, suffixes=("", "_alone"))
     apart = (both["value"] - both["value_alone"]).abs()
     print(
-        f"{len(both)} numbers, {(apart == 0).sum()} equal to the bit, most apart {apart.max():.2e}"
+        f"{len(both)} numbers, {(apart == 0).sum()} bitwise identical, most apart {apart.max():.2e}"
     )
     first, second = map(losses, folders.values())
     far = [np.nanmax(np.abs(first[name] - second[name])) for name in first if name in second]
