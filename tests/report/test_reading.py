@@ -13,7 +13,7 @@ from leval_harness.report.labels import SAMPLE
 from leval_harness.results.lm_eval_files import NOT_DECIDING
 from leval_harness.results.load import ResultsError, load_results
 
-QUICKSTART = Path(__file__).parents[1] / "frozen" / "quickstart"
+EFFECTIVE = Path(__file__).parent / "effective"
 YARN = {"rope_type": "yarn", "factor": 2.0}
 
 
@@ -360,16 +360,21 @@ def test_rope_settings_mean_the_same_with_and_without_a_point(tmp_path):
     assert set(compare(load_results(tmp_path))["label"]) == {"yarn x2"}
 
 
-@pytest.mark.parametrize("native_length", [4096, 8192, 11264])
+@pytest.mark.parametrize("native_length", [1024, 2560, 4096])
 def test_blocks_reference_beyond_native_length(tmp_path, native_length):
     """Without a reference run, the unmodified model's own read serves where one window holds it."""
-    shutil.copytree(QUICKSTART, tmp_path / "sweep")
-    for path in (tmp_path / "sweep").glob("runs/*/results_*.json"):
+    shutil.copytree(EFFECTIVE, tmp_path / "sweep")
+    for path in (tmp_path / "sweep").glob("runs/*"):
+        if json.loads((path / "run.json").read_text())["method"]["name"] == "reference":
+            shutil.rmtree(path)
+            continue
+        (results,) = path.glob("results_*.json")
         native = f'"shipped_length": {native_length}'
-        path.write_text(path.read_text().replace('"shipped_length": 8192', native))
+        results.write_text(results.read_text().replace('"shipped_length": 256', native))
     blocks = load_results(tmp_path).blocks
     ends = (blocks["start"] + blocks["tokens"]).groupby(blocks["document"]).transform("max")
     fits = ends <= native_length
-    assert fits.any() == (native_length > 4096)
+    assert fits.any() == (native_length > 1024)
+    assert fits.all() == (native_length == 4096)
     assert fits.equals(blocks["reference"].notna())
     assert fits.equals(blocks["difference"].notna())
