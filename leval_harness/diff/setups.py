@@ -11,7 +11,6 @@ base.npz                                      saved by an earlier diff
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any, Self
 
 from leval_harness.backends import BACKENDS
 from leval_harness.models.prepare import local_path
-from resonance_vllm.checkpoint.arguments import model_args
+from resonance_vllm.checkpoint.arguments import model_args, rope_from_model_args
 from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.common.errors import SettingError, check_choice, short_repr
 from resonance_vllm.core.spec import RopeRequest, parse_value
@@ -111,9 +110,9 @@ class Setup:
         """
         if self.library is None:
             return {"text": self.text, "rope": None, "versions": {}}
-        arguments = self.backend_arguments()
-        written = arguments.get("hf_overrides", arguments)
-        asked = written.get("rope_parameters") if isinstance(written, Mapping) else None
-        shipped = PositionConfig.from_checkpoint(self.target, self.arguments.get("revision")).rope
+        rope = rope_from_model_args(self.backend_arguments())
+        if rope is None:
+            shipped = PositionConfig.from_checkpoint(self.target, self.arguments.get("revision"))
+            rope = rope_from_model_args({"rope_parameters": shipped.rope})
         versions = {name: version(name) for name in ("torch", self.library)}
-        return {"text": self.text, "rope": dict(asked or shipped), "versions": versions}
+        return {"text": self.text, "rope": rope, "versions": versions}

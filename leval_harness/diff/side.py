@@ -19,6 +19,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from leval_harness.backends import get_backend, load_target
 from leval_harness.diff.reader import CHAT, Reader
 from leval_harness.diff.setups import SERVER, Setup
 from leval_tasks.common.token_logprobs import Logprobs
@@ -103,11 +104,8 @@ def open_reader(setup: Setup) -> Reader:
         from leval_harness.diff.server import ServerReader
 
         return ServerReader(setup)
-    from leval_harness.diff.local import HFReader, VLLMReader
-
-    if setup.library == "transformers":
-        return HFReader(setup)
-    return VLLMReader(setup)
+    reader: Reader = load_target(get_backend(setup.kind).diff_reader)(setup)
+    return reader
 
 
 def read_side(

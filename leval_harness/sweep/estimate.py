@@ -180,19 +180,19 @@ def size_of_model(run: RunRecord) -> ModelSize | None:
 
 def memory_of(run: RunRecord, size: ModelSize, workload: Workload) -> int:
     """Return the most memory that a run takes, in bytes, over all its GPUs."""
+    backend = BACKENDS[run.model.backend]
     scores_text = families_of(run.tasks) <= RUNNING_TEXT
     longest = longest_pass(workload)
     chunk = longest
-    if BACKENDS[run.model.backend].library == "vllm":
-        chunk = int(run.model.args.get("max_num_batched_tokens") or PASS_TOKENS)
-    elif run.model.backend == "hf-long":
-        chunk = int(run.model.args.get("prefill_chunk") or 0)
+    if backend.chunk_argument is not None:
+        chunk = int(run.model.args.get(backend.chunk_argument) or 0)
         if not chunk:
-            chunk = longest if scores_text else PASS_TOKENS
+            is_chunked = backend.reads_in_chunks or not scores_text
+            chunk = PASS_TOKENS if is_chunked else longest
     rows = 1
     if isinstance(run.batch_size, int) and not scores_text:
         rows = run.batch_size
-    all_logits = scores_text and run.model.backend != "hf-long"
+    all_logits = scores_text and backend.keeps_all_logits
     return peak_memory(size, longest, chunk=chunk, rows=rows, all_logits=all_logits)
 
 
@@ -230,12 +230,17 @@ def device_memory(run: RunRecord) -> int | None:
 
 def _less_memory(run: RunRecord) -> str:
     """Return which setting lets a run take less memory."""
-    if run.model.backend == "hf":
-        return "backend: hf-long with args.prefill_chunk: 2048 reads in chunks"
-    if run.model.backend == "hf-long" and not run.model.args.get("prefill_chunk"):
-        return "args.prefill_chunk: 2048 reads in chunks"
-    if BACKENDS[run.model.backend].library == "vllm":
-        return "a larger args.tensor_parallel_size divides the model"
+    backend = BACKENDS[run.model.backend]
+    argument = backend.chunk_argument
+    if argument is None:
+        for other in BACKENDS.values():
+            if other.library == backend.library and other.chunk_argument is not None:
+                setting = f"args.{other.chunk_argument}: {PASS_TOKENS}"
+                return f"backend: {other.name} with {setting} reads in chunks"
+    elif not backend.reads_in_chunks and not run.model.args.get(argument):
+        return f"args.{argument}: {PASS_TOKENS} reads in chunks"
+    if backend.parallel_arguments:
+        return f"a larger args.{backend.parallel_arguments[0]} divides the model"
     return "gpus and args.parallelize divide the model; dtype: bfloat16 halves float32"
 
 

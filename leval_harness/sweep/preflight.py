@@ -9,7 +9,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-from leval_harness.backends import BACKENDS
+from leval_harness.backends import BACKENDS, load_target
 from leval_harness.sweep import ConfigError
 from leval_harness.sweep.executor import Capacity
 from leval_harness.sweep.groups import grouped
@@ -42,6 +42,7 @@ def check_runs(
     problems = [
         *gpu_problems(runs, capacity),
         *checkpoint_problems(runs),
+        *argument_problems(runs),
         *generation_problems(runs),
         *length_problems(runs),
     ]
@@ -75,9 +76,10 @@ def checkpoint_problems(runs: Iterable[RunRecord]) -> Iterator[str]:
         has_weights = any(any(weights.glob(pattern)) for pattern in WEIGHT_FILES)
         if not has_weights and not any(name in args for name in WITHOUT_WEIGHT_FILES):
             yield f"{where}: {weights} has no weights (allowed: {', '.join(WEIGHT_FILES)})"
-        unknown = _unknown_type(folder)
-        if BACKENDS[run.model.backend].library == "transformers" and unknown:
-            yield unknown if unknown.startswith("models") else f"{where}: {unknown}"
+        if BACKENDS[run.model.backend].checks_model_type:
+            unknown = _unknown_type(folder)
+            if unknown:
+                yield f"{where}: {unknown}"
 
 
 def _unknown_type(folder: Path) -> str:
@@ -95,12 +97,21 @@ def _unknown_type(folder: Path) -> str:
     )
 
 
+def argument_problems(runs: Iterable[RunRecord]) -> Iterator[str]:
+    """Yield arguments of models that their backends refuse."""
+    for run in _first_of_each_model(runs):
+        if run.model.backend not in BACKENDS:
+            continue
+        for problem in BACKENDS[run.model.backend].argument_problems(run.model.args):
+            yield f"models.{run.model.name}.args.{problem}"
+
+
 def generation_problems(runs: Iterable[RunRecord]) -> Iterator[str]:
     """Yield generation settings that the backend of a run does not have."""
     for run in runs:
         if not run.gen_kwargs or run.model.backend not in BACKENDS:
             continue
-        known = _generation_settings(BACKENDS[run.model.backend].library)
+        known = _generation_settings(run.model.backend)
         for name in run.gen_kwargs:
             if known and name not in known:
                 yield (
@@ -110,20 +121,17 @@ def generation_problems(runs: Iterable[RunRecord]) -> Iterator[str]:
 
 
 @cache
-def _generation_settings(library: str) -> frozenset[str]:
-    """Return the generation settings of a library; empty if it is not installed here."""
-    if library == "transformers":
-        from transformers import GenerationConfig
-
-        names = set(GenerationConfig().to_dict()) | {"stop_strings", "generation_config"}
-    else:
-        try:
-            sampling = import_module("vllm.sampling_params").SamplingParams
-        except ImportError:
-            return frozenset()
-        # lm-eval translates do_sample into a temperature
-        names = set(sampling.__struct_fields__) | {"do_sample"}
-    return frozenset(names | set(ANSWER_SETTINGS))
+def _generation_settings(backend: str) -> frozenset[str]:
+    """Return the generation settings of a backend; empty if its library is not installed here."""
+    record = BACKENDS[backend]
+    try:
+        generation_class = load_target(record.generation_class)
+    except ImportError:
+        return frozenset()
+    names = getattr(generation_class, "__struct_fields__", None)  # of msgspec, as vLLM has it
+    if names is None:
+        names = generation_class().to_dict()
+    return frozenset([*names, *record.generation_extras, *ANSWER_SETTINGS])
 
 
 def text_problems(runs: Iterable[RunRecord], workloads: Workloads | None = None) -> Iterator[str]:

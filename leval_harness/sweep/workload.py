@@ -19,8 +19,6 @@ QUESTIONS_OF_RULER = 500
 """Questions that each RULER task makes of a length."""
 TOKENS_OF_RULER = 128
 """Most tokens of an answer to one of them."""
-SHARING_BACKENDS = ("hf-long", "vllm-long")
-"""Backends that prefill once what several prompts begin with."""
 
 
 class Workload(NamedTuple):
@@ -107,11 +105,12 @@ def _of_running_text(run: RunRecord) -> Workload:
     """Return the windows of perplexity and effective-context tasks."""
     documents = 0
     passes: list[Pass] = []
+    shares = BACKENDS[run.model.backend].shares_documents
     for task in loaded_tasks(run):
         docs = task.test_docs()[: run.limit]
         documents += len(docs)
         for doc in docs:
-            passes += _passes_of_windows(task.windows(doc), run.model.backend in SHARING_BACKENDS)
+            passes += _passes_of_windows(task.windows(doc), shares)
     return Workload(documents, passes)
 
 
@@ -145,7 +144,7 @@ def _of_questions(run: RunRecord) -> Workload | None:
             task.prepare(_chat_template(run))
         except (UserError, OSError, ValueError):
             return None  # no tokenizer here: the run itself says what is missing
-        sampled = list(_passes_of_questions(task, run.model.backend in SHARING_BACKENDS))
+        sampled = list(_passes_of_questions(task, BACKENDS[run.model.backend].shares_documents))
         questions = min(counts[task.task_name], run.limit or counts[task.task_name])
         total += questions
         passes += _repeated(sampled, questions * len(sampled) // len(task.test_docs()))

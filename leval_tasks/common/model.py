@@ -14,12 +14,14 @@ from typing import Any
 
 from leval_tasks.common.errors import ContextLengthError
 from leval_tasks.common.metadata import BackendSettings, ContextSettings, read_metadata
+from leval_tasks.common.token_logprobs import class_path, scoring_of
 from resonance_vllm.checkpoint.limits import length_limit
 from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.common.errors import RopeConfigError, SettingError
 
 SERVER_DEFAULT = 2048  # lm-eval's own max_length for completion servers
-CLIENTS = ("lm_eval.models.openai", "lm_eval.models.api")
+CLIENT = "lm_eval.models.api_models:TemplateAPI"
+"""Class of lm-eval's models that ask a server."""
 
 
 def running_model() -> Any | None:
@@ -162,9 +164,9 @@ def find_limit(settings: Mapping[str, Any]) -> LengthLimit:
     given = read_metadata(BackendSettings, settings)
     model = running_model()
     backend = type(model).__name__
-    module = type(model).__module__
     stated = getattr(model, "max_length", None)
-    if settings.get("base_url") or module.startswith(CLIENTS):
+    is_client = CLIENT in map(class_path, type(model).__mro__)
+    if settings.get("base_url") or is_client:
         chat = str(settings.get("base_url", "")).rstrip("/").endswith("chat/completions")
         if not getattr(model, "tokenized_requests", not chat):
             return LengthLimit("api", given.length)
@@ -174,9 +176,7 @@ def find_limit(settings: Mapping[str, Any]) -> LengthLimit:
         return LengthLimit("api", served, kept_back=1, after_window=1, assumed=assumed)
     if not isinstance(stated, int):
         return LengthLimit("unknown", given.length or shipped_length(settings))
-    if "vllm" in module:
-        return LengthLimit(backend, stated, after_window=1)
-    return LengthLimit(backend, stated)
+    return LengthLimit(backend, stated, after_window=scoring_of(model).generated)
 
 
 def shipped_length(settings: Mapping[str, Any]) -> int | None:

@@ -1,21 +1,27 @@
-"""The log-probability of each given token, on every lm-eval backend that can report it.
+"""The log-probability of each token of given texts, on every lm-eval model that can report it.
 
-lm-eval's own requests return one sum per request. Here the same requests are scored on the backends
-`hf`, `hf-long`, `vllm` and `vllm-long`, and the value of every token is returned. Softmax and
-logarithm are float32 there, whatever the dtype of the model is.
+lm-eval's own requests return one sum per request. Here the same requests are scored, and the value of
+every token is returned. How a class of models does it is its `TokenScoring`: a class of this package
+has it as the attribute `token_scoring`, those of lm-eval are listed in `STOCK_CLASSES`, and
+subclasses inherit it. Softmax and logarithm are float32, whatever the dtype of the model is.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from resonance_vllm.common.errors import SettingError
+from resonance_vllm.common.errors import RunError, SettingError, error_message
 
 Logprobs = npt.NDArray[np.float32]
 Request = tuple[Sequence[int], Sequence[int]]
 """Ids of the context, at least one, and ids of the tokens to score, at least one."""
+Scorer = Callable[[Any, Sequence[Request]], Iterator[Logprobs]]
+"""Yields the log-probabilities of the scored tokens of each request, for a model of lm-eval."""
 
 SLICE = 1 << 24
 """Logits that are made float32 at a time: 64 MiB."""
@@ -41,17 +47,65 @@ class SumOfLogprobs(float):
         return self
 
 
+@dataclass(frozen=True, kw_only=True)
+class TokenScoring:
+    """How the models of a class score the tokens of a given text.
+
+    Attributes:
+        score: reports the log-probability of each token; None if the class cannot.
+        reason: why it cannot, and what can.
+        reports_sums: whether the class reports at least the sum over a text.
+        generated: tokens that a model generates after a scored text. They take positions of its
+            limit.
+        side_by_side: the attribute of a model with the number of texts that it reads at a time;
+            empty if it reads one after the other, or as many as fit.
+    """
+
+    score: Scorer | None
+    reason: str = ""
+    reports_sums: bool = True
+    generated: int = 0
+    side_by_side: str = ""
+
+    def texts_at_a_time(self, lm: Any) -> int:
+        """Return how many texts a model reads at a time, as far as it is known; at least 1."""
+        if not self.side_by_side:
+            return 1
+        return max(1, int(getattr(lm, self.side_by_side, 1)))
+
+
+def scoring_of(lm: Any) -> TokenScoring:
+    """Return how a model of lm-eval scores tokens."""
+    if getattr(lm, "backend", "causal") != "causal":
+        return ENCODER_DECODER
+    return scoring_of_class(type(lm))
+
+
+def scoring_of_class(model_class: type) -> TokenScoring:
+    """Return how the models of a class score tokens."""
+    for base in model_class.__mro__:
+        scoring = vars(base).get("token_scoring") or STOCK_CLASSES.get(class_path(base))
+        if scoring is not None:
+            return scoring
+    return UNKNOWN
+
+
+def class_path(model_class: type) -> str:
+    """Return `module:class`."""
+    return f"{model_class.__module__}:{model_class.__qualname__}"
+
+
 def scored_requests(lm: Any, requests: Sequence[Any]) -> list[SumOfLogprobs]:
     """Return the answers of lm-eval's model to requests whose `token_parts` are token ids.
 
     Nothing is put in front of the context: a BOS token is part of it where one is wanted. With
-    several processes (`accelerate launch`), each has its own requests. A backend that does not
-    report each token, such as a server, gives the sums alone.
+    several processes (`accelerate launch`), each has its own requests. A model that does not report
+    each token gives the sums alone.
     """
     parts = [request.token_parts for request in requests]
     if not parts:
         return []
-    score = _scorer(lm)
+    score = scoring_of(lm).score
     if score is None:
         return [SumOfLogprobs(float(total)) for total, _ in lm._loglikelihood_tokens(parts)]
     token_ids = [(context, scored) for _, context, scored in parts]
@@ -62,58 +116,170 @@ def scored_requests(lm: Any, requests: Sequence[Any]) -> list[SumOfLogprobs]:
     return answers
 
 
-def check_reports_tokens(lm: Any) -> None:
-    """Refuse a model whose backend does not report the log-probability of each token.
+def check_reports_tokens(scoring: TokenScoring, name: str) -> None:
+    """Refuse models that do not report the log-probability of each token.
+
+    Args:
+        scoring: of the model's class.
+        name: of the class or backend, for the message.
 
     Raises:
-        SettingError: names the backends that do.
+        SettingError: says why, and what can be used.
     """
-    if _scorer(lm) is None:
+    if scoring.score is None:
         raise SettingError(
-            f"model: {type(lm).__name__} does not report the log-probability of each token; "
-            "allowed: hf, hf-long, vllm, vllm-long with a decoder-only model"
+            f"model: {name} does not report the log-probability of each token: {scoring.reason}"
         )
 
 
-Scorer = Callable[[Any, Sequence[Request]], Iterator[Logprobs]]
+def check_scores_text(scoring: TokenScoring, name: str) -> None:
+    """Refuse models that cannot score a given text at all; arguments as above.
+
+    Raises:
+        SettingError: says why, and what can be used.
+    """
+    if not scoring.reports_sums:
+        raise SettingError(f"model: {name} cannot score a given text: {scoring.reason}")
 
 
-def _scorer(lm: Any) -> Scorer | None:
-    if hasattr(lm, "teacher_forced"):
-        return _by_hf_long
-    if "vllm" in type(lm).__module__:
-        return _by_vllm
-    decoder = getattr(lm, "backend", None) == "causal" and hasattr(lm, "_model_call")
-    return _by_hf if decoder else None  # servers of lm-eval are "causal" too
-
-
-def _by_hf_long(lm: Any, requests: Sequence[Request]) -> Iterator[Logprobs]:
-    asked = [(None, list(context), list(scored)) for context, scored in requests]
-    for total, _ in lm._loglikelihood_tokens(asked):
-        yield total.logprobs
-
-
-def _by_hf(lm: Any, requests: Sequence[Request]) -> Iterator[Logprobs]:
+def score_by_forward_pass(lm: Any, requests: Sequence[Request]) -> Iterator[Logprobs]:
     """Score requests in one forward pass each; logits in the model's dtype, the softmax in float32."""
     import torch
     from tqdm import tqdm
 
     for context, scored in tqdm(requests, desc="Reading", disable=lm.rank != 0):
-        ids = torch.tensor([[*context, *scored]], device=lm.device)
-        logits = lm._model_call(ids[:, :-1])[0, len(context) - 1 :]
-        aims = ids[0, len(context) :]
+        token_ids = torch.tensor([[*context, *scored]], device=lm.device)
+        logits = lm._model_call(token_ids[:, :-1])[0, len(context) - 1 :]
+        targets = token_ids[0, len(context) :]
         parts = []
         step = max(1, SLICE // logits.shape[-1])
-        for first in range(0, len(aims), step):
+        for first in range(0, len(targets), step):
             part = logits[first : first + step].float()
-            chosen = part.gather(-1, aims[first : first + step, None].to(part.device))
+            chosen = part.gather(-1, targets[first : first + step, None].to(part.device))
             parts.append(chosen.squeeze(-1) - part.logsumexp(-1))
         yield torch.cat(parts).cpu().numpy()
 
 
-def _by_vllm(lm: Any, requests: Sequence[Request]) -> Iterator[Logprobs]:
+def score_by_own_sums(lm: Any, requests: Sequence[Request]) -> Iterator[Logprobs]:
+    """Score requests with a model whose log-likelihoods are `SumOfLogprobs`."""
+    parts = [(None, list(context), list(scored)) for context, scored in requests]
+    for total, _ in lm._loglikelihood_tokens(parts):
+        yield total.logprobs
+
+
+def score_by_vllm(lm: Any, requests: Sequence[Request]) -> Iterator[Logprobs]:
+    """Score requests in vLLM's engine, which returns log-probabilities of a prompt's tokens."""
     prompts = [[*context, *scored] for context, scored in requests]
     outputs = lm._model_generate(requests=prompts, generate=False)
     for (context, scored), output in zip(requests, outputs, strict=True):
-        known = zip(scored, output.prompt_logprobs[len(context) :], strict=True)
-        yield np.array([each[token].logprob for token, each in known], np.float32)
+        candidates = output.prompt_logprobs[len(context) :]
+        pairs = zip(scored, candidates, strict=True)
+        yield np.array([by_token[token].logprob for token, by_token in pairs], np.float32)
+
+
+def score_by_server(lm: Any, requests: Sequence[Request]) -> Iterator[Logprobs]:
+    """Score requests on a server that repeats a prompt with its log-probabilities (`echo`).
+
+    lm-eval's client sends the requests, several at a time where `num_concurrent` says so.
+
+    Raises:
+        RunError: the server does not answer, or not with the log-probabilities of the prompt.
+    """
+    import aiohttp
+    import requests as http
+
+    parts = [(None, list(context), list(scored)) for context, scored in requests]
+    try:
+        with _reporting_each_token(lm):
+            totals = lm._loglikelihood_tokens(parts)
+    except (aiohttp.ClientError, http.RequestException, TimeoutError) as error:
+        raise RunError(f"{lm.base_url} does not score texts: {error_message(error)}") from error
+    for total, _ in totals:
+        yield total.logprobs
+
+
+@contextmanager
+def _reporting_each_token(lm: Any) -> Iterator[None]:
+    """Let lm-eval's client of a server report each token, where it would report their sum.
+
+    Its cache hook is put aside: it gets requests without a key here, which lm-eval's own cannot
+    store.
+    """
+    from lm_eval.api.model import CacheHook
+
+    cache_hook = lm.cache_hook
+    lm.cache_hook = CacheHook(None)
+    lm.parse_logprobs = _echoed_logprobs
+    try:
+        yield
+    finally:
+        del lm.parse_logprobs
+        lm.cache_hook = cache_hook
+
+
+def _echoed_logprobs(
+    outputs: Any, tokens: Sequence[Sequence[int]], ctxlens: Sequence[int], **_: Any
+) -> list[tuple[SumOfLogprobs, bool]]:
+    """Return the log-probabilities of scored tokens, in the form of lm-eval's `parse_logprobs`.
+
+    Args:
+        outputs: the server's answer, or a list of such.
+        tokens: ids of each prompt.
+        ctxlens: tokens of each prompt that are not scored.
+        _: further arguments of lm-eval.
+
+    Raises:
+        RunError: the answer does not hold the log-probabilities of the prompt.
+    """
+    responses = outputs if isinstance(outputs, list) else [outputs]
+    choices = [
+        choice
+        for response in responses
+        for choice in sorted(response["choices"], key=lambda choice: choice["index"])
+    ]
+    answers = []
+    for choice, prompt, context in zip(choices, tokens, ctxlens, strict=True):
+        values = (choice.get("logprobs") or {}).get("token_logprobs") or []
+        of_prompt = values[: len(prompt)]
+        # One more value belongs to the token that is generated after the prompt.
+        if len(values) != len(prompt) + 1 or None in of_prompt[context:]:
+            raise RunError(
+                f"the server returned {len(values)} log-probabilities for a prompt of {len(prompt)} "
+                "tokens and 1 generated token; texts can be scored on servers whose /v1/completions "
+                "has `echo` with `logprobs`, as that of `vllm serve`"
+            )
+        logprobs = np.array(of_prompt[context:], np.float32)
+        # The second value says whether the text is the greedy answer, which nobody asks here.
+        answers.append((SumOfLogprobs(float(logprobs.sum(dtype=np.float64)), logprobs), False))
+    return answers
+
+
+CAN_REPORT = "hf, hf-long, vllm, vllm-long with a decoder-only model, or local-completions"
+UNKNOWN = TokenScoring(score=None, reason=f"allowed: {CAN_REPORT}")
+"""Of a class that neither this package nor the table below knows."""
+ENCODER_DECODER = TokenScoring(
+    score=None, reason=f"it is an encoder-decoder; allowed: {CAN_REPORT}"
+)
+SERVER_WITH_SUMS = TokenScoring(score=None, reason=f"allowed: {CAN_REPORT}", generated=1)
+CHAT = TokenScoring(
+    score=None,
+    reason="chat endpoints do not return log-probabilities of a prompt; use local-completions with "
+    "the address of /v1/completions",
+    reports_sums=False,
+    generated=1,
+)
+
+STOCK_CLASSES = MappingProxyType(
+    {
+        "lm_eval.models.huggingface:HFLM": TokenScoring(score=score_by_forward_pass),
+        "lm_eval.models.vllm_causallms:VLLM": TokenScoring(score=score_by_vllm, generated=1),
+        "lm_eval.models.openai_completions:LocalCompletionsAPI": TokenScoring(
+            score=score_by_server, generated=1, side_by_side="_concurrent"
+        ),
+        # These three inherit from the client of completions, and have protocols of their own.
+        "lm_eval.models.sglang_generate_API:SGLANGGENERATEAPI": SERVER_WITH_SUMS,
+        "lm_eval.models.openai_completions:LocalChatCompletion": CHAT,
+        "lm_eval.models.anthropic_llms:AnthropicChat": CHAT,
+    }
+)
+"""Class of lm-eval, as `module:class` -> how its models score tokens."""

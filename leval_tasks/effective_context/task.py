@@ -19,7 +19,12 @@ from leval_tasks.common.lm_task import Described, QuestionFilter
 from leval_tasks.common.metadata import EffectiveContextSettings, scored_from
 from leval_tasks.common.metrics import with_stderr
 from leval_tasks.common.model import LengthLimit, find_limit, running_model, shipped_length
-from leval_tasks.common.token_logprobs import Logprobs, SumOfLogprobs, check_reports_tokens
+from leval_tasks.common.token_logprobs import (
+    Logprobs,
+    SumOfLogprobs,
+    check_reports_tokens,
+    scoring_of,
+)
 from leval_tasks.perplexity.task import PerplexityTask, Window, make_windows
 from leval_tasks.statistics.effective_context import Floats, block_sums, clipped_difference
 from resonance_vllm.common.errors import SettingError, invalid_value_message
@@ -67,8 +72,9 @@ class EffectiveContextTask(PerplexityTask):
 
     def build_all_requests(self, **kwargs: Any) -> None:
         """Build the requests as lm-eval does, for a model that reports the log-probability of each token."""
-        if running_model() is not None:
-            check_reports_tokens(running_model())
+        model = running_model()
+        if model is not None:
+            check_reports_tokens(scoring_of(model), type(model).__name__)
         super().build_all_requests(**kwargs)
 
     def windows(self, doc: Mapping[str, Any]) -> list[Window]:

@@ -25,7 +25,12 @@ from leval_tasks.common.lm_task import PlainTask
 from leval_tasks.common.metadata import Mode, PerplexitySettings, TextSettings, read_metadata
 from leval_tasks.common.metrics import OURS, aggregations, compose, directions, split, with_stderr
 from leval_tasks.common.model import LengthLimit, find_limit, find_tokenizer, running_model
-from leval_tasks.common.token_logprobs import REQUEST, scored_requests
+from leval_tasks.common.token_logprobs import (
+    REQUEST,
+    check_scores_text,
+    scored_requests,
+    scoring_of,
+)
 from leval_tasks.perplexity.corpora import read_corpus
 from leval_tasks.perplexity.documents import DocumentTokens, encoder
 from resonance_vllm.common.errors import SettingError, invalid_value_message
@@ -204,6 +209,7 @@ class PerplexityTask(PlainTask):
         """Build the requests as lm-eval does, of plain text and never from its request cache."""
         model = running_model()
         if model is not None:  # lm-eval calls the method of the model that a request's type names
+            check_scores_text(scoring_of(model), type(model).__name__)
             vars(model).setdefault(REQUEST, partial(scored_requests, model))
         super().build_all_requests(**kwargs)
 

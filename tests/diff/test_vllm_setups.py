@@ -3,7 +3,7 @@
 import pytest
 
 import leval_harness as lh
-from leval_harness.diff.local import VLLMReader
+from leval_harness.diff.local import LocalReader
 from leval_harness.diff.setups import Setup
 from resonance_vllm.common.errors import UserError
 
@@ -30,7 +30,7 @@ def test_float32_on_both_libraries_is_the_same_to_rounding(smollm2):
 
 def test_an_argument_that_the_engine_does_not_take_is_named(smollm2):
     with pytest.raises(UserError, match="unexpected keyword argument 'kv_cache_dtipe'"):
-        VLLMReader(Setup.parse(engine(smollm2, ",kv_cache_dtipe=fp8_e4m3")))
+        LocalReader(Setup.parse(engine(smollm2, ",kv_cache_dtipe=fp8_e4m3")))
 
 
 def test_a_base_that_overrides_leave_out_is_found(smollm2):

@@ -13,7 +13,7 @@ from lm_eval.api.registry import get_model
 
 from leval_tasks.common.metadata import EffectiveContextSettings, read_metadata, scored_from
 from leval_tasks.common.model import LengthLimit
-from leval_tasks.common.token_logprobs import check_reports_tokens, scored_requests
+from leval_tasks.common.token_logprobs import check_reports_tokens, scored_requests, scoring_of
 from leval_tasks.effective_context.task import (
     EffectiveContextTask,
     complete_settings,
@@ -156,7 +156,7 @@ def test_the_softmax_of_a_bfloat16_model_is_float32(tiny):
 
 def test_a_backend_that_does_not_report_tokens_is_refused():
     with pytest.raises(SettingError, match=r"DummyLM does not .*allowed: hf, hf-long, vllm"):
-        check_reports_tokens(get_model("dummy")())
+        check_reports_tokens(scoring_of(get_model("dummy")()), "DummyLM")
 
 
 LIMIT = LengthLimit("HFLM", 256)

@@ -56,8 +56,12 @@ def test_a_model_that_does_not_read_whole_sequences_is_refused(tmp_path, while_r
         task.build_all_requests(limit=1, rank=0, world_size=1)
 
     with pytest.raises(ContextLengthError, match=r"length: 256 is above the 255 tokens"):
-        while_running(build, "leval_harness.backends.hf_long", max_length=255, teacher_forced=None)
-    while_running(build, "leval_harness.backends.hf_long", max_length=256, teacher_forced=None)
+        while_running(
+            build, "leval_harness.backends.hf_long:HFLong", max_length=255, teacher_forced=None
+        )
+    while_running(
+        build, "leval_harness.backends.hf_long:HFLong", max_length=256, teacher_forced=None
+    )
     assert len(task.instances[0].token_ids) == 257
     with pytest.raises(SettingError, match=r"gives no result for each position.*hf-long"):
-        while_running(build, "lm_eval.models.huggingface", max_length=256)
+        while_running(build, "lm_eval.models.huggingface:HFLM", max_length=256)

@@ -47,7 +47,7 @@ def planned(checkpoint: Path) -> Planned:
         ({"backend": "hf", "gpus": 0}, 0),
         ({"backend": "vllm", "args": {"tensor_parallel_size": 4}}, 4),
         ({"backend": "vllm", "args": {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}}, 4),
-        ({"backend": "vllm-long", "args": {"data_parallel_size": 8}}, 8),
+        ({"backend": "vllm-long", "args": {"tensor_parallel_size": 8}}, 8),
     ],
 )
 def test_a_group_takes_as_many_gpus_as_its_model_needs(

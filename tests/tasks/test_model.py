@@ -23,8 +23,9 @@ YARN = {"rope_type": "yarn", "factor": 4.0, **THETA}
 RESONANCE = {**YARN, "rope_type": "resonance_yarn"}
 LLAMA3 = {**LLAMA31, **THETA, "rope_type": "resonance_llama3"}
 GEMMA = {"model_type": "gemma3_text", "max_position_embeddings": 4096}
-HF, VLLM = "lm_eval.models.huggingface", "lm_eval.models.vllm_causallms"
-SERVER = "lm_eval.models.openai_completions"
+HF = "lm_eval.models.huggingface:HFLM"
+VLLM = "lm_eval.models.vllm_causallms:VLLM"
+SERVER = "lm_eval.models.api_models:TemplateAPI"
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ def test_no_model_and_no_length():
             length(pretrained="x", context_length=value)
 
 
-@pytest.mark.parametrize("module", [HF, VLLM, "leval_harness.backends.hf_long"])
+@pytest.mark.parametrize("module", [HF, VLLM, "leval_harness.backends.hf_long:HFLong"])
 def test_the_running_model_says_what_it_reads(checkpoint, while_running, module):
     # a RoPE type in config.json that the running model's own limit does not count
     asked = {"pretrained": checkpoint(rope_parameters=RESONANCE)}
@@ -112,7 +113,6 @@ def test_running_servers_are_asked_too(while_running, tokenized, given, expected
     [
         # vLLM generates a token
         (VLLM, 255, 256, r"255 tokens.*1 of 256 is kept.*max_length=257"),
-        ("leval_harness.backends.vllm_long", 255, 256, "max_length=257"),
         (SERVER, 256, 257, "max_length=258"),  # lm-eval stores max_length - 1
         (HF, 256, 600, r"max_length=600 .*factor=3.0"),
     ],
@@ -142,7 +142,7 @@ def test_shipped_length_ignores_lengths_of_the_run(checkpoint):
 
 def test_the_running_models_own_tokenizer_is_used(while_running):
     own = type("Tokenizer", (), {"is_fast": True})()
-    module = "leval_harness.backends.vllm_long"
+    module = "leval_harness.backends.vllm_long:VLLMLong"
     assert while_running(lambda: find_tokenizer({"pretrained": "m"}), module, tokenizer=own) is own
 
 
