@@ -1,13 +1,18 @@
 """What a run costs: tokens, floating-point operations and memory, from a model's config alone.
 
+This is the only cost model: the dry run, the order of runs, progress and the reference of costs
+(`what_it_takes`) use it.
+
 The counts are those of a decoder with gated feed-forward layers, of which every current family is
 a variant. They leave out norms, activations and the rotation, which are below one percent.
 Sources: Hoffmann et al. 2022, appendix F (2 FLOPs for each weight and token); Dao et al. 2022 (an
 attention score and its use take 4 FLOPs for each pair of tokens and each dimension of a head).
 """
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 BYTES_OF_DTYPE = {"float32": 4, "float16": 2, "bfloat16": 2, "auto": 2, "": 2}
@@ -202,6 +207,48 @@ def _number(text: Mapping[str, Any], *names: str) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Memory:
+    """The most memory that reading and answering take at a time, in bytes.
+
+    Attributes:
+        weights: of the model.
+        kv_cache: keys and values of the longest sequences that are read side by side.
+        activations: hidden states of one forward pass, and its widest layer.
+        logits: as many of them as exist at a time.
+    """
+
+    weights: int = 0
+    kv_cache: int = 0
+    activations: int = 0
+    logits: int = 0
+
+    @property
+    def total(self) -> int:
+        """Return the sum."""
+        return self.weights + self.kv_cache + self.activations + self.logits
+
+    def text(self) -> str:
+        """Return the sum and its parts for people."""
+        parts = [
+            f"{self.weights / 1e9:,.1f} weights",
+            f"{self.kv_cache / 1e9:,.1f} KV cache",
+            f"{self.activations / 1e9:,.1f} activations",
+            f"{self.logits / 1e9:,.1f} logits",
+        ]
+        return f"{self.total / 1e9:,.1f} GB ({', '.join(parts)})"
+
+    def to_dict(self) -> dict[str, int]:
+        """Return each part and the sum."""
+        return {
+            "weights_bytes": self.weights,
+            "kv_cache_bytes": self.kv_cache,
+            "activations_bytes": self.activations,
+            "logits_bytes": self.logits,
+            "memory_bytes": self.total,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
 class Cost:
     """What some passes cost together.
 
@@ -210,15 +257,14 @@ class Cost:
         prefill_tokens: tokens of all forward passes over prompts and documents.
         decode_tokens: tokens that are generated one by one, at most.
         flops: floating-point operations of both.
-        memory_bytes: most memory at a time: weights, KV cache, and the logits and activations of a
-            pass. 0 where it is not known.
+        memory: most memory at a time; all 0 where it is not known.
     """
 
     documents: int = 0
     prefill_tokens: int = 0
     decode_tokens: int = 0
     flops: float = 0.0
-    memory_bytes: int = 0
+    memory: Memory = field(default_factory=Memory)
 
     def __add__(self, other: "Cost") -> "Cost":
         """Return the cost of one after the other: counts add up, memory is the larger one."""
@@ -228,7 +274,7 @@ class Cost:
             prefill_tokens=self.prefill_tokens + other.prefill_tokens,
             decode_tokens=self.decode_tokens + other.decode_tokens,
             flops=self.flops + other.flops,
-            memory_bytes=max(self.memory_bytes, other.memory_bytes),
+            memory=max(self.memory, other.memory, key=lambda memory: memory.total),
         )
 
     def hours(self, teraflops: float) -> float:
@@ -261,17 +307,57 @@ def cost_of(size: ModelSize | None, passes: Sequence[Pass], documents: int) -> C
         documents: how many documents, or questions with a prompt of their own, these passes are.
     """
     flops = 0.0
-    for one in passes:
-        if size is None:
-            break
-        flops += size.prefill_flops(one.tokens - one.cached, one.scored, one.cached)
-        flops += one.generated * size.prefill_flops(1, cached=one.tokens)
+    if size is not None:
+        flops = sum(flops_of_pass(size, one) for one in passes)
     return Cost(
         documents=documents,
         prefill_tokens=sum(one.tokens - one.cached for one in passes),
         decode_tokens=sum(one.generated for one in passes),
         flops=flops,
     )
+
+
+def flops_of_pass(size: ModelSize, one: Pass) -> float:
+    """Return the floating-point operations of reading a sequence and generating after it."""
+    read = size.prefill_flops(one.tokens - one.cached, one.scored, one.cached)
+    return read + one.generated * size.prefill_flops(1, cached=one.tokens)
+
+
+class ComputedShare:
+    """The share of a run that is computed once some tokens are, from 0 to 1.
+
+    A token late in a long document takes several times the operations of an early one, so that the
+    share of the tokens would promise too much in the first chunks.
+
+    Args:
+        size: of the model; None if it is not known, which makes it the share of the tokens.
+        passes: of the run, in the order in which they are read.
+    """
+
+    def __init__(self, size: ModelSize | None, passes: Sequence[Pass]) -> None:
+        self.size = size
+        self.passes = passes
+        lengths = [one.tokens - one.cached + one.generated for one in passes]
+        self.tokens = list(accumulate(lengths))
+        self.flops: list[float] = []
+        if size is not None:
+            self.flops = list(accumulate(flops_of_pass(size, one) for one in passes))
+
+    def after(self, tokens: int) -> float:
+        """Return the share after so many tokens that were prefilled or generated."""
+        if not self.tokens or tokens >= self.tokens[-1]:
+            return 1.0
+        if self.size is None:
+            return tokens / self.tokens[-1]
+        index = bisect_right(self.tokens, tokens)
+        before = self.flops[index - 1] if index else 0.0
+        in_pass = tokens - (self.tokens[index - 1] if index else 0)
+        one = self.passes[index]
+        prefilled = min(in_pass, one.tokens - one.cached)
+        scored = max(0, prefilled - (one.tokens - one.cached - one.scored))
+        done = self.size.prefill_flops(prefilled, scored, one.cached)
+        done += (in_pass - prefilled) * self.size.prefill_flops(1, cached=one.tokens)
+        return (before + done) / self.flops[-1]
 
 
 PASS_TOKENS = 2048
@@ -282,11 +368,8 @@ LOGITS = 1 << 24
 
 def peak_memory(
     size: ModelSize, tokens: int, *, chunk: int, rows: int = 1, all_logits: bool = False
-) -> int:
-    """Return the most memory that reading and answering takes, in bytes.
-
-    Counted are the weights, the KV cache, and of one chunk the hidden states, the widest layer and
-    the logits.
+) -> Memory:
+    """Return the most memory that reading and answering take.
 
     Args:
         size: of the model.
@@ -302,4 +385,9 @@ def peak_memory(
     logits = 4 * min(in_pass * size.vocabulary, LOGITS)
     if all_logits:
         logits += in_pass * size.vocabulary * size.bytes_per_value
-    return size.weight_bytes + rows * size.kv_cache_bytes(tokens) + activations + logits
+    return Memory(
+        weights=size.weight_bytes,
+        kv_cache=rows * size.kv_cache_bytes(tokens),
+        activations=activations,
+        logits=logits,
+    )

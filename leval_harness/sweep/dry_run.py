@@ -66,7 +66,7 @@ class DryRun:
             runs = group["runs"]
             yield f"Group {number}: {group['model']}, {count_of_runs(len(runs))}, one model instance"
             yield f"  GPUs: {group['gpus']}"
-            yield f"  Cost: {group['cost'].text()}"
+            yield f"  Cost: {group['cost'].text(with_parts=True)}"
             for run in runs:
                 state = "done " if run["done"] else "to do"
                 yield f"  {run['run_id']}  {state}  {run['title']}"

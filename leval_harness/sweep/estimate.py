@@ -1,8 +1,10 @@
 """What runs will take: tokens, operations, memory and hours, before they are computed."""
 
 import platform
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,16 @@ import psutil
 
 from leval_harness.backends import BACKENDS
 from leval_harness.results.layout import RUN_FILE, RUNS_FOLDER
-from leval_harness.sweep.cost import PASS_TOKENS, Cost, ModelSize, cost_of, model_size, peak_memory
+from leval_harness.sweep.cost import (
+    PASS_TOKENS,
+    ComputedShare,
+    Cost,
+    Memory,
+    ModelSize,
+    cost_of,
+    model_size,
+    peak_memory,
+)
 from leval_harness.sweep.gpus import memory_of_gpu
 from leval_harness.sweep.identity import RUNNING_TEXT
 from leval_harness.sweep.run_record import RunRecord
@@ -70,11 +81,13 @@ class Estimate:
         cost: tokens, operations and memory; None where they are not known.
         hours: of one worker; None without a rate.
         times_read: how often each scored token is read, on average; 1 where answers are generated.
+        share: the share of the run that some tokens are; None where the cost is not known.
     """
 
     cost: Cost | None
     hours: float | None = None
     times_read: float = 1.0
+    share: ComputedShare | None = field(default=None, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values; None for what is not known."""
@@ -85,12 +98,16 @@ class Estimate:
             "prefill_tokens": self.cost.prefill_tokens,
             "decode_tokens": self.cost.decode_tokens,
             "flops": self.cost.flops or None,
-            "memory_bytes": self.cost.memory_bytes or None,
+            **(self.cost.memory.to_dict() if self.cost.memory.total else {"memory_bytes": None}),
             "hours": self.hours,
         }
 
-    def text(self) -> str:
-        """Return the values in a line for people."""
+    def text(self, with_parts: bool = False) -> str:
+        """Return the values in a line for people.
+
+        Args:
+            with_parts: whether memory is divided into weights, KV cache, activations and logits.
+        """
         if self.cost is None:
             return "not estimated"
         noun = "document"
@@ -106,8 +123,9 @@ class Estimate:
             parts.append(f"up to {self.cost.decode_tokens:,} to decode")
         if self.cost.flops:
             parts.append(f"{self.cost.flops / 1e12:,.3g} TFLOP")
-        if self.cost.memory_bytes:
-            parts.append(f"{self.cost.memory_bytes / 1e9:,.1f} GB")
+        if self.cost.memory.total:
+            gigabytes = f"{self.cost.memory.total / 1e9:,.1f} GB"
+            parts.append(self.cost.memory.text() if with_parts else gigabytes)
         if self.hours is not None:
             parts.append(duration(self.hours))
         return ", ".join(parts)
@@ -139,17 +157,80 @@ class Estimator:
             return Estimate(None)
         size = size_of_model(run)
         cost = cost_of(size, workload.passes, workload.documents)
+        share = ComputedShare(size, workload.passes)
         times_read = _times_read(run, workload)
         if size is None:
-            return Estimate(cost, times_read=times_read)
-        cost = replace(cost, memory_bytes=memory_of(run, size, workload))
-        rate = self.rates.of(run)
-        if self.device_tflops is not None:
-            rate = self.device_tflops * 1e12 * max(1, run.gpus)
+            return Estimate(cost, None, times_read, share)
+        cost = replace(cost, memory=memory_of(run, size, workload))
+        rate = self._rate(run, cost)
         hours = None
         if rate is not None:
             hours = cost.hours(rate / 1e12)
-        return Estimate(cost, hours, times_read)
+        return Estimate(cost, hours, times_read, share)
+
+    def _rate(self, run: RunRecord, cost: Cost) -> float | None:
+        """Return the operations per second for a run; None if nothing tells them."""
+        if self.device_tflops is not None:
+            return self.device_tflops * 1e12 * max(1, run.gpus)
+        rate = self.rates.of(run)
+        if rate is None and cost.flops > WORTH_A_BENCHMARK and _runs_on_this_cpu(run):
+            rate = rate_of_cpu(_dtype_of(run))
+        return rate
+
+
+def run_cost(run: RunRecord, workloads: Workloads | None = None) -> float:
+    """Return the floating-point operations of a run, by which the longest can start first.
+
+    Args:
+        run: a planned run.
+        workloads: takes what is learned about the run.
+
+    Returns:
+        The operations; 0 where they are not known.
+    """
+    try:
+        workload = (workloads or Workloads()).of(run)
+    except UserError:
+        return 0.0
+    if workload is None:
+        return 0.0
+    return cost_of(size_of_model(run), workload.passes, workload.documents).flops
+
+
+WORTH_A_BENCHMARK = 1e12
+"""Operations of a run, some seconds at least, from which on the CPU's rate is worth half a second."""
+SHARE_OF_PRODUCT = 0.8
+"""Rate of a whole forward pass beside that of its largest matrix products, see docs/measured.md."""
+
+
+def _runs_on_this_cpu(run: RunRecord) -> bool:
+    """Return whether transformers runs a model on the CPU, whose rate is that of torch."""
+    on_cpu = run.gpus == 0 or (memory_of_gpu() is None and run.device in (None, "cpu"))
+    return on_cpu and BACKENDS[run.model.backend].library == "transformers"
+
+
+@cache
+def rate_of_cpu(dtype: str) -> float:
+    """Return the operations per second that a forward pass will reach on this CPU, by a benchmark.
+
+    Matrix products of this data type are computed for half a second: without instructions for
+    bfloat16 they are five times as slow as those of float32.
+
+    Args:
+        dtype: of the model, by the name that torch has for it.
+    """
+    import torch
+
+    values = torch.ones(512, 1024, dtype=getattr(torch, dtype))
+    weights = torch.ones(1024, 1024, dtype=values.dtype)
+    torch.nn.functional.linear(values, weights)
+    products = 0
+    started = time.perf_counter()
+    while time.perf_counter() - started < 0.5:
+        torch.nn.functional.linear(values, weights)
+        products += 1
+    operations = products * 2.0 * values.numel() * weights.shape[0]
+    return SHARE_OF_PRODUCT * operations / (time.perf_counter() - started)
 
 
 def total(estimates: Sequence[Estimate]) -> Estimate:
@@ -170,16 +251,26 @@ def size_of_model(run: RunRecord) -> ModelSize | None:
     """Return the sizes of the model of a run; None without a config on this machine."""
     if run.model.backend not in BACKENDS:
         return None
+    return model_size(_config_of(run), _dtype_of(run))
+
+
+def _config_of(run: RunRecord) -> dict[str, Any]:
+    """Return the config of the checkpoint of a run; empty without one on this machine."""
     folder = Path(run.model.path) / str(run.model.args.get("subfolder", ""))
-    config = read_json_object(folder / "config.json") or {}
+    return read_json_object(folder / "config.json") or {}
+
+
+def _dtype_of(run: RunRecord) -> str:
+    """Return the data type that a model is loaded in; bfloat16 where the config states none."""
     dtype = run.model.dtype
     if dtype == "auto":
-        dtype = str(config.get("dtype") or config.get("torch_dtype") or "")
-    return model_size(config, dtype)
+        config = _config_of(run)
+        dtype = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
+    return dtype
 
 
-def memory_of(run: RunRecord, size: ModelSize, workload: Workload) -> int:
-    """Return the most memory that a run takes, in bytes, over all its GPUs."""
+def memory_of(run: RunRecord, size: ModelSize, workload: Workload) -> Memory:
+    """Return the most memory that a run takes, over all its GPUs."""
     backend = BACKENDS[run.model.backend]
     scores_text = families_of(run.tasks) <= RUNNING_TEXT
     longest = longest_pass(workload)
@@ -205,11 +296,11 @@ def warnings_of(run: RunRecord, estimate: Estimate) -> Iterator[str]:
         return
     where = f"{run.model.name} @ {run.context_length} | {', '.join(run.tasks)}"
     memory = device_memory(run)
-    needed = estimate.cost.memory_bytes
-    if memory is not None and needed > memory:
+    needed = estimate.cost.memory
+    if memory is not None and needed.total > memory:
         yield (
-            f"{where}: needs about {needed / 1e9:,.0f} GB for weights, KV cache and one forward pass, "
-            f"and there are {memory / 1e9:,.0f} GB; {_less_memory(run)}"
+            f"{where}: needs about {needed.text()}, and there are {memory / 1e9:,.0f} GB; "
+            f"{_less_memory(run)}"
         )
     if estimate.hours is not None and estimate.hours > DAY:
         yield f"{where}: takes about {duration(estimate.hours)} for each method; {_less_time(run, estimate)}"

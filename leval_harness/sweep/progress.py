@@ -13,8 +13,8 @@ import click
 
 from leval_harness.results.layout import RUN_FILE, RUNS_FOLDER
 from leval_harness.sweep.claims import Folder, RunState
-from leval_harness.sweep.cost import Cost
-from leval_harness.sweep.estimate import Estimate, flops_by_run
+from leval_harness.sweep.cost import ComputedShare
+from leval_harness.sweep.estimate import Estimate, flops_by_run, total
 from leval_harness.sweep.groups import size_of
 from leval_harness.sweep.identity import RUNNING_TEXT
 from leval_harness.sweep.run_progress import RunProgress
@@ -25,6 +25,10 @@ from resonance_vllm.common.files import read_json_object
 SECONDS_BETWEEN_LINES = 60.0
 REFRESHES_PER_SECOND = 2.0
 HOUR = 3600.0
+SHARE_OF_VERDICT = 0.05
+"""Share of the time of a sweep that may go into verdicts on the runs so far."""
+MOST_SENTENCES = 2
+"""Sentences of a verdict so far, beside the length of each method; the report has all of them."""
 
 
 def say(line: str) -> None:
@@ -60,13 +64,17 @@ class Progress:
         self.runs = {run.run_id: run for run in runs}
         self.folder = folder
         self.states: Mapping[str, RunState] = {}
-        self.time_left = TimeLeft(runs, estimates or {})
+        self.estimates = estimates or {}
+        self.time_left = TimeLeft(runs, self.estimates)
+        self.verdict = VerdictSoFar(folder.path)
         self.last_line = time.monotonic()
         self.retried: set[str] = set()
         self.live: Any = None
 
     def __enter__(self) -> Self:
-        """Show the table if there is a terminal."""
+        """Say what the sweep will take, and show the table if there is a terminal."""
+        if self.estimates:
+            self._say_cost()
         if sys.stderr.isatty():
             from rich.console import Console
             from rich.live import Live
@@ -88,6 +96,15 @@ class Progress:
         """Remove the table."""
         if self.live is not None:
             self.live.stop()
+
+    def _say_cost(self) -> None:
+        """Print what the runs that are to do will take."""
+        cost = total(list(self.estimates.values()))
+        line = f"Cost: {cost.text()}"
+        if cost.hours is None:
+            say(f"{line}; the time is estimated from the first tokens on")
+        else:
+            say(f"{line} with one worker; the estimate gets better with each run")
 
     def update(self, states: Mapping[str, RunState]) -> None:
         """Take the present state of each run, and show what has changed.
@@ -118,8 +135,16 @@ class Progress:
             self._say(name, "started")
         elif now.done and not before.done:
             self._say(name, "done")
+            self._say_verdict()
         elif now.failure is not None and before.failure is None:
             self._say(name, f"failed: {now.failure}")
+
+    def _say_verdict(self) -> None:
+        """Print what the runs so far say; the report at the end says what all of them do."""
+        if all(state.is_over for state in self.states.values()):
+            return
+        for line in self.verdict.lines(sum(state.done for state in self.states.values())):
+            say(line)
 
     def _report_running(self, running: Sequence[str]) -> None:
         """Print one line about all runs that are computed now."""
@@ -185,6 +210,61 @@ class Progress:
         return table
 
 
+class VerdictSoFar:
+    """The verdict on the runs that are done, after each run that ends.
+
+    Reading many results takes seconds, in which no worker is started. So it is made only while it
+    takes less than a twentieth of the time between two runs.
+
+    Args:
+        results: the results folder.
+    """
+
+    def __init__(self, results: Path) -> None:
+        self.results = results
+        self.seconds = 0.0
+        self.ended = time.monotonic()
+        self.shown: list[str] = []
+
+    def lines(self, number: int) -> list[str]:
+        """Return a heading and the sentences; nothing where they are as before.
+
+        Args:
+            number: of the runs that are done.
+        """
+        started = time.monotonic()
+        if self.seconds > (started - self.ended) * SHARE_OF_VERDICT:
+            return []
+        sentences = self._sentences()
+        self.ended = time.monotonic()
+        self.seconds = self.ended - started
+        if not sentences or sentences == self.shown:
+            return []
+        self.shown = sentences
+        runs = f"{number} run{'' if number == 1 else 's'}"
+        return [f"Verdict so far, by {runs}:", *(f"  {line}" for line in sentences)]
+
+    def _sentences(self) -> list[str]:
+        """Return what is known of each model; nothing where results cannot be compared yet."""
+        from leval_harness.report.effective_context import compared_frame
+        from leval_harness.report.verdict import LENGTH, METHOD, verdicts
+        from leval_harness.results.load import load_results
+
+        sentences = []
+        try:
+            for verdict in verdicts(compared_frame(load_results(self.results))):
+                table = verdict.table()
+                if table is not None:
+                    sentences += [
+                        f"{method}: effective context length {length}"
+                        for method, length in zip(table[METHOD], table[LENGTH], strict=True)
+                    ]
+                sentences += verdict.all_sentences[:MOST_SENTENCES]
+        except (ValueError, OSError, ImportError):
+            return []  # the report at the end says what is wrong
+        return sentences
+
+
 class TimeLeft:
     """Estimates the time that is left, from what runs have computed so far.
 
@@ -198,11 +278,11 @@ class TimeLeft:
     """
 
     def __init__(self, runs: Sequence[RunRecord], estimates: Mapping[str, Estimate]) -> None:
-        self.costs: dict[str, Cost | None] = {}
+        self.shares: dict[str, ComputedShare | None] = {}
         self.hours: dict[str, float | None] = {}
         for run in runs:
             estimate = estimates.get(run.run_id, Estimate(None))
-            self.costs[run.run_id] = estimate.cost
+            self.shares[run.run_id] = estimate.share
             self.hours[run.run_id] = estimate.hours
         self.scores_text = {run.run_id: families_of(run.tasks) <= RUNNING_TEXT for run in runs}
         self.work: dict[str, float] = {}
@@ -234,7 +314,7 @@ class TimeLeft:
             return 1.0
         if name not in self.progress or not self.states[name].owner:
             return 0.0
-        return self.progress[name].share(self.costs[name])
+        return self.progress[name].share(self.shares[name])
 
     def tokens_per_second(self, name: str) -> float:
         """Return the tokens that a run has computed per second; 0 if its backend counts none."""

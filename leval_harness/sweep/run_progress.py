@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from leval_harness.sweep.cost import Cost
+from leval_harness.sweep.cost import ComputedShare
 
 
 class RunProgress(NamedTuple):
@@ -38,19 +38,18 @@ class RunProgress(NamedTuple):
         """Return the share of the requests that an earlier attempt has answered."""
         return self.resumed / max(1, self.requests)
 
-    def share(self, cost: Cost | None) -> float:
+    def share(self, computed: ComputedShare | None) -> float:
         """Return the share of the run that is computed, from 0 to 1.
 
         Tokens tell it within a document; a backend that counts none tells it by its answers.
 
         Args:
-            cost: of the whole run; None if it is not known.
+            computed: the share of the run that some tokens are; None if it is not known.
         """
         by_answers = self.answered / max(1, self.requests)
         by_tokens = 0.0
-        if cost is not None and cost.prefill_tokens:
-            planned = cost.prefill_tokens + cost.decode_tokens
-            by_tokens = self.resumed_share + self.tokens / planned
+        if computed is not None and self.tokens:
+            by_tokens = self.resumed_share + computed.after(self.tokens)
         return min(1.0, max(by_answers, by_tokens))
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from leval_harness.sweep.cost import (
+    ComputedShare,
     Cost,
     Pass,
     attended_pairs,
@@ -135,12 +136,31 @@ def test_cost_without_sizes_counts_tokens():
     assert (cost.prefill_tokens, cost.decode_tokens, cost.flops) == (10, 2, 0)
 
 
+def test_share_counts_operations_not_tokens():
+    size = model_size(LLAMA)
+    passes = [Pass(1000, scored=500), Pass(1000, cached=900, generated=10), Pass(400)]
+    share = ComputedShare(size, passes)
+    assert [share.after(tokens) for tokens in (0, 1510, 9999)] == [0.0, 1.0, 1.0]
+    whole = cost_of(size, passes, 3).flops
+    assert share.after(1000) == pytest.approx(cost_of(size, passes[:1], 1).flops / whole)
+    assert share.after(1110) == pytest.approx(cost_of(size, passes[:2], 1).flops / whole)
+    assert share.after(250) < 250 / 1510 < share.after(750)
+    shares = [share.after(tokens) for tokens in range(0, 1511, 10)]
+    assert shares == sorted(shares)
+
+
+def test_share_without_sizes_counts_tokens():
+    assert ComputedShare(None, [Pass(30), Pass(9, generated=1)]).after(10) == 0.25
+    assert ComputedShare(None, []).after(0) == 1.0
+
+
 def test_peak_memory_of_chunks_grows_as_the_cache():
     size = model_size(LLAMA)
     short, long = (peak_memory(size, length, chunk=100) for length in (1_000, 9_000))
-    assert long - short == size.kv_cache_bytes(8_000)
-    assert peak_memory(size, 9_000, chunk=9_000) > long
-    assert peak_memory(size, 9_000, chunk=9_000, all_logits=True) > peak_memory(
-        size, 9_000, chunk=9_000
-    )
-    assert peak_memory(size, 1_000, chunk=100, rows=2) > short
+    assert long.kv_cache - short.kv_cache == size.kv_cache_bytes(8_000)
+    assert long.total - short.total == size.kv_cache_bytes(8_000)
+    assert short.weights == size.weight_bytes
+    whole = peak_memory(size, 9_000, chunk=9_000)
+    assert whole.activations > long.activations
+    assert peak_memory(size, 9_000, chunk=9_000, all_logits=True).logits > whole.logits
+    assert peak_memory(size, 1_000, chunk=100, rows=2).kv_cache == 2 * short.kv_cache

@@ -12,13 +12,15 @@ from click.testing import CliRunner
 
 from leval_harness.cli.main import app
 from leval_harness.sweep.config import parse_config
-from leval_harness.sweep.cost import Cost, Pass
+from leval_harness.sweep.cost import Cost, Memory, Pass
 from leval_harness.sweep.estimate import (
     Estimate,
     Estimator,
     MeasuredRates,
     duration,
     memory_of,
+    rate_of_cpu,
+    run_cost,
     size_of_model,
     total,
     warnings_of,
@@ -131,8 +133,37 @@ def test_hours_of_given_and_measured_rates(planned: Planned, tmp_path: Path) -> 
     assert given == pytest.approx(unknown.cost.flops / 1e6 / 3600)
 
 
+def test_rate_of_a_new_machine_is_a_benchmark(
+    planned: Planned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run,) = planned(tasks="ppl_pydocs", metadata={"num_docs": 1}, context_lengths=[64])
+    rates = MeasuredRates(Path("nowhere"))
+    monkeypatch.setattr("leval_harness.sweep.estimate.rate_of_cpu", lambda dtype: 1e9)
+    assert Estimator(Workloads(), rates).of(run).hours is None, "seconds are not worth it"
+    monkeypatch.setattr("leval_harness.sweep.estimate.WORTH_A_BENCHMARK", 1.0)
+    estimate = Estimator(Workloads(), rates).of(run)
+    assert estimate.cost is not None
+    assert estimate.hours == pytest.approx(estimate.cost.flops / 1e9 / 3600)
+
+
+def test_benchmark_knows_every_dtype() -> None:
+    for dtype in ("float32", "bfloat16", "float16"):
+        assert rate_of_cpu(dtype) > 1e8
+
+
+def test_run_cost_orders_runs(planned: Planned) -> None:
+    metadata = {"num_docs": 1}
+    short, long = planned(tasks="ppl_pydocs", metadata=metadata, context_lengths=[32, 64])
+    assert 0 < run_cost(short) < run_cost(long)
+    model = {"backend": "local-completions", "path": "served", "args": {"base_url": "http://h"}}
+    (served,) = planned(tasks="ppl_pydocs", model={**model, "device": None}, context_lengths=[64])
+    assert run_cost(served) == 0
+
+
 def test_total_has_hours_where_all_have() -> None:
-    one = Estimate(Cost(documents=1, prefill_tokens=10, flops=1.0, memory_bytes=5), 1.5)
+    one = Estimate(
+        Cost(documents=1, prefill_tokens=10, flops=1.0, memory=Memory(weights=4, logits=1)), 1.5
+    )
     assert total([one, one]).hours == 3
     assert total([one, Estimate(one.cost)]).hours is None
     assert total([one, one]).to_dict()["memory_bytes"] == 5
@@ -160,10 +191,11 @@ def test_warning_of_memory(
 ) -> None:
     (run,) = planned(tasks="ppl_pydocs", context_lengths=[64], metadata={"num_docs": 1},
                      model={"backend": backend, "args": args})  # fmt: skip
-    (warning,) = warnings_of(run, Estimate(Cost(memory_bytes=10**15), 1.0))
-    assert "needs about 1,000,000 GB" in warning
+    (warning,) = warnings_of(run, Estimate(Cost(memory=Memory(kv_cache=10**15)), 1.0))
+    parts = "(0.0 weights, 1,000,000.0 KV cache, 0.0 activations, 0.0 logits)"
+    assert f"needs about 1,000,000.0 GB {parts}" in warning
     assert words in warning
-    assert list(warnings_of(run, Estimate(Cost(memory_bytes=10**6), 1.0))) == []
+    assert list(warnings_of(run, Estimate(Cost(memory=Memory(kv_cache=10**6)), 1.0))) == []
 
 
 @pytest.mark.parametrize(
@@ -193,7 +225,7 @@ def test_memory_of_chunks_and_of_one_pass(planned: Planned) -> None:
                          model={"backend": backend, "args": args})  # fmt: skip
         size = size_of_model(run)
         assert size is not None
-        needed.append(memory_of(run, size, workload))
+        needed.append(memory_of(run, size, workload).total)
     assert sorted(set(needed)) == needed
 
 

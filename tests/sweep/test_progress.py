@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from leval_harness.sweep.claims import Folder, RunState
-from leval_harness.sweep.cost import Cost
+from leval_harness.sweep.cost import ComputedShare, Cost, Pass
 from leval_harness.sweep.estimate import Estimate
-from leval_harness.sweep.progress import Progress, TimeLeft
+from leval_harness.sweep.progress import Progress, TimeLeft, VerdictSoFar
 from leval_harness.sweep.run_progress import RunProgress, read_progress, write_progress
 from leval_harness.sweep.run_record import RunRecord
 from resonance_vllm.common.files import write_json
@@ -33,7 +33,11 @@ def record(name: str, task: str = "ppl_pydocs") -> RunRecord:
 
 
 RUNS = [record("rope"), record("yarn")]
-ESTIMATES = {run.run_id: Estimate(Cost(prefill_tokens=1000, flops=1e9), hours=0.5) for run in RUNS}
+SHARE = ComputedShare(None, [Pass(1000)])
+ESTIMATES = {
+    run.run_id: Estimate(Cost(prefill_tokens=1000, flops=1e9), hours=0.5, share=SHARE)
+    for run in RUNS
+}
 
 
 @pytest.fixture
@@ -57,7 +61,8 @@ def computed(folder: Folder, name: str, **counts: Any) -> None:
     ],
 )
 def test_share_counts_tokens_within_an_answer(progress: RunProgress, share: float) -> None:
-    assert progress.share(Cost(prefill_tokens=900, decode_tokens=100)) == pytest.approx(share)
+    computed = ComputedShare(None, [Pass(450, generated=50)] * 2)
+    assert progress.share(computed) == pytest.approx(share)
 
 
 def test_progress_file_that_is_half_written(tmp_path: Path) -> None:
@@ -155,6 +160,57 @@ def test_table_shows_what_is_running(folder: Folder) -> None:
     row = next(line for line in output.getvalue().splitlines() if "rope" in line)
     cells = [cell.strip() for cell in row.strip("│").split("│")]
     assert cells == ["small", "rope", "ppl_pydocs", "4,096", "0,1", "25%", "10", "0:01:15"]
+
+
+def test_first_line_says_what_the_sweep_will_take(
+    folder: Folder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Progress(RUNS, folder, ESTIMATES):
+        pass
+    assert "0.002 TFLOP, 1.0 h with one worker; the estimate gets" in capsys.readouterr().out
+    with Progress(RUNS, folder, {"rope": Estimate(Cost(prefill_tokens=1000, flops=1e9))}):
+        pass
+    assert "the time is estimated from the first tokens on" in capsys.readouterr().out
+
+
+def test_verdict_so_far_after_each_run(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [*RUNS, record("third")]
+    sentences = iter([["rope: 8"], ["rope: 8"], ["never"]])
+    monkeypatch.setattr(VerdictSoFar, "_sentences", lambda self: next(sentences))
+    progress = Progress(runs, folder)
+
+    def said(*states: str) -> list[str]:
+        names = [run.run_id for run in runs]
+        progress.update({name: STATES[state] for name, state in zip(names, states, strict=True)})
+        return [line for line in capsys.readouterr().out.splitlines() if not line.startswith("[")]
+
+    said("running", "open", "open")
+    assert said("done", "open", "open") == ["Verdict so far, by 1 run:", "  rope: 8"]
+    assert said("done", "done", "open") == [], "nothing new"
+    assert said("done", "done", "done") == [], "the report follows"
+
+
+def test_verdict_so_far_takes_little_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("leval_harness.sweep.progress.time.monotonic", lambda: now[0])
+
+    def slow(self: VerdictSoFar) -> list[str]:
+        now[0] += 2
+        return [f"at {now[0]:g}"]
+
+    monkeypatch.setattr(VerdictSoFar, "_sentences", slow)
+    verdict = VerdictSoFar(tmp_path)
+    assert verdict.lines(1)
+    now[0] += 30
+    assert verdict.lines(2) == [], "the last one took 2 s of the 30 since"
+    now[0] += 30
+    assert verdict.lines(3) == ["Verdict so far, by 3 runs:", "  at 64"]
+
+
+def test_verdict_so_far_without_results(tmp_path: Path) -> None:
+    assert VerdictSoFar(tmp_path)._sentences() == []
 
 
 def test_terminal_shows_a_table_and_lines(
