@@ -1,6 +1,7 @@
 """What users write as `rope_parameters`, and its validated form. No torch."""
 
 import importlib
+import json
 import pkgutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -142,6 +143,35 @@ def parse_value(text: str) -> Any:
         return text
 
 
+_PARSED: dict[tuple[type[Method], str], Method] = {}
+"""Settings that were parsed, by their method and their keys as JSON. They are frozen."""
+_MOST_PARSED = 1000
+
+
+def _parsed_method(method: type[Method], given: Mapping[str, Any]) -> Method:
+    """Return the settings of a method, which are parsed once.
+
+    A model reads the settings that were written into its config for every rotary module that it
+    builds.
+
+    Raises:
+        RopeConfigError: a key is unknown or missing, or a value is not allowed.
+    """
+    try:
+        text = json.dumps(given, sort_keys=True)
+    except TypeError:  # a value that no setting has: the error is about that
+        return parse_settings(method, dict(given), error=RopeConfigError)
+    if (method, text) not in _PARSED:
+        settings = parse_settings(method, dict(given), error=RopeConfigError)
+        if len(_PARSED) > _MOST_PARSED:
+            _PARSED.clear()
+        # What is written into a config is `to_settings`, and read from there.
+        written = json.dumps(settings.to_settings(), sort_keys=True)
+        _PARSED[method, text] = settings
+        _PARSED[method, written] = settings
+    return _PARSED[method, text]
+
+
 @dataclass(frozen=True)
 class RopeSpec:
     """Complete, validated RoPE settings.
@@ -167,7 +197,7 @@ class RopeSpec:
     @classmethod
     def from_settings(cls, kind: RopeType, given: Mapping[str, Any]) -> Self:
         """Return the settings of a type with all its keys; errors as for `from_dict`."""
-        return cls(parse_settings(kind.method, dict(given), error=RopeConfigError), kind.resonance)
+        return cls(_parsed_method(kind.method, given), kind.resonance)
 
     @property
     def rope_type(self) -> str:

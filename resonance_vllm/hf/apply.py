@@ -162,6 +162,8 @@ def settings_to_write(rope: Rope | None, config: Any) -> RopeSpec | None:
     refuse_unused(language_model_config(config)[0])
     positions = PositionConfig.from_config(config)
     spec = complete_rope(rope, positions)
+    if spec.rope_type != positions.rope["rope_type"]:
+        return spec  # without reading the config's own settings
     return None if spec == positions.own_spec_or_none else spec
 
 

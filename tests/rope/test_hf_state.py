@@ -1,15 +1,14 @@
 """Nothing outside a model changes when it gets RoPE settings, and all of it is undone."""
 
 import copy
-import logging
-import sys
 
 import pytest
 import torch
 
 from resonance_vllm import hf
-from resonance_vllm.checkpoint.reading import read_config
-from resonance_vllm.hf.inspection import report_of_checkpoint
+from resonance_vllm.common.settings import parse_settings
+from resonance_vllm.core import spec
+from resonance_vllm.core.spec import ROPE_TYPES
 
 DEFAULT = {"rope_type": "default", "rope_theta": 100.0}
 TOKENS = torch.randint(3, 64, (1, 60), generator=torch.Generator().manual_seed(5))
@@ -81,61 +80,28 @@ def test_float32_rotation_is_copied_and_dispatched(tiny, family):
     assert answers(offloaded).equal(before)
 
 
-def process_state():
-    """Levels and handlers of all loggers, and the functions of the libraries' loaded modules."""
-    loggers = {"": logging.getLogger()}
-    loggers |= {
-        name: logger
-        for name, logger in logging.root.manager.loggerDict.items()
-        if isinstance(logger, logging.Logger)
-    }
-    state = {
-        name: (logger.level, logger.disabled, logger.propagate, tuple(map(id, logger.handlers)))
-        for name, logger in loggers.items()
-    }
-    for name, module in list(sys.modules.items()):
-        if name.startswith(("transformers.", "torch.nn")):
-            for key, value in list(vars(module).items()):
-                if callable(value):
-                    state[f"{name}.{key}"] = id(value)
-    return state
-
-
-CALLS = {
-    "read_config": lambda folder, model: read_config(folder),
-    "load": lambda folder, model: hf.load(folder, "yarn:factor=2", precision="float32"),
-    "apply_rope": lambda folder, model: hf.apply_rope(model, "resonance_yarn:factor=2", "float32"),
-    "apply_rope, remapping": lambda folder, model: hf.apply_rope(model, "self_extend:factor=2"),
-    "apply_rope, undone": lambda folder, model: hf.apply_rope(model),
-    "report_of_checkpoint": lambda folder, model: report_of_checkpoint(folder),
-}
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_public_function_leaves_the_process_alone(tiny, tmp_path, name):
-    model = tiny("llama", DEFAULT)
-    model.save_pretrained(tmp_path)
-    hf.register()
-    before = process_state()
-    CALLS[name](str(tmp_path), model)
-    after = process_state()
-    # what a call imports is new and not changed
-    assert {key: after[key] for key in before if key in after} == before
-
-
-def test_settings_are_parsed_once(tiny, monkeypatch):
-    """Once for a request, and once for what the config of all rotary modules says then."""
-    from resonance_vllm.core.spec import RopeRequest
-
+@pytest.mark.parametrize("rope_type", ROPE_TYPES)
+def test_settings_are_parsed_once(tiny, monkeypatch, rope_type):
+    """Once for a request: what its modules read from the config is known by then."""
     model = tiny("llama", DEFAULT)
     hf.apply_rope(model)
     parsed = []
-    original = RopeRequest.from_dict.__func__
 
-    def from_dict(cls, rope, **keywords):
-        parsed.append(rope)
-        return original(cls, rope, **keywords)
+    def parse(method, given, **keywords):
+        parsed.append(given)
+        return parse_settings(method, given, **keywords)
 
-    monkeypatch.setattr(RopeRequest, "from_dict", classmethod(from_dict))
-    hf.apply_rope(model, "yarn:factor=2")
+    monkeypatch.setattr(spec, "_PARSED", {})
+    monkeypatch.setattr(spec, "parse_settings", parse)
+    kind = spec.RopeType.parse(rope_type)
+    required = kind.method.example_settings(16)
+    hf.apply_rope(model, {"rope_type": rope_type, **required})
     assert len(parsed) == 1
+
+
+def test_equal_settings_of_other_types_are_parsed_anew():
+    """Python has 1 == True, and only one of them is a factor."""
+    settings = {"rope_type": "linear", "rope_theta": 1e4}
+    assert spec.RopeSpec.from_dict({**settings, "factor": 1}).method.factor == 1
+    with pytest.raises(ValueError, match="factor"):
+        spec.RopeSpec.from_dict({**settings, "factor": True})
