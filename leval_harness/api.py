@@ -130,6 +130,9 @@ class Comparison:
         Args:
             title: one of `figures`; None for the first one.
 
+        Returns:
+            The figure, in inches and points as it is written for a page.
+
         Raises:
             UserError: there is nothing to draw.
             SettingError: no figure has this title.

@@ -47,7 +47,13 @@ class RotaryReport:
 
     @classmethod
     def from_state(cls, name: str, layer_type: str | None, state: RotaryState) -> "RotaryReport":
-        """Return the report of a module's state."""
+        """Return the report of a module's state.
+
+        Args:
+            name: as in this class.
+            layer_type: as in this class.
+            state: what the module holds.
+        """
         inv_freq = tuple(state.inv_freq.tolist())
         return cls(name, layer_type, inv_freq, state.attention_factor, state.exact_phase)
 

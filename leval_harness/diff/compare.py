@@ -55,6 +55,9 @@ def diff(a: Sided, b: Sided, **options: Any) -> DiffResult:
         b: the other one; it is loaded, so no saved reference.
         **options: fields of `Options`.
 
+    Returns:
+        The differences by position in nats/token (b minus a) with their intervals, and the verdict.
+
     Raises:
         SettingError: a setup or an option is wrong.
         UserError: a setup cannot be loaded or cannot score given tokens.

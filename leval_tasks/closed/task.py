@@ -84,7 +84,7 @@ class LEvalClosedTask(PlainTask):
         """Tokens of a cut answer, where only the backend sees the end of thinking; else 0."""
         lm_config = TaskConfig(
             task=self.closed.name,
-            task_alias=self.closed.title,
+            task_alias=data.title_of(self.closed.title, self.file.described()),
             output_type="generate_until",
             generation_kwargs={**GREEDY, **(config.get("generation_kwargs") or {})},
             num_fewshot=0,

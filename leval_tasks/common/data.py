@@ -7,7 +7,7 @@ One source serves a whole run. It is chosen from the settings alone (`data_dir`,
 import hashlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -111,6 +111,26 @@ class DataFile:
             "verified": self.verified,
             "files": {self.name: self.sha256},
         }
+
+
+def title_of(title: str, described: Mapping[str, Any]) -> str:
+    """Return the title of a task in results, with the file that it read unless that is known.
+
+    Two texts under one published name must not look alike.
+
+    Args:
+        title: of the task.
+        described: what results record about its data.
+
+    Returns:
+        `title` for the published file, the bundled sample and text that comes with Python; for any
+        other file `title [file, SHA-256 0123456789ab…]`.
+    """
+    comes_with_python = described["source"] != "data_dir"
+    if described["sample"] or described.get("verified", comes_with_python):
+        return title
+    name, digest = next(iter(described["files"].items()))
+    return f"{title} [{name}, SHA-256 {digest[:12]}…]"
 
 
 def resolve_source(data_dir: str | None) -> Source:

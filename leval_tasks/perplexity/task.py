@@ -21,6 +21,7 @@ import numpy as np
 from lm_eval.api.instance import Instance
 from lm_eval.config.task import TaskConfig
 
+from leval_tasks.common.data import title_of
 from leval_tasks.common.lm_task import PlainTask
 from leval_tasks.common.metadata import Mode, PerplexitySettings, TextSettings, read_metadata
 from leval_tasks.common.metrics import OURS, aggregations, compose, directions, split, with_stderr
@@ -193,6 +194,8 @@ class PerplexityTask(PlainTask):
         self._config.metadata.update(
             data=data, settings=settings.recorded(), documents=len(documents)
         )
+        # No published file of these corpora has a known digest: which one was read is said.
+        self._config.task_alias = self._config.task_alias or title_of(str(self._config.task), data)
         return {document.document_id: document for document in documents}
 
     def _document_tokens(self, full_window: int) -> tuple[int | None, int]:

@@ -105,9 +105,11 @@ def rope_from_model_args(
     Raises:
         RopeConfigError: with `model`, the settings are wrong for it.
     """
+    # Servers' options are spelled with dashes.
+    arguments = {key.replace("-", "_"): value for key, value in arguments.items()}
     requested = {key: _parsed(arguments[key]) for key in _ROPE_KEYS if key in arguments}
     for name in _OVERRIDE_ARGUMENTS:
-        overrides = _parsed(arguments.get(name, arguments.get(name.replace("_", "-"))))
+        overrides = _parsed(arguments.get(name))
         if isinstance(overrides, Mapping):
             requested |= _language_model_overrides(overrides)
     rope = requested.get("rope_scaling") or requested.get("rope_parameters")

@@ -64,6 +64,13 @@ def check_length(model: PositionConfig, rope: RopeSpec | None, context_length: i
         remedy = f"allowed: up to {limit}, the positions of which the model has a table"
     elif ambiguity := _ambiguous_length(model, rope):
         remedy = ambiguity
+    elif rope is None and _follows_length(model):
+        own = model.own_spec()
+        remedy = (
+            f"allowed: up to {limit}, which its config.json states, or --rope "
+            f"{own.rope_type}:factor={own.method.extension:g}, its own method, which follows the "
+            "length of the sequence"
+        )
     raise RopeConfigError(
         f"context_length: {context_length} is above the limit of {limit} tokens; {remedy}"
     )
@@ -97,8 +104,10 @@ def length_notes(
         )
     if ambiguity := _ambiguous_length(model, rope):
         notes.append(ambiguity)
-    method = rope.method if rope else None
-    extrapolates = method is None or not (method.extension or method.depends_on_length)
+    spec = rope or model.own_spec_or_none
+    extrapolates = not model.is_scaled
+    if spec is not None:
+        extrapolates = not (spec.method.extension or spec.method.depends_on_length)
     if context_length is not None and context_length > unmodified and extrapolates:
         factor = math.ceil(context_length / unmodified)
         notes.append(
@@ -107,6 +116,12 @@ def length_notes(
             f"the loss usually rises sharply. Try --rope yarn:factor={factor}"
         )
     return notes
+
+
+def _follows_length(model: PositionConfig) -> bool:
+    """Return whether the checkpoint's own method computes frequencies for each length."""
+    own = model.own_spec_or_none
+    return own is not None and own.method.depends_on_length
 
 
 def _ambiguous_length(model: PositionConfig, rope: RopeSpec | None) -> str | None:

@@ -19,22 +19,23 @@ RopeDict = dict[str, Any]
 QUERY_SCALE_BETA = "llama_4_scaling_beta"
 """Mistral's code scales queries by this and by the native context length, whatever the method."""
 
-# Names that transformers 4 and vLLM accept for types with another name today.
-_LEGACY_TYPES = {"su": "longrope", "mrope": "default"}
+# Names that transformers 4 and vLLM accept for types with another name. `deepseek_yarn` is vLLM's
+# name of YaRN in DeepSeek's models, which some checkpoints have in config.json.
+_OTHER_NAMES = {"su": "longrope", "mrope": "default", "deepseek_yarn": "yarn"}
 _METHOD_KEYS = {"rope_type", "type"}.union(*(method.key_names() for method in METHODS.values()))
 
 
 def normalize_rope_dict(rope: Mapping[str, Any]) -> RopeDict:
     """Return a flat RoPE dictionary in today's spelling.
 
-    `type` becomes `rope_type`, names that libraries retired become today's (`su` is `longrope`,
-    `mrope` is `default` with `mrope_section`), keys without a value are dropped, and a dictionary
-    without a type is `default`.
+    `type` becomes `rope_type`, other names of a type become the usual one (`su` is `longrope`,
+    `deepseek_yarn` is `yarn`, `mrope` is `default` with `mrope_section`), keys without a value are
+    dropped, and a dictionary without a type is `default`.
     """
     result = {key: value for key, value in rope.items() if value is not None}
     legacy_type = result.pop("type", None)
     rope_type = result.get("rope_type") or legacy_type or "default"
-    result["rope_type"] = _LEGACY_TYPES.get(rope_type, rope_type)
+    result["rope_type"] = _OTHER_NAMES.get(rope_type, rope_type)
     return result
 
 

@@ -186,7 +186,14 @@ class RopeSpec:
 
     @classmethod
     def from_dict(cls, rope_parameters: Mapping[str, Any]) -> Self:
-        """Read a complete `rope_parameters` dictionary; a value of None counts as not given.
+        """Read a complete `rope_parameters` dictionary.
+
+        Args:
+            rope_parameters: `rope_type` and the keys of its method; lengths in tokens. A value of
+                None counts as not given.
+
+        Returns:
+            The settings, defaults filled in.
 
         Raises:
             RopeConfigError: a key is unknown or missing, or a value is not allowed.
@@ -196,7 +203,15 @@ class RopeSpec:
 
     @classmethod
     def from_settings(cls, kind: RopeType, given: Mapping[str, Any]) -> Self:
-        """Return the settings of a type with all its keys; errors as for `from_dict`."""
+        """Return complete settings from the keys of a parsed type.
+
+        Args:
+            kind: the type.
+            given: the keys of its method, without `rope_type`.
+
+        Raises:
+            RopeConfigError: as for `from_dict`.
+        """
         return cls(_parsed_method(kind.method, given), kind.resonance)
 
     @property

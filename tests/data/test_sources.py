@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from leval_harness.cli import data as cli
 from leval_tasks.closed.catalog import ENTRIES, task_named
+from leval_tasks.closed.task import LEvalClosedTask
 from leval_tasks.common import data
 from leval_tasks.common.errors import DataError
 
@@ -49,6 +50,27 @@ def test_missing_file_names_tasks_that_can_run(tmp_path):
         data.load(data.Source("data_dir", str(tmp_path)), CODEU)
     assert "has no codeU.jsonl, which leval_closed_codeu reads" in str(error.value)
     assert "can run on this data: leval_closed_gsm, leval_closed_toefl." in str(error.value)
+
+
+@pytest.mark.parametrize("task", ENTRIES, ids=lambda task: task.key)
+def test_title_names_a_file_that_is_not_published(task, tmp_path):
+    own = data.load(write(tmp_path, task.file, ROW), task)
+    marked = data.title_of(task.title, own.described())
+    assert marked == f"{task.title} [{task.file}, SHA-256 {own.sha256[:12]}…]"
+    config = {"task": task.name, "metadata": {"data_dir": str(tmp_path)}}
+    assert LEvalClosedTask(config).config.task_alias == marked
+    for known in ({"verified": True}, {"sample": True}):
+        assert data.title_of(task.title, {**own.described(), **known}) == task.title
+    from_hub = {**own.described(), "source": "hub"}
+    assert data.title_of(task.title, from_hub) == marked
+
+
+def test_title_of_a_corpus_names_its_file(tmp_path):
+    """Whatever file has a corpus' name: no digest of a published one is known."""
+    described = {"source": "data_dir", "sample": False, "files": {"pg19.jsonl": "0" * 64}}
+    assert data.title_of("ppl_pg19", described) == "ppl_pg19 [pg19.jsonl, SHA-256 000000000000…]"
+    described |= {"source": "pydoc_data.topics"}
+    assert data.title_of("ppl_pydocs", described) == "ppl_pydocs"
 
 
 @pytest.mark.parametrize(

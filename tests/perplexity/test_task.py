@@ -67,7 +67,10 @@ def test_logged_samples_hold_no_text(sliding_long, documents):
     metadata = sliding_long["configs"]["ppl_govreport"]["metadata"]
     assert metadata["documents"] == 4
     assert metadata["data"]["source"] == "data_dir"
-    assert len(metadata["data"]["files"]["govreport.jsonl"]) == 64
+    digest = metadata["data"]["files"]["govreport.jsonl"]
+    assert len(digest) == 64
+    alias = sliding_long["results"]["ppl_govreport"]["alias"]
+    assert alias == f"ppl_govreport [govreport.jsonl, SHA-256 {digest[:12]}…]"
     logged = json.dumps(sliding_long["samples"]["ppl_govreport"], default=str)
     assert not any(text[:60] in logged for text in documents)
     doc = sliding_long["samples"]["ppl_govreport"][0]["doc"]

@@ -10,9 +10,10 @@ from naive_maps import MOVING
 
 from leval_tasks.common.model import resolve_context
 from resonance_vllm.checkpoint.arguments import model_args
-from resonance_vllm.checkpoint.limits import length_limit
+from resonance_vllm.checkpoint.limits import check_length, length_limit, length_notes
 from resonance_vllm.checkpoint.overrides import hf_overrides
 from resonance_vllm.checkpoint.positions import PositionConfig
+from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.core.spec import ROPE_TYPES, RopeType
 
 LLAMA = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 8}
@@ -103,7 +104,7 @@ def test_lengths_and_settings_are_asked_without_torch():
 import sys
 import resonance_vllm.core.methods
 from resonance_vllm.core.spec import RopeRequest
-from resonance_vllm.checkpoint.limits import length_limit
+from resonance_vllm.checkpoint.limits import check_length, length_limit, length_notes
 from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.checkpoint.overrides import hf_overrides, vllm_hf_overrides
 model = PositionConfig.from_dict({"max_position_embeddings": 256, "rope_theta": 1e4})
@@ -117,3 +118,14 @@ assert "torch" not in sys.modules and "transformers" not in sys.modules, "heavy"
 """
     done = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, check=False)
     assert done.returncode == 0, done.stderr.decode()
+
+
+def test_limit_of_dynamic_names_its_own_method():
+    """A checkpoint that ships `dynamic` is told to use it, and not that it has no method."""
+    config = {**LLAMA, **CONFIGS["llama 2"], "rope_scaling": {"type": "dynamic", "factor": 2.0}}
+    model = PositionConfig.from_dict(config)
+    longer = model.max_positions + 100
+    assert length_notes(model, None, longer) == []
+    with pytest.raises(RopeConfigError, match=r"--rope dynamic:factor=2, its own method"):
+        check_length(model, None, longer)
+    assert check_length(model, model.own_spec(), 10_000) == 10_000

@@ -23,6 +23,10 @@ SPELLINGS = {
     "hf_overrides as JSON": {"hf_overrides": json.dumps({"rope_scaling": LEGACY})},
     "hf_overrides as Python": {"hf_overrides": str({"rope_scaling": LEGACY})},
     "SGLang": {"json_model_override_args": json.dumps({"rope_scaling": LEGACY})},
+    "rope-scaling with a dash": {"rope-scaling": json.dumps(LEGACY)},
+    "vLLM's name in DeepSeek's models": {
+        "hf_overrides": {"rope_scaling": {**LEGACY, "type": "deepseek_yarn"}}
+    },
     "nested": {"hf_overrides": {"text_config": {"rope_parameters": {"mscale": None, **YARN}}}},
     "nested twice": {"hf_overrides": {"thinker_config": {"text_config": {"rope_scaling": LEGACY}}}},
     "beside a vision tower": {
