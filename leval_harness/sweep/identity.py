@@ -143,6 +143,7 @@ def documents(names: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, An
     """
     from leval_tasks.common.data import missing_file, resolve_source
     from leval_tasks.perplexity.corpora import corpus_file
+    from leval_tasks.retrieval.haystack import haystack_file
 
     known = tasks.own_tasks()
     by_family: dict[str, Any] = {}
@@ -150,6 +151,8 @@ def documents(names: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, An
         file = None
         if task in known:
             file = known[task].file
+        if task in known and known[task].family == "retrieval":
+            file = haystack_file(metadata)
         if file is None:
             continue
         if file in PYTHON_FILES:

@@ -21,11 +21,12 @@ from resonance_vllm.common.settings import field_names
 
 SUFFIXES = (".yaml", ".yml")
 ROOT = Path(str(files("leval_tasks")))
-FAMILIES = ("closed", "perplexity", "effective_context", "posgen")
+FAMILIES = ("closed", "perplexity", "effective_context", "retrieval", "posgen")
 SETTINGS: dict[str, type[task_settings.TaskSettings]] = {
     "closed": task_settings.ClosedSettings,
     "perplexity": task_settings.PerplexitySettings,
     "effective_context": task_settings.EffectiveContextSettings,
+    "retrieval": task_settings.RetrievalSettings,
 }
 """Family -> its settings in `--metadata`; those of PosGen come from the checkpoint as well."""
 

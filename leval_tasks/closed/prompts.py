@@ -8,7 +8,7 @@ All questions about a document get the same cut, that of the longest one, so tha
 share a prefix.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from jinja2.exceptions import TemplateError
 
 from leval_tasks.closed.catalog import ClosedTask
 from leval_tasks.closed.thinking import opens_thinking
+from leval_tasks.common.chat import ChatTemplate, Message, count_tokens
 from leval_tasks.common.errors import ContextLengthError
 from resonance_vllm.common.errors import SettingError
 
@@ -51,12 +52,6 @@ FRAMES = {
     "plain": ("{system}\n\n", {"steps": "", "record": "", "question": f"\n{ANSWER}"}),
 }
 """The frames of plain text: what precedes the user's message, and what follows it in each form."""
-
-Message = dict[str, str]
-"""A message of a chat: `role` and `content`."""
-
-ChatTemplate = Callable[[Sequence[Message]], Any]
-"""What lm-eval passes to a task: takes messages, returns the rendered prompt, or messages for a server."""
 
 
 @dataclass(frozen=True)
@@ -288,14 +283,6 @@ class TokenizedDocument:
             tail_start = self.offsets[tokens - tail][0]
             pieces.append(self.text[tail_start:])
         return Cut(tuple(pieces), head, tail, truncated=True)
-
-
-def count_tokens(tokenizer: Any, texts: Sequence[str]) -> list[int]:
-    """Return the number of tokens of each text, with special tokens unless the texts begin with BOS."""
-    bos = getattr(tokenizer, "bos_token", None) or ""
-    has_bos = bool(bos) and texts[0].startswith(bos)
-    encoding = tokenizer(list(texts), add_special_tokens=not has_bos)
-    return [len(ids) for ids in encoding["input_ids"]]
 
 
 def fit(

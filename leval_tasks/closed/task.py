@@ -18,7 +18,6 @@ from lm_eval.utils import warning_once
 
 from leval_tasks.closed.catalog import MARKS, VERSION, Row, task_named
 from leval_tasks.closed.prompts import (
-    ChatTemplate,
     PromptWriter,
     QuestionPrompts,
     TokenizedDocument,
@@ -34,6 +33,7 @@ from leval_tasks.closed.thinking import (
     whole_responses,
 )
 from leval_tasks.common import data
+from leval_tasks.common.chat import ChatTemplate, template_of
 from leval_tasks.common.errors import ContextLengthError
 from leval_tasks.common.lm_task import Described, PlainTask, QuestionFilter
 from leval_tasks.common.metadata import ClosedSettings, asked_without_template, read_metadata
@@ -139,7 +139,7 @@ class LEvalClosedTask(PlainTask):
 
     def build_all_requests(self, **kwargs: Any) -> None:
         """Fit the documents into the context, then build the requests as lm-eval does."""
-        self.prepare(_template(kwargs), str(kwargs.get("system_instruction") or ""))
+        self.prepare(template_of(kwargs), str(kwargs.get("system_instruction") or ""))
         super().build_all_requests(**kwargs)
 
     def prepare(self, template: ChatTemplate | None, system_instruction: str = "") -> None:
@@ -246,7 +246,7 @@ class LEvalClosedTask(PlainTask):
     def construct_requests(self, doc: dict[str, Any], ctx: str, **kwargs: Any) -> list[Instance]:
         """Return one request per question. SFiction has a second one about the real world."""
         requests = []
-        for index, prompt in enumerate(self.prompts_of(doc).arguments(_template(kwargs))):
+        for index, prompt in enumerate(self.prompts_of(doc).arguments(template_of(kwargs))):
             arguments = (prompt, copy.deepcopy(dict(self.config.generation_kwargs)))
             requests.append(
                 Instance(
@@ -318,11 +318,6 @@ def _mean_of_known(values: Sequence[float | None]) -> float | str:
     """Return the mean of the values that a metric has, `N/A` where no question has one."""
     known = [value for value in values if value is not None]
     return mean(known) if known else NOT_AVAILABLE
-
-
-def _template(kwargs: Mapping[str, Any]) -> ChatTemplate | None:
-    """Return the chat template that lm-eval applies, if it applies one."""
-    return kwargs.get("chat_template") if kwargs.get("apply_chat_template") else None
 
 
 def _key(doc: Mapping[str, Any]) -> tuple[str, int]:

@@ -23,6 +23,11 @@ Count = Annotated[int, Field(ge=1)]
 OptionalCount = Count | None
 
 
+def _listed(value: object) -> object:
+    """Return a list as a tuple, and a single value as a tuple of one."""
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
 def _lengths(value: object) -> object:
     """Return one length or a list of lengths as a tuple; None for an empty list."""
     if value is None:
@@ -136,6 +141,41 @@ def scored_from(window: int, longest: int) -> int:
     return max(min(window, longest) // 4, 2)
 
 
+Depths = Annotated[
+    tuple[Annotated[int, Field(ge=0, le=100)], ...],
+    BeforeValidator(_listed),
+    Field(min_length=1),
+    AfterValidator(lambda depths: tuple(sorted({*depths}))),
+]
+"""Depths of needles in a haystack, percent."""
+
+
+class RetrievalSettings(TaskSettings):
+    """Settings of a needle grid.
+
+    Attributes:
+        data_dir: folder of the corpora's files.
+        file: documents of one's own as the haystack.
+        context_length: tokens of prompt and answer together; several lengths make the grid.
+        haystack: `pysource`, `pydocs`, `noise`, `needles`, or a corpus in `data_dir`.
+        depths: places of the needle in the haystack, percent of its lines or sentences.
+        num_samples: prompts per place, a place being a length and a depth.
+        key_type: what needles are named by.
+        value_type: what is to be retrieved.
+        seed: of keys, values, and the places of further needles.
+    """
+
+    data_dir: str | None = Field(default=None, exclude=True)
+    file: str | None = Field(default=None, exclude=True)
+    context_length: Lengths = None
+    haystack: str = "pysource"
+    depths: Depths = (0, 50, 100)
+    num_samples: Count = 8
+    key_type: Literal["words", "uuids"] = "words"
+    value_type: Literal["numbers", "words", "uuids"] = "numbers"
+    seed: Natural = 0
+
+
 class PosGenSettings(TaskSettings):
     """Settings of a PosGen data set.
 
@@ -180,7 +220,7 @@ class PosGenSettings(TaskSettings):
 
 Family = TypeVar("Family", bound=TaskSettings)
 FAMILIES = (ContextSettings, ClosedSettings, PerplexitySettings, EffectiveContextSettings,
-            PosGenSettings)  # fmt: skip
+            RetrievalSettings, PosGenSettings)  # fmt: skip
 _KEYS = {name for family in FAMILIES for name in field_names(family)}
 _LONG_KEYS = sorted(name for name in _KEYS if len(name) > 4)  # short words are near to others
 NEAR = 0.85

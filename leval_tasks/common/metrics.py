@@ -21,6 +21,9 @@ from leval_tasks.statistics.by_document import clustered_stderr, known_error
 SIGN = "@"
 """Between a metric and the length that it holds at, as in `token_perplexity@8192`."""
 
+DEPTH = "depth_"
+"""Beginning of a metric at one depth of a needle, in percent: `depth_50@8192`."""
+
 NOT_AVAILABLE = "N/A"
 """What lm-eval writes in place of a figure, and we in place of a NaN, which is no JSON."""
 
@@ -77,6 +80,8 @@ OURS: dict[str, Metric] = {
     **dict.fromkeys(("exact_match_strict", "loyalty", "factuality"), SHARE),
     **dict.fromkeys(("first", "second", "third"), SHARE),
     **dict.fromkeys(("accuracy", "id_accuracy", "ood_accuracy"), SHARE),
+    **dict.fromkeys((f"{DEPTH}{percent}" for percent in range(101)), SHARE),
+    "ruler_score": SHARE,
     "token_perplexity": _PERPLEXITY,
     "paper_perplexity": _PERPLEXITY,
     "reference_loss": _NATS,

@@ -8,6 +8,7 @@ import hashlib
 import platform
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -88,13 +89,13 @@ def read_corpus(
     if corpus in BUNDLED:
         return BUNDLED[corpus](encode, settings, size)
     if corpus == JSONL:
-        documents, data = _own_file(settings.file)
+        documents, data = own_file(settings.file)
     else:
-        documents, data = _file_of_corpus(corpus, settings.data_dir)
+        documents, data = file_of_corpus(corpus, settings.data_dir)
     return draw(documents, encode, settings, least, longest), data
 
 
-def _own_file(file: str | None) -> tuple[list[Document], dict[str, Any]]:
+def own_file(file: str | None) -> tuple[list[Document], dict[str, Any]]:
     """Return the documents of a user's file, named after it.
 
     Raises:
@@ -114,7 +115,7 @@ def _own_file(file: str | None) -> tuple[list[Document], dict[str, Any]]:
     return documents, _described("file", str(path), path.name, digest)
 
 
-def _file_of_corpus(corpus: str, data_dir: str | None) -> tuple[list[Document], dict[str, Any]]:
+def file_of_corpus(corpus: str, data_dir: str | None) -> tuple[list[Document], dict[str, Any]]:
     """Return the documents of a corpus from its file in `data_dir`.
 
     Raises:
@@ -150,7 +151,7 @@ def _described(source: str, path: str, file: str, digest: str) -> dict[str, Any]
     return {"source": source, "path": path, "sample": False, "files": {file: digest}}
 
 
-def _of_python(source: str, digest: str) -> dict[str, Any]:
+def described_python(source: str, digest: str) -> dict[str, Any]:
     """Return what results record about text that comes with Python."""
     version = platform.python_version()
     data = _described(source, f"Python {version}", source, digest)
@@ -185,7 +186,7 @@ def draw_pydocs(encode: Encode, settings: TextSettings, size: int) -> Drawn:
     """
     text, digest = language_reference()
     documents = draw_pieces(Document(PYDOCS, text), encode, settings, size)
-    return documents, _of_python("pydoc_data.topics", digest)
+    return documents, described_python("pydoc_data.topics", digest)
 
 
 def library_files(library: Path) -> Iterator[Document]:
@@ -220,6 +221,19 @@ def draw_pysource(encode: Encode, settings: TextSettings, size: int) -> Drawn:
     Raises:
         DataError: the source is not installed, or has too few tokens.
     """
+    files, data = standard_library()
+    skipped = settings.seed * settings.num_docs
+    documents = consecutive_documents(files, encode, PYSOURCE, size, skipped, settings.num_docs)
+    return documents, data
+
+
+@cache
+def standard_library() -> tuple[list[Document], dict[str, Any]]:
+    """Return the modules of Python's standard library, and the description of these data.
+
+    Raises:
+        DataError: the source is not installed.
+    """
     library = Path(sysconfig.get_path("stdlib"))
     files = list(library_files(library))
     if not files:
@@ -228,9 +242,7 @@ def draw_pysource(encode: Encode, settings: TextSettings, size: int) -> Drawn:
             "documents of your own"
         )
     digest = hashlib.sha256("".join(file.text for file in files).encode()).hexdigest()
-    skipped = settings.seed * settings.num_docs
-    documents = consecutive_documents(files, encode, PYSOURCE, size, skipped, settings.num_docs)
-    return documents, _of_python("Python standard library", digest)
+    return files, described_python("Python standard library", digest)
 
 
 BUNDLED: dict[str, Callable[[Encode, TextSettings, int], Drawn]] = {

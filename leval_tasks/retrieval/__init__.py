@@ -1,0 +1,1 @@
+"""A needle in a haystack at every depth and length, by the definitions of RULER."""
