@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from leval_harness.backends import BACKENDS
@@ -96,6 +97,8 @@ def workload_of(run: RunRecord) -> Workload | None:
             return _of_running_text(run)
         if families == {"closed"}:
             return _of_questions(run)
+        if families == {"retrieval"}:
+            return _of_needles(run)
     finally:
         random.setstate(state)
     return _of_ruler(run)
@@ -179,6 +182,38 @@ def _chat_template(run: RunRecord) -> Any:
 
     tokenizer = find_tokenizer({**run.model_args, **run.metadata})
     return partial(tokenizer.apply_chat_template, tokenize=False, add_generation_prompt=True)
+
+
+def _of_needles(run: RunRecord) -> Workload:
+    """Return the prompts of needle grids, which are as long as their context length."""
+    passes: list[Pass] = []
+    for task in loaded_tasks(run):
+        task.config.generation_kwargs.update(run.gen_kwargs)
+        docs = task.test_docs()[: run.limit]
+        passes += _passes_of_needles(task, docs, BACKENDS[run.model.backend].shares_documents)
+    return Workload(len(passes), passes)
+
+
+def _passes_of_needles(task: Any, docs: Sequence[Any], shares: bool) -> Iterator[Pass]:
+    """Yield a pass for each prompt.
+
+    Prompts share the haystack before their needles, which the one with the furthest needle reads.
+    Those whose needle comes first share all of a shorter prompt with the same needle.
+    """
+    generated = task.answer_tokens
+    places = [(doc["length"] * doc["depth"] // 100, doc["length"]) for doc in docs]
+    furthest = max(places, default=(0, 0))
+    shorter = {length: before for before, length in pairwise((0, *task.lengths))}
+    for doc, (before_needle, length) in zip(docs, places, strict=True):
+        cached = 0
+        if shares and doc["depth"] == 0:
+            cached = shorter[length]
+        elif shares and (before_needle, length) != furthest:
+            cached = before_needle
+        tokens = length - generated
+        yield Pass(tokens, cached=min(cached, tokens - 1), generated=generated)
+        if (before_needle, length) == furthest:
+            furthest = (0, 0)  # it is read once
 
 
 def _of_ruler(run: RunRecord) -> Workload | None:

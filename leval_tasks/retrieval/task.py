@@ -98,6 +98,13 @@ class NeedleTask(PlainTask):
         """Return the context lengths of this run, ascending."""
         return self.settings.context_length or ()
 
+    @property
+    def answer_tokens(self) -> int:
+        """Return the tokens that an answer may have."""
+        arguments = normalize_gen_kwargs(self.config.generation_kwargs, ANSWER_TOKENS)
+        self.config.generation_kwargs = dict(arguments)
+        return int(arguments["max_gen_toks"])
+
     @cached_property
     def _docs(self) -> list[dict[str, Any]]:
         """Return one entry per sample; those of the same number at all places are adjacent.
@@ -163,12 +170,10 @@ class NeedleTask(PlainTask):
             ContextLengthError: question and answer alone do not fit.
             DataError: the haystack is too short, or its file is missing.
         """
-        arguments = normalize_gen_kwargs(self.config.generation_kwargs, ANSWER_TOKENS)
-        self.config.generation_kwargs = dict(arguments)
+        answer_tokens = self.answer_tokens
         self._template = template
         self._system = system_instruction
         self._tokenizer = find_tokenizer(self._metadata)
-        answer_tokens = int(arguments["max_gen_toks"])
         self.haystack, data = read_haystack(
             self.settings, encoder(self._tokenizer), self.lengths[-1]
         )

@@ -77,6 +77,24 @@ def test_workload_of_questions(planned: Planned, backend: str, shares: bool) -> 
     assert any(one.cached for one in workload.passes) == shares
 
 
+@pytest.mark.parametrize(("backend", "shares"), [("hf", False), ("hf-long", True)])
+def test_workload_of_needles(planned: Planned, backend: str, shares: bool) -> None:
+    metadata = {"context_length": [512, 1024], "num_samples": 2}
+    (run,) = planned(
+        tasks="retrieval_niah_single", metadata=metadata, context_lengths=[1024], limit=9,
+        model={"backend": backend}, methods=LONG, gen_kwargs={"max_gen_toks": 16},
+    )  # fmt: skip
+    workload = workload_of(run)
+    assert workload is not None
+    first = [(512, 0), (512, 256), (512, 512), (1024, 512), (1024, 512), (1024, 0)]
+    second = [(512, 0), (512, 256), (512, 512)]
+    expected = [
+        Pass(length - 16, cached=min(cached, length - 17) * shares, generated=16)
+        for length, cached in first + second
+    ]
+    assert workload == Workload(9, expected)
+
+
 def test_workload_of_ruler(planned: Planned) -> None:
     (run,) = planned(tasks="niah_single_1", methods=LONG, context_lengths=[1024], limit=3)
     workload = workload_of(run)
