@@ -127,7 +127,7 @@ def tasks(part: Part) -> None:
     for name in ("ppl_govreport", "effective_context_govreport"):
         if not part.has_time(name):
             continue
-        before = lm.head.tokens_read
+        before = lm.counts.prefilled
         metadata = {"data_dir": str(documents), "context_length": longest, "max_length": longest}
         metadata |= {"tokenizer": str(model), "pretrained": str(model)}
         if name.startswith("ppl"):
@@ -140,7 +140,7 @@ def tasks(part: Part) -> None:
                 model=lm, tasks=[name], task_manager=index, bootstrap_iters=0
             )
         )
-        tokens = lm.head.tokens_read - before
+        tokens = lm.counts.prefilled - before
         bare, _, _ = part.timed(lambda tokens=tokens: forward(lm.model, tokens, longest))
         part.row(name, tokens=tokens, seconds=seconds, gib=peak, bare_s=bare, ratio=seconds / bare)
 

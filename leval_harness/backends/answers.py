@@ -56,22 +56,43 @@ def neutralize(model: Any) -> dict[str, Any]:
     Returns:
         The settings of the checkpoint that would have changed an answer, by key.
     """
-    config = copy.deepcopy(model.generation_config)
-    if config is None:
+    if model.generation_config is None:
         return {}
-    neutralized = {}
-    # Keys that `GenerationConfig` does not know belong to a model's own code and stay.
+    config = copy.deepcopy(model.generation_config)
+    for key, (_, neutral) in settings_to_neutralize(config).items():
+        setattr(config, key, neutral)
+    changing = settings_that_change_answers(model.generation_config)
+    model.generation_config = config
+    return changing
+
+
+def settings_to_neutralize(config: GenerationConfig) -> dict[str, tuple[Any, Any]]:
+    """Return the settings that greedy decoding must not take from a checkpoint.
+
+    Keys that `GenerationConfig` does not know belong to a model's own code, and are left out.
+
+    Returns:
+        Key -> the checkpoint's value, and the one that takes its place.
+    """
+    settings = {}
     for key, neutral in vars(GenerationConfig()).items():
         value = getattr(config, key, neutral)
-        if key in KEPT or value == neutral:
-            continue
-        setattr(config, key, neutral)
+        if key not in KEPT and value != neutral:
+            settings[key] = (value, neutral)
+    return settings
+
+
+def settings_that_change_answers(config: GenerationConfig) -> dict[str, Any]:
+    """Return the settings of a checkpoint that would change a greedy answer, by key, as JSON."""
+    changing = {}
+    for key, (value, _) in settings_to_neutralize(config).items():
         is_neutral = value is None or (key in NEUTRAL and value == NEUTRAL[key])
-        if key not in WITHOUT_EFFECT and not is_neutral:
-            # Settings of watermarks are an object; telemetry is written as JSON.
-            neutralized[key] = value.to_dict() if hasattr(value, "to_dict") else value
-    model.generation_config = config
-    return neutralized
+        if key in WITHOUT_EFFECT or is_neutral:
+            continue
+        if hasattr(value, "to_dict"):  # settings of watermarks are an object
+            value = value.to_dict()
+        changing[key] = value
+    return changing
 
 
 def must_run_alone(options: Mapping[str, Any]) -> str:
@@ -83,20 +104,23 @@ def must_run_alone(options: Mapping[str, Any]) -> str:
 
 
 class StopStrings(StoppingCriteria):
-    """lm-eval's criteria for stop strings, of which each row stops at its first.
+    """Ends each row of a batch at its first stop string.
 
-    lm-eval's own list ends a batch only where all rows have the same stop string. Arguments are
-    those of `stop_sequences_criteria`.
+    lm-eval's own list of criteria ends a batch only where all rows have the same stop string.
+
+    Args:
+        arguments: those of lm-eval's `stop_sequences_criteria`.
     """
 
     def __init__(self, *arguments: Any) -> None:
-        self.each: Any = stop_sequences_criteria(*arguments)
+        self.criteria: Any = stop_sequences_criteria(*arguments)
 
     def __call__(
         self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **kwargs: Any
     ) -> torch.Tensor:
         """Return True for rows that have completed a stop string, `[batch]`."""
-        for one in self.each:
-            one(input_ids, scores)
-        rows = zip(*(one.done_tracker for one in self.each), strict=True)
-        return torch.tensor([any(row) for row in rows], device=input_ids.device)
+        is_done = torch.zeros(len(input_ids), dtype=torch.bool)
+        for criterion in self.criteria:
+            criterion(input_ids, scores)
+            is_done |= torch.tensor(criterion.done_tracker)
+        return is_done.to(input_ids.device)

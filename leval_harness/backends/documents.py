@@ -2,70 +2,111 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 REPEATED = 0.01
-"""Share of tokens that may be read again so that more rows are answered in one batch."""
-
+"""Share of tokens that may be read again so that more documents continue one prefix together."""
 
 Batch = tuple[list[int], tuple[int, ...]]
-"""Token ids that are read first, and the numbers of the documents that begin with them; later batches
-may go on from a prefix without any."""
+"""Token ids that are read first, and the indices of the documents that begin with them. A batch
+without documents is a prefix that later batches continue."""
+
+
+class Group(NamedTuple):
+    """Neighbours in sorted order, which all begin with the same tokens.
+
+    Attributes:
+        begin: place of the first one in sorted order.
+        end: place after the last one.
+        prefix: tokens that are already read when the group's turn comes.
+    """
+
+    begin: int
+    end: int
+    prefix: int
 
 
 def common_prefix(first: Sequence[Any], second: Sequence[Any]) -> int:
     """Return how many leading items are equal."""
-    if first[: len(second)] == second[: len(first)]:
-        return min(len(first), len(second))
-    return next(at for at, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
+    shorter = min(len(first), len(second))
+    if first[:shorter] == second[:shorter]:
+        return shorter
+    pairs = enumerate(zip(first, second, strict=False))
+    return next(index for index, (a, b) in pairs if a != b)
 
 
-def batches(documents: Sequence[list[int]], most: Sequence[int], least: int = 1) -> Iterator[Batch]:
-    """Yield batches of prompts in reading order, prefixes before what continues them.
+def batches(
+    documents: Sequence[list[int]], longest_prefix: Sequence[int], least: int = 1
+) -> Iterator[Batch]:
+    """Yield batches of documents in reading order, prefixes before what continues them.
 
-    Documents that go on together for long are divided, so that of all tokens at most `REPEATED` are
-    read again.
+    Sorted by their tokens, documents that begin alike are neighbours. A group of neighbours is one
+    batch if reading each from the group's common prefix on repeats at most `REPEATED` of its tokens.
+    Else it is divided where neighbours share no more than that prefix.
 
     Args:
-        documents: token ids.
-        most: of each text, the tokens that a shared prefix may have.
-        least: tokens by which a prefix may be longer than the one before it.
+        documents: token ids of each.
+        longest_prefix: most tokens of each document that may be read as a prefix.
+        least: tokens by which a prefix is longer than the one that it continues.
     """
-    order = sorted(
-        range(len(documents)), key=documents.__getitem__
-    )  # equal beginnings side by side
-    alike = [
-        min(common_prefix(documents[a], documents[b]), most[a], most[b]) for a, b in pairwise(order)
-    ]
-    todo = [(0, len(order), 0)] if order else []
-    while todo:
-        first, last, start = todo.pop()
-        inner = alike[first : last - 1]
-        shared = min(inner, default=start)
-        cuts = [at + 1 for at in range(first, last - 1) if alike[at] == shared]
-        shared = shared if shared >= start + least else start
-        rows = tuple(order[first:last])
-        prefix = documents[rows[0]][:shared]
-        again = sum(inner) - shared * len(inner)
-        read = sum(len(documents[row]) - shared for row in rows) - again + shared - start
-        if again <= REPEATED * read:
-            yield prefix, rows
+    order = sorted(range(len(documents)), key=documents.__getitem__)
+    # shared[i]: leading tokens that the documents at places i and i + 1 can both continue
+    shared = []
+    for left, right in pairwise(order):
+        alike = common_prefix(documents[left], documents[right])
+        shared.append(min(alike, longest_prefix[left], longest_prefix[right]))
+    waiting = []  # a stack, because recursion would be as deep as prefixes are nested
+    if order:
+        waiting.append(Group(0, len(order), prefix=0))
+    while waiting:
+        group = waiting.pop()
+        overlaps = shared[group.begin : group.end - 1]
+        common = min(overlaps, default=group.prefix)
+        prefix = common
+        if common < group.prefix + least:
+            prefix = group.prefix
+        rows = tuple(order[group.begin : group.end])
+        repeated = sum(overlap - prefix for overlap in overlaps)
+        unique = prefix - group.prefix - repeated
+        unique += sum(len(documents[row]) - prefix for row in rows)
+        tokens = documents[rows[0]][:prefix]
+        if repeated <= REPEATED * unique:
+            yield tokens, rows
             continue
-        if shared > start:
-            yield prefix, ()
-        parts = [(a, b, shared) for a, b in pairwise([first, *cuts, last])]
-        todo += reversed(parts)
+        if prefix > group.prefix:
+            yield tokens, ()
+        waiting += reversed(divided(group, overlaps, common, prefix))
 
 
-def sized(widths: Mapping[int, int], most: int, tokens: int) -> Iterator[list[int]]:
-    """Divide rows, whose `widths` are own tokens, into batches, the narrow ones first.
+def divided(group: Group, overlaps: Sequence[int], common: int, prefix: int) -> list[Group]:
+    """Return the parts of a group, cut where neighbours share no more than `common` tokens.
 
-    A batch has at most `most` rows, and several of them at most `tokens`, padding included.
+    Args:
+        group: the group.
+        overlaps: leading tokens that each of its documents shares with the next one.
+        common: the least of them.
+        prefix: tokens that are read before the parts.
+    """
+    cuts = [group.begin]
+    for place, overlap in enumerate(overlaps, start=group.begin + 1):
+        if overlap == common:
+            cuts.append(place)
+    cuts.append(group.end)
+    return [Group(begin, end, prefix) for begin, end in pairwise(cuts)]
+
+
+def sized(widths: Mapping[int, int], most_rows: int, most_tokens: int) -> Iterator[list[int]]:
+    """Divide rows into batches, the narrow ones first.
+
+    Args:
+        widths: row -> its own tokens, those after the shared prefix.
+        most_rows: rows of a batch.
+        most_tokens: tokens of a batch of several rows, padding included. A wider row is alone.
     """
     batch: list[int] = []
     for row in sorted(widths, key=widths.__getitem__):
-        size = len(batch) + 1
-        if batch and (size > most or size * widths[row] > tokens):
+        rows = len(batch) + 1
+        if batch and (rows > most_rows or rows * widths[row] > most_tokens):
             yield batch
             batch = []
         batch.append(row)

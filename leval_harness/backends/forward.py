@@ -1,4 +1,4 @@
-"""Hidden states of a transformers model, logits where they are needed, and what they predict.
+"""Forward passes of a transformers model: hidden states, and logits only where they are needed.
 
 For 16,384 positions and a vocabulary of 49,152 tokens all logits would take 3.2 GB in float32.
 """
@@ -6,12 +6,12 @@ For 16,384 positions and a vocabulary of 49,152 tokens all logits would take 3.2
 import inspect
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from leval_tasks.common.token_logprobs import SLICE, SumOfLogprobs
+from leval_harness.backends.token_counts import TokenCounts
 
 logger = logging.getLogger(__name__)
 
@@ -20,133 +20,136 @@ def input_device(model: Any) -> torch.device:
     """Return the device for token ids: that of the embeddings, or accelerate's."""
     embeddings = model.get_input_embeddings()
     device = getattr(getattr(embeddings, "_hf_hook", None), "execution_device", None)
-    return embeddings.weight.device if device is None else torch.device(device)
+    if device is None:
+        return embeddings.weight.device
+    return torch.device(device)
 
 
 def cache_argument(model: Any) -> str:
     """Return the name of the cache argument, which transformers 5.24 has changed."""
-    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+    if "cache" in inspect.signature(model.forward).parameters:
+        return "cache"
+    return "past_key_values"
+
+
+class ForwardPass(NamedTuple):
+    """What a model computes, for the message when memory runs out.
+
+    Attributes:
+        description: in words.
+        setting: the argument of the backend that makes it smaller.
+        size: its present size, in the unit of that argument.
+    """
+
+    description: str
+    setting: str
+    size: int
 
 
 class Head:
-    """Hidden states of a model, and its output layer applied only where logits are needed.
+    """The hidden states of a model, and its output layer applied only where logits are needed.
 
-    The decoder and the output matrix are used directly if they give the model's own logits on a
-    short text. A model that does more (soft caps, scaling) computes logits itself.
+    The decoder and the output layer are used directly if they give the model's own logits on a
+    short text. A model that does more (soft caps, scaling) computes its logits itself.
 
     Args:
         model: a causal model of transformers.
+        counts: where the tokens of forward passes are counted; by default new ones.
 
     Attributes:
-        tokens_read: tokens of prompts in all forward passes so far.
+        counts: tokens of all forward passes so far.
+        decoder: the model without its output layer; None if the model computes logits itself.
+        output: the output layer, or None with `decoder`.
+        matrix: the output layer if it is a matrix product and nothing else, so that it can be
+            applied to a part of the vocabulary; else None.
+        last_pass: the latest forward pass.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, counts: TokenCounts | None = None) -> None:
         self.model = model
-        self.tokens_read = 0
+        self.counts = counts or TokenCounts(model)
         self.decoder: Any = None
         self.output: Any = None
-        self._past = cache_argument(model)
-        self._takes = inspect.signature(model.forward).parameters
+        self.matrix: nn.Linear | None = None
+        self.last_pass = ForwardPass("the first forward pass", "max_length", 1)
+        self._cache_argument = cache_argument(model)
+        self._parameters = inspect.signature(model.forward).parameters
         try:
-            decoder = model.get_decoder()
-            output = model.get_output_embeddings()
-            tokens = torch.arange(4, 12, device=input_device(model))[None]
-            with torch.no_grad():
-                hidden = decoder(input_ids=tokens, use_cache=False).last_hidden_state
-                own = model(input_ids=tokens, use_cache=False).logits
-                if decoder is not model and torch.equal(output(hidden), own):
-                    self.decoder = decoder
-                    self.output = output
+            self._separate_output()
         # Other people's models may lack any of these methods; calling the whole model always works.
         except Exception as error:  # noqa: BLE001
             logger.info("logits come from the whole model: %s", error)
 
-    def states(self, tokens: Sequence[int], first: int = 0, past: Any = None) -> Tensor:
-        """Return what `logits` takes, `[tokens - first, ...]`, from position `first` on.
-
-        `past` is the cache of the positions before, which gets the new ones.
-        """
-        self.tokens_read += len(tokens)
-        ids = torch.tensor([list(tokens)], device=input_device(self.model))
-        given: dict[str, Any] = {"input_ids": ids, "use_cache": past is not None}
-        if past is not None:
-            given[self._past] = past
-            if "position_ids" in self._takes:  # some models count from 0 themselves
-                start = past.get_seq_length()
-                places = torch.arange(start, start + len(tokens), device=ids.device)
-                given["position_ids"] = places[None]
-        if self.decoder is not None:
-            return self.decoder(**given).last_hidden_state[0, first:]
-        keep = max(1, len(tokens) - first)
-        options = {"logits_to_keep": keep} if "logits_to_keep" in self._takes else {}
-        return self.model(**given, **options).logits[0, -keep:]
-
-    def logits(self, states: Tensor) -> Tensor:
-        """Return logits `[positions, vocabulary]` in float32."""
-        return (states if self.decoder is None else self.output(states)).float()
-
-
-def token_scores(head: Head, states: Tensor, targets: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Score targets from the `states` `[positions, ...]` of `head`, one before each target.
-
-    Returns:
-        Natural logarithm of each target's probability, float32 whatever the model's dtype is, and
-        whether the target is the most probable token; both `[positions]`, on the CPU.
-    """
-    goal = torch.tensor(list(targets), device=states.device)
-    size = max(1, SLICE // head.model.config.get_text_config(decoder=True).vocab_size)
-    logprob = []
-    correct = []
-    for part, wanted in zip(states.split(size), goal.split(size), strict=True):
-        logits = head.logits(part)
-        wanted = wanted.to(logits.device)
-        chosen = logits.gather(-1, wanted[:, None]).squeeze(-1)
-        logprob.append((chosen - logits.logsumexp(-1)).cpu())
-        correct.append((logits.argmax(-1) == wanted).cpu())
-    return torch.cat(logprob), torch.cat(correct)
-
-
-class Passage:
-    """Tokens of which a part at the end is scored; what is too long is cut on the left.
-
-    `key` is lm-eval's key of the request, None where its answer is not cached.
-
-    Attributes:
-        inputs: What the model reads: context and scored tokens without the last.
-        targets: Scored tokens; target `i` is predicted at input `first + i`.
-        logprob: Natural logarithm of each target's probability, float32 `[targets]`.
-        correct: Whether the target is the most probable token, bool `[targets]`.
-    """
-
-    def __init__(
-        self, context: Sequence[int], scored: Sequence[int], max_length: int, key: Any = None
-    ) -> None:
-        if not context or not 0 < len(scored) <= max_length:
-            raise ValueError(
-                f"{len(scored)} scored tokens after {len(context)} of context; allowed: 1 to "
-                f"max_length={max_length} after at least 1"
-            )
-        surplus = max(0, len(context) + len(scored) - (max_length + 1))
-        if surplus:
-            logger.warning("%d tokens of a context cut from the left", surplus)
-        self.key = key
-        self.inputs, self.targets = [*context, *scored][surplus:-1], list(scored)
-        self.first = len(self.inputs) - len(self.targets)
-        self.logprob = torch.empty(len(self.targets))
-        self.correct = torch.empty(len(self.targets), dtype=torch.bool)
+    @torch.no_grad()
+    def _separate_output(self) -> None:
+        """Take decoder and output layer, if together they give the model's own logits."""
+        decoder = self.model.get_decoder()
+        output = self.model.get_output_embeddings()
+        tokens = torch.arange(4, 12, device=input_device(self.model))[None]
+        hidden = decoder(input_ids=tokens, use_cache=False).last_hidden_state
+        own_logits = self.model(input_ids=tokens, use_cache=False).logits
+        if decoder is self.model or not torch.equal(output(hidden), own_logits):
+            return
+        self.decoder = decoder
+        self.output = output
+        if is_plain_matrix(output):
+            self.matrix = output
 
     @property
-    def answer(self) -> tuple[SumOfLogprobs, bool]:
-        """Return what lm-eval expects: the float64 sum with its parts, and whether all are correct."""
-        total = SumOfLogprobs(float(self.logprob.double().sum()), self.logprob.numpy())
-        return total, bool(self.correct.all())
+    def vocabulary(self) -> int:
+        """Return the number of logits of a position."""
+        return int(self.model.config.get_text_config(decoder=True).vocab_size)
 
-    def score(self, head: Head, position: int, states: Tensor) -> None:
-        """Score what states `[positions, ...]` predict, the first at `position`."""
-        part = slice(position - self.first, position - self.first + len(states))
-        self.logprob[part], self.correct[part] = token_scores(head, states, self.targets[part])
+    def states(self, tokens: Sequence[int], first: int = 0, cache: Any = None) -> Tensor:
+        """Run a forward pass, and return what `logits` takes for its positions from `first` on.
 
-    def score_alone(self, head: Head) -> None:
-        """Read and score it in one forward pass."""
-        self.score(head, self.first, head.states(self.inputs, self.first))
+        Args:
+            tokens: ids of the pass.
+            first: first position of the pass whose states are wanted.
+            cache: of the tokens before the pass; the pass adds its own. None reads without one.
+
+        Returns:
+            Hidden states `[positions, width]`, or logits where the model computes them itself. Of
+            no wanted positions one row may come back.
+        """
+        start = 0
+        if cache is not None:
+            start = cache.get_seq_length()
+        description = f"the forward pass over tokens {start:,} to {start + len(tokens):,}"
+        self.last_pass = ForwardPass(description, "prefill_chunk", len(tokens))
+        arguments = self._arguments(tokens, start, cache)
+        with self.counts.prefilling(len(tokens)):
+            if self.decoder is not None:
+                return self.decoder(**arguments).last_hidden_state[0, first:]
+            wanted = max(1, len(tokens) - first)
+            if "logits_to_keep" in self._parameters:
+                arguments["logits_to_keep"] = wanted
+            return self.model(**arguments).logits[0, -wanted:]
+
+    def _arguments(self, tokens: Sequence[int], start: int, cache: Any) -> dict[str, Any]:
+        """Return the arguments of a forward pass over tokens, the first at position `start`."""
+        ids = torch.tensor([list(tokens)], device=input_device(self.model))
+        arguments: dict[str, Any] = {"input_ids": ids, "use_cache": cache is not None}
+        if cache is not None:
+            arguments[self._cache_argument] = cache
+            if "position_ids" in self._parameters:  # some models count from 0 themselves
+                positions = torch.arange(start, start + len(tokens), device=ids.device)
+                arguments["position_ids"] = positions[None]
+        return arguments
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Return logits `[positions, vocabulary]` in the model's dtype."""
+        if self.decoder is None:
+            return states
+        logits: Tensor = self.output(states)
+        return logits
+
+
+def is_plain_matrix(output: Any) -> bool:
+    """Return whether an output layer is `torch.nn.Linear` with its weights in place.
+
+    Quantised layers and adapters are classes of their own; accelerate's hooks bring weights from
+    another device for the time of a call.
+    """
+    has_hooks = bool(output._forward_hooks or output._forward_pre_hooks)
+    return type(output) is nn.Linear and not has_hooks and not hasattr(output, "_hf_hook")

@@ -1,8 +1,9 @@
 """lm-eval's transformers backend, with RoPE settings that can be swapped in the loaded model."""
 
 import copy
+import resource
+import sys
 from collections.abc import Mapping
-from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +13,14 @@ from lm_eval.models.huggingface import HFLM
 
 from leval_harness.backends import CannotSwapError
 from leval_harness.backends.answers import neutralize
+from leval_harness.backends.token_counts import TokenCounts
 from resonance_vllm import hf
 from resonance_vllm.checkpoint.rope_dict import rope_by_layer_type
 from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.common.hub import loading_errors
 from resonance_vllm.core.spec import NATIVE_LENGTH_KEY
 
-_OF_LOADING = {"dtype", "quantization_config"}
+_LOADING_ARGUMENTS = {"dtype", "quantization_config"}
 """Arguments of `from_pretrained` that a config has as well."""
 
 
@@ -57,14 +59,46 @@ class HF(HFLM):
         self._precision = rope_precision or "model"
         self._limit = arguments.get("max_length")
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        loaded = not isinstance(pretrained, str)
-        with nullcontext() if loaded else loading_errors(pretrained):
+        if isinstance(pretrained, str):
+            with loading_errors(pretrained):
+                super().__init__(pretrained, device=device, **arguments)
+        else:
             super().__init__(pretrained, device=device, **arguments)
-        if loaded:
             hf.apply_rope(self.model, rope_parameters, self._precision)
         self.neutralized = neutralize(self.model)
-        self._asked_for: Any = self.batch_size_per_gpu
-        self._one_at_a_time()
+        self.counts = TokenCounts(self.model)
+        self._requested_batch_size: Any = self.batch_size_per_gpu
+        self._limit_batch_size()
+
+    def telemetry(self) -> dict[str, Any]:
+        """Return the counts of tokens, the peak memory, and generation settings that were set back.
+
+        Counts move while a forward pass runs; any thread may ask for them.
+
+        Returns:
+            `tokens_prefilled` and `tokens_generated` since `count_anew`; `peak_memory_bytes`, of the
+            device's tensors on CUDA, elsewhere of the whole process; `neutralized`, the settings of
+            the checkpoint's generation config that do not apply.
+        """
+        return {
+            "tokens_prefilled": self.counts.prefilled,
+            "tokens_generated": self.counts.generated,
+            "peak_memory_bytes": self._peak_memory(),
+            "neutralized": self.neutralized,
+        }
+
+    def count_anew(self) -> None:
+        """Set the counts of `telemetry` to zero."""
+        self.counts.reset()
+
+    def _peak_memory(self) -> int:
+        """Return the peak memory in bytes: of tensors on CUDA, elsewhere of the process."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device)
+        unit = 1024
+        if sys.platform == "darwin":
+            unit = 1
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
     def set_rope(
         self,
@@ -87,7 +121,7 @@ class HF(HFLM):
         except RopeConfigError as error:
             raise CannotSwapError(str(error)) from error
         finally:
-            self._one_at_a_time()
+            self._limit_batch_size()
         if context_length is not None:
             self._max_length = context_length
 
@@ -105,7 +139,7 @@ class HF(HFLM):
     def _load(self, auto_class: Any, path: str, **arguments: Any) -> Any:
         """Load the model; arguments that are settings of its config go there, as in transformers."""
         config = copy.deepcopy(self.config)
-        for name in vars(config).keys() & arguments.keys() - _OF_LOADING:
+        for name in vars(config).keys() & arguments.keys() - _LOADING_ARGUMENTS:
             setattr(config, name, arguments.pop(name))
         return hf.load(
             path,
@@ -117,14 +151,17 @@ class HF(HFLM):
             **arguments,
         )
 
-    def _one_at_a_time(self) -> None:
+    def _limit_batch_size(self) -> None:
         """Use batches of one where the rotation depends on the length: rows would change each other."""
         self.switch = switch_length(self.model.config)
-        self.batch_size_per_gpu = self._asked_for if self.switch is None else 1
+        self.batch_size_per_gpu = 1
+        if self.switch is None:
+            self.batch_size_per_gpu = self._requested_batch_size
 
     def _model_call(self, inps: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         self.forget()
-        return super()._model_call(inps, *args, **kwargs)
+        with self.counts.prefilling(inps.numel()):
+            return super()._model_call(inps, *args, **kwargs)
 
     def _model_generate(
         self, context: torch.Tensor, max_length: int, stop: list[str], **options: Any
@@ -133,9 +170,24 @@ class HF(HFLM):
         if options.get("do_sample"):
             # transformers samples from the 50 most probable tokens by default, vLLM from all.
             options.setdefault("top_k", 0)
-        return super()._model_generate(
-            context, max_length, self.stops_while_decoding(stop), **options
-        )
+        rows, width = context.shape
+        prompt_tokens = int(options["attention_mask"].sum())
+        before = self.counts.generated
+        with self.counts.generating(rows, prompt_tokens):
+            output: torch.Tensor = super()._model_generate(
+                context, max_length, self.stops_while_decoding(stop), **options
+            )
+        self.counts.generated = before + self._new_tokens(output, width)
+        return output
+
+    def _new_tokens(self, output: torch.Tensor, width: int) -> int:
+        """Return the generated tokens of a batch, without padding.
+
+        Args:
+            output: token ids `[rows, length]`, prompts and answers.
+            width: of the prompts.
+        """
+        return int((output[:, width:] != self.tokenizer.pad_token_id).sum())
 
     def stops_while_decoding(self, stop: list[str]) -> list[str]:
         """Return the stop strings that end decoding.
@@ -205,11 +257,20 @@ class HF(HFLM):
                 module.rope_deltas = None
 
     def _loglikelihood_tokens(self, requests: Any, *args: Any, **kwargs: Any) -> Any:
-        """Score tokens; disable lm-eval's logits cache where equal tokens have different contexts."""
+        """Score tokens; disable lm-eval's logits cache where equal tokens have different contexts.
+
+        The cache's key is the tokens that the model reads. It would answer a request from the logits
+        of another that is cut elsewhere.
+        """
         requests = list(requests)
-        cut = {((*context, *scored[:-1]), len(context)) for _, context, scored in requests}
+        read = set()
+        read_and_cut = set()
+        for _, context, scored in requests:
+            tokens = (*context, *scored[:-1])
+            read.add(tokens)
+            read_and_cut.add((tokens, len(context)))
         before: bool = self.logits_cache  # type: ignore[has-type]
-        self.logits_cache = before and len({text for text, _ in cut}) == len(cut)
+        self.logits_cache = before and len(read) == len(read_and_cut)
         try:
             return super()._loglikelihood_tokens(requests, *args, **kwargs)
         finally:
@@ -219,17 +280,19 @@ class HF(HFLM):
 def switch_length(config: Any) -> int | None:
     """Return the length beyond which a model rotates all positions again; None if it never does.
 
-    Keys that were read at another length are wrong beyond it.
+    Keys that were computed at another length are wrong beyond it.
     """
     text = config.get_text_config(decoder=True)
-    found = []
+    switch_lengths = []
     for rope in rope_by_layer_type(text).values():
-        lists = rope.get("short_factor"), rope.get("long_factor")  # of LongRoPE
-        if "dynamic" in str(rope.get("rope_type")) or lists[0] != lists[1]:
+        is_dynamic = "dynamic" in str(rope.get("rope_type"))
+        # LongRoPE divides frequencies by one list up to the native length, by the other beyond.
+        has_two_lists = rope.get("short_factor") != rope.get("long_factor")
+        if is_dynamic or has_two_lists:
             known = (
                 rope.get(NATIVE_LENGTH_KEY),
                 getattr(text, NATIVE_LENGTH_KEY, None),
                 text.max_position_embeddings,
             )
-            found.append(min(int(length) for length in known if length))
-    return min(found, default=None)
+            switch_lengths.append(min(int(length) for length in known if length))
+    return min(switch_lengths, default=None)

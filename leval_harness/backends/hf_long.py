@@ -1,8 +1,6 @@
-"""lm-eval's transformers backend, which reads every shared text once."""
+"""lm-eval's transformers backend, which prefills every shared document once."""
 
 import logging
-import resource
-import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import cached_property
@@ -16,10 +14,13 @@ from transformers import StoppingCriteriaList
 
 from leval_harness.backends.answers import SAMPLING, StopStrings, must_run_alone
 from leval_harness.backends.documents import batches, sized
-from leval_harness.backends.forward import Head, Passage
+from leval_harness.backends.forward import ForwardPass, Head
 from leval_harness.backends.hf import HF
-from leval_harness.backends.reading import CHUNK, Reader, Reuse, find_reuse, scored
-from leval_tasks.common.token_logprobs import TokenScoring, score_by_own_sums
+from leval_harness.backends.prefill import CHUNK, one_pass_tokens
+from leval_harness.backends.reading import SHARED, Reader, score_passages
+from leval_harness.backends.reuse import NONE, Reuse, find_reuse
+from leval_harness.backends.scoring import Passage
+from leval_tasks.common.token_logprobs import Logprobs, TokenScoring, score_by_own_method
 from resonance_vllm.common.errors import RunError, error_message
 
 logger = logging.getLogger(__name__)
@@ -32,14 +33,14 @@ class HFLong(HF):
     together, or the tokens of a log-likelihood. Longer ones are cut on the left.
 
     Args:
-        pretrained: As for `hf`.
-        prefill_chunk: Largest number of tokens in one forward pass. None: 2,048 of a text that
-            several requests share, and a text that shares nothing in one pass.
-        question_batch_size: Largest number of questions of one document answered together.
-        arguments: Those of `HF` and of `from_pretrained`.
+        pretrained: as for `hf`.
+        prefill_chunk: most tokens in one forward pass. None: 2,048 of a document that several
+            requests share; of one that shares nothing, as many as `one_pass_tokens` says.
+        question_batch_size: most questions of one document answered together.
+        arguments: those of `HF` and of `from_pretrained`.
     """
 
-    token_scoring = TokenScoring(score=score_by_own_sums)
+    token_scoring = TokenScoring(score=score_by_own_method)
 
     def __init__(
         self,
@@ -50,14 +51,15 @@ class HFLong(HF):
         **arguments: Any,
     ) -> None:
         super().__init__(pretrained, **arguments)
-        self.prefill_chunk = prefill_chunk
         self.question_batch_size = question_batch_size
         self.chunk = prefill_chunk or CHUNK
+        bytes_per_value = torch.empty((), dtype=self.model.dtype).element_size()
+        self.one_pass = prefill_chunk or one_pass_tokens(self.model.config, bytes_per_value)
         with torch.no_grad(), self.autocast():
-            self.head = Head(self.model)
-        self.tokens_generated = 0
-        self._reasons: set[str] = set()  # for which requests ran alone
-        self._shared: Reader | None = None  # has read what the prompts of now begin with
+            self.head = Head(self.model, self.counts)
+        self._logged_reasons: set[str] = set()  # why requests share nothing
+        # The reader of the document that the prompts of the present batch begin with.
+        self._shared: Reader | None = None
 
     @cached_property
     def reuse(self) -> Reuse:
@@ -70,69 +72,54 @@ class HFLong(HF):
         self.__dict__.pop("reuse", None)
         super().set_rope(rope, *others, **more)
 
-    def telemetry(self) -> dict[str, Any]:
-        """Return the counts of tokens, the peak memory, and generation settings that were set back.
-
-        Returns:
-            `tokens_prefilled` and `tokens_generated` since `count_anew`; `peak_memory_bytes`, of the
-            device's tensors on CUDA, elsewhere of the whole process; `neutralized`, the settings of
-            the checkpoint's generation config that do not apply.
-        """
-        unit = 1 if sys.platform == "darwin" else 1024
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-        if self.device.type == "cuda":
-            peak = torch.cuda.max_memory_allocated(self.device)
-        return {
-            "tokens_prefilled": self.head.tokens_read,
-            "tokens_generated": self.tokens_generated,
-            "peak_memory_bytes": peak,
-            "neutralized": self.neutralized,
-        }
-
-    def count_anew(self) -> None:
-        """Set the counts of `telemetry` to zero."""
-        self.head.tokens_read = self.tokens_generated = 0
-
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
         """Return greedy answers, the questions of a document together."""
-        read = dict(enumerate(map(self._prompt, requests)))
-        together = {place: prompt for place, (prompt, shares) in read.items() if shares}
-        alone = [place for place in read if place not in together]
+        sharing: dict[int, list[int]] = {}
+        alone: list[int] = []
+        for index, request in enumerate(requests):
+            prompt, shares = self._prompt(request)
+            if shares:
+                sharing[index] = prompt
+            else:
+                alone.append(index)
         answers: dict[int, str] = {}
-        # Closed at once where the cache raises: what runs a model is switched back.
+        # The generator is closed at once where the response cache raises, which sets the model back.
         with (
             self._running(len(requests), "Answering", disable_tqdm) as bar,
-            closing(self._portions(together)) as portions,
+            closing(self._batches(sharing)) as shared_batches,
         ):
-            for places in filter(None, chain(portions, [alone])):
-                found = super().generate_until([requests[place] for place in places], True)
-                answers.update(zip(places, found, strict=True))
-                bar.update(len(places))
-        return [answers[place] for place in range(len(requests))]
+            for batch in filter(None, chain(shared_batches, [alone])):
+                batch_answers = super().generate_until([requests[index] for index in batch], True)
+                answers.update(zip(batch, batch_answers, strict=True))
+                bar.update(len(batch))
+        return [answers[index] for index in range(len(requests))]
 
-    def _portions(self, prompts: Mapping[int, list[int]]) -> Generator[list[int], None, None]:
-        """Read what prompts share; yield the places of those that go on from what was read last."""
+    def _batches(self, prompts: Mapping[int, list[int]]) -> Generator[list[int], None, None]:
+        """Read what prompts share; yield the requests that continue what was read last."""
         if not prompts:
             return
-        places = list(prompts)
+        requests = list(prompts)
         documents = list(prompts.values())
         reader = Reader(self.head, self.reuse.mode, self.chunk)
-        # A cache that is copied holds one row. Options that look at earlier tokens, for which padding
-        # would count, do not come here: `must_run_alone` sorts them out.
-        most = 1 if reader.copied else self.question_batch_size
+        # Padding would count for options that look at earlier tokens; `must_run_alone` excludes them.
+        most_rows = 1
+        if reader.mode == SHARED:
+            most_rows = self.question_batch_size
         before = self.batch_size_per_gpu
         self._shared = reader
-        self.batch_size_per_gpu = most
+        self.batch_size_per_gpu = most_rows
         try:
-            for prefix, asked in batches(documents, [len(text) - 1 for text in documents]):
+            for prefix, rows in batches(documents, [len(prompt) - 1 for prompt in documents]):
                 reader.read(prefix)
                 reader.keep()
-                widths = {row: len(documents[row]) - len(prefix) for row in asked}
-                for rows in sized(widths, most, self.chunk):
-                    # A long own part is read in chunks, too; it is that of a batch of one.
-                    is_long = widths[rows[-1]] > self.chunk
-                    reader.read(documents[rows[0]][:-1] if is_long else prefix)
-                    yield [places[row] for row in rows]
+                own_tokens = {row: len(documents[row]) - len(prefix) for row in rows}
+                for batch in sized(own_tokens, most_rows, self.chunk):
+                    start = prefix
+                    if own_tokens[batch[-1]] > self.chunk:
+                        # A batch of one, whose own part is long enough to be read in chunks.
+                        start = documents[batch[0]][:-1]
+                    reader.read(start)
+                    yield [requests[row] for row in batch]
         finally:
             self._shared = None
             self.batch_size_per_gpu = before
@@ -140,23 +127,24 @@ class HFLong(HF):
     def _prompt(self, request: Any) -> tuple[list[int], bool]:
         """Return the token ids of a request, cut as by `hf`, and whether it can share a document.
 
-        The first that cannot is logged for each reason.
+        The first request that cannot is logged for each reason.
         """
-        context, given = request.args
-        options = normalize_gen_kwargs(given, self.max_gen_toks)
-        new = options["max_gen_toks"]
-        cut = {"left_truncate_len": self.max_length - new, "truncation": self.truncation}
-        prompt: list[int] = self.tok_batch_encode([context], **cut)[0][0].tolist()
-        too_long = self._too_long(len(prompt) + new)
-        reason = too_long or must_run_alone(options) if prompt else "empty prompt"
-        if reason and reason not in self._reasons:
+        context, options = request.args
+        options = normalize_gen_kwargs(options, self.max_gen_toks)
+        new_tokens = options["max_gen_toks"]
+        limits = {"left_truncate_len": self.max_length - new_tokens, "truncation": self.truncation}
+        prompt: list[int] = self.tok_batch_encode([context], **limits)[0][0].tolist()
+        reason = "empty prompt"
+        if prompt:
+            reason = self._too_long(len(prompt) + new_tokens) or must_run_alone(options)
+        if reason and reason not in self._logged_reasons:
             logger.warning("requests that share no text: %s", reason)
-            self._reasons.add(reason)
+            self._logged_reasons.add(reason)
         return prompt, not reason
 
     def _too_long(self, length: int) -> str:
         """Return why a sequence of this length cannot share a document; empty if it can."""
-        if self.reuse.mode == "none":
+        if self.reuse.mode == NONE:
             return self.reuse.reason
         if self.switch is not None and length > self.switch:
             return f"longer than {self.switch} tokens, where the RoPE base changes"
@@ -166,38 +154,64 @@ class HFLong(HF):
         self, context: torch.Tensor, max_length: int, stop: list[str], **options: Any
     ) -> torch.Tensor:
         """Return token ids `[rows, length]`: the prompts, padded on the left, and new tokens."""
-        mask = options["attention_mask"]
         width = context.shape[1]
-        pad = self.tokenizer.pad_token_id
         if self._shared is None:
-            self.head.tokens_read += int(mask.sum())
-            made: torch.Tensor = super()._model_generate(context, max_length, stop, **options)
-        else:
-            del options["attention_mask"]
-            rows = [row[seen.bool()].tolist() for row, seen in zip(context, mask, strict=True)]
-            while_decoding = self.stops_while_decoding(stop)
-            stops = StopStrings(self.tokenizer, while_decoding, width, len(rows))
-            more = {k: v for k, v in options.items() if k not in SAMPLING}
-            more |= {"stopping_criteria": StoppingCriteriaList([stops]), "do_sample": False}
-            found = self._shared.generate(rows, pad, max_length - width, **more)
-            made = torch.cat([context, found[:, width:].to(context)], dim=1)
-        self.tokens_generated += int((made[:, width:] != pad).sum())
-        return made
+            description = f"answering prompts of up to {width:,} tokens by themselves"
+            self.head.last_pass = ForwardPass(description, "batch_size", len(context))
+            return super()._model_generate(context, max_length, stop, **options)
+        mask = options.pop("attention_mask")
+        rows = []
+        for row, is_token in zip(context, mask.bool(), strict=True):
+            rows.append(row[is_token].tolist())
+        stop = self.stops_while_decoding(stop)
+        criteria = StopStrings(self.tokenizer, stop, width, len(rows))
+        greedy = {name: value for name, value in options.items() if name not in SAMPLING}
+        before = self.counts.generated
+        output = self._shared.generate(
+            rows,
+            pad=self.tokenizer.pad_token_id,
+            new=max_length - width,
+            stopping_criteria=StoppingCriteriaList([criteria]),
+            do_sample=False,
+            **greedy,
+        )
+        # `output` is padded in another place, but as wide as `context` before the new tokens.
+        answered = torch.cat([context, output[:, width:].to(context)], dim=1)
+        self.counts.generated = before + self._new_tokens(answered, width)
+        return answered
 
     def _loglikelihood_tokens(
         self, requests: Iterable[Any], disable_tqdm: bool = False, override_bs: int | None = None
     ) -> list[tuple[float, bool]]:
-        """Sum of log-probabilities of given tokens, and whether greedy decoding would give them.
+        """Return the sum of log-probabilities of given tokens, and whether all are the greedy ones.
 
         A request unpacks to (cache key or None, context ids, scored ids).
         """
         passages = [Passage(context, ids, self.max_length, key) for key, context, ids in requests]
-        # Closed at once where the cache raises: what runs a model is switched back.
+        # The generator is closed at once where the response cache raises, which sets the model back.
         with closing(self._scored(passages, disable_tqdm)) as finished:
             for passage in finished:
                 if passage.key is not None:
                     self.cache_hook.add_partial("loglikelihood", passage.key, passage.answer)
         return [passage.answer for passage in passages]
+
+    def token_logprobs(
+        self, requests: Iterable[tuple[Sequence[int], Sequence[int]]]
+    ) -> list[Logprobs]:
+        """Return the log-probability of each given token; which token is the greedy one is not found.
+
+        Args:
+            requests: ids of the context, and ids of the tokens to score.
+
+        Returns:
+            Natural logarithms of each request, float32 `[scored tokens]`.
+        """
+        passages = []
+        for context, scored in requests:
+            passages.append(Passage(context, scored, self.max_length, with_correct=False))
+        for _ in self._scored(passages, disable_tqdm=False):
+            pass
+        return [passage.logprob.numpy() for passage in passages]
 
     def teacher_forced(
         self, requests: Iterable[Any], disable_tqdm: bool = False
@@ -210,21 +224,29 @@ class HFLong(HF):
             `(correct, logprob)` for each request, each of `len(token_ids) - 1` items for positions
             1, 2, …; log-probabilities are natural and computed in float32.
         """
-        asked = [request.args[0] for request in requests]
-        passages = [Passage(tokens[:1], tokens[1:], self.max_length) for tokens in asked]
-        list(self._scored(passages, disable_tqdm))
-        return [(each.correct.tolist(), each.logprob.tolist()) for each in passages]
+        passages = []
+        for request in requests:
+            tokens = request.args[0]
+            passages.append(Passage(tokens[:1], tokens[1:], self.max_length))
+        for _ in self._scored(passages, disable_tqdm):
+            pass
+        return [(passage.correct.tolist(), passage.logprob.tolist()) for passage in passages]
 
     def _scored(
         self, passages: Sequence[Passage], disable_tqdm: bool
     ) -> Generator[Passage, None, None]:
         """Score passages, and yield each as it is finished; those that run alone come last."""
-        alone = [each for each in passages if self._too_long(len(each.inputs))]
-        together = [each for each in passages if not self._too_long(len(each.inputs))]
+        sharing = []
+        alone = []
+        for passage in passages:
+            if self._too_long(len(passage.inputs)):
+                alone.append(passage)
+            else:
+                sharing.append(passage)
         with self._running(len(passages), "Reading", disable_tqdm) as bar:
-            if together:
+            if sharing:
                 reader = Reader(self.head, self.reuse.mode, self.chunk)
-                for passage in scored(self.head, reader, together, self.prefill_chunk):
+                for passage in score_passages(self.head, reader, sharing, self.one_pass):
                     yield passage
                     bar.update()
             for passage in alone:
@@ -235,23 +257,34 @@ class HFLong(HF):
 
     @contextmanager
     def _running(self, total: int, title: str, disable_tqdm: bool) -> Iterator[Any]:
-        """Answer requests with progress, from the state in which the model was loaded."""
+        """Answer requests with progress, from the state in which the model was loaded.
+
+        Raises:
+            RunError: memory ran out; the message names the pass and the setting that helps.
+        """
         from accelerate.utils.memory import should_reduce_batch_size
 
         self.forget()
-        hidden = disable_tqdm or self.rank != 0
+        is_hidden = disable_tqdm or self.rank != 0
         try:
             with (
                 torch.no_grad(),
                 self.autocast(),
-                tqdm(total=total, desc=title, disable=hidden) as bar,
+                tqdm(total=total, desc=title, disable=is_hidden) as bar,
             ):
                 yield bar
         except (RuntimeError, MemoryError) as error:
             if not isinstance(error, MemoryError) and not should_reduce_batch_size(error):
                 raise
-            raise RunError(
-                f"{error_message(error)}; set a smaller prefill_chunk (now {self.chunk}), "
-                f"question_batch_size (now {self.question_batch_size}), batch_size (now "
-                f"{self.batch_size}) or max_length"
-            ) from error
+            raise RunError(f"{error_message(error)}; {self._memory_advice()}") from error
+
+    def _memory_advice(self) -> str:
+        """Return which pass did not fit into memory, and what would make it smaller."""
+        failed = self.head.last_pass
+        place = f"memory ran out in {failed.description}"
+        can_be_smaller = failed.size > 1
+        is_in_one_pass = failed.setting == "prefill_chunk" and self._too_long(failed.size)
+        if not can_be_smaller or is_in_one_pass:
+            return f"{place}; set a smaller max_length (now {self.max_length})"
+        smaller = failed.size // 2
+        return f"{place}; set {failed.setting}={smaller} or less (now {failed.size})"

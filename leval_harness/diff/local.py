@@ -5,7 +5,9 @@ from types import SimpleNamespace
 import torch
 
 from leval_harness.backends import get_backend, reading
-from leval_harness.backends.forward import Head, Passage
+from leval_harness.backends.forward import Head
+from leval_harness.backends.prefill import CHUNK
+from leval_harness.backends.scoring import Passage
 from leval_harness.diff.reader import Messages, Reader
 from leval_harness.diff.setups import Setup
 from leval_tasks.common.token_logprobs import Logprobs, scored_requests, scoring_of
@@ -63,9 +65,9 @@ class HFReader(LocalReader):
                 "have different tokenizers"
             )
         chunk = self.setup.arguments.get("prefill_chunk")
-        passage = Passage(tokens[:1], tokens[1:], len(tokens))
+        passage = Passage(tokens[:1], tokens[1:], len(tokens), with_correct=False)
         self.lm.forget()
         with torch.no_grad(), self.lm.autocast():
-            in_own_cache = reading.Reader(self.head, "copied", chunk or reading.CHUNK)
-            list(reading.scored(self.head, in_own_cache, [passage], chunk))
+            in_own_cache = reading.Reader(self.head, reading.COPIED, chunk or CHUNK)
+            list(reading.score_passages(self.head, in_own_cache, [passage], chunk))
         return passage.logprob.numpy()

@@ -160,11 +160,9 @@ def score_by_forward_pass(lm: Any, requests: Sequence[Request]) -> Iterator[Logp
         yield torch.cat(parts).cpu().numpy()
 
 
-def score_by_own_sums(lm: Any, requests: Sequence[Request]) -> Iterator[Logprobs]:
-    """Score requests with a model whose log-likelihoods are `SumOfLogprobs`."""
-    parts = [(None, list(context), list(scored)) for context, scored in requests]
-    for total, _ in lm._loglikelihood_tokens(parts):
-        yield total.logprobs
+def score_by_own_method(lm: Any, requests: Sequence[Request]) -> Iterator[Logprobs]:
+    """Score requests with the model's method `token_logprobs`, which takes and returns the same."""
+    return iter(lm.token_logprobs(requests))
 
 
 def score_by_vllm(lm: Any, requests: Sequence[Request]) -> Iterator[Logprobs]:

@@ -200,7 +200,8 @@ def test_teacher_forced_gives_every_position(tokenizer, kind):
 
 FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nmore")
 ADVICE = (
-    r"2 GiB more; set a smaller prefill_chunk \(now 24\), question_batch_size \(now 64\), batch_"
+    r"2 GiB more; memory ran out in the forward pass over tokens 0 to 24; "
+    r"set prefill_chunk=12 or less \(now 24\)"
 )
 
 
