@@ -43,6 +43,8 @@ class Backend:
             every text is read in one pass.
         reads_in_chunks: whether texts are also read in chunks if that argument is not given. Texts
             that several requests share are in any case.
+        generated_after_text: tokens that it generates after a scored text, which take positions of
+            its length.
         keeps_all_logits: whether the logits of a scored text exist for all its positions at once.
         checks_model_type: whether transformers has to know the checkpoint's `model_type`.
         generation_class: the class whose fields are the library's generation settings, as
@@ -63,6 +65,7 @@ class Backend:
     shares_documents: bool = False
     chunk_argument: str | None = None
     reads_in_chunks: bool = False
+    generated_after_text: int = 0
     keeps_all_logits: bool = True
     checks_model_type: bool = False
     generation_class: str
@@ -111,6 +114,7 @@ VLLM: dict[str, Any] = {
         "several workers share the GPUs by themselves; tensor_parallel_size divides a model"
     },
     "chooses_rope_precision": False,
+    "generated_after_text": 1,
     "chunk_argument": "max_num_batched_tokens",
     "reads_in_chunks": True,
     "generation_class": "vllm.sampling_params:SamplingParams",
@@ -173,6 +177,23 @@ def find_backend(name: str) -> Backend | None:
         if name in backend.replaces:
             return backend
     return None
+
+
+def asks_server(name: str, arguments: Mapping[str, Any]) -> bool:
+    """Return whether a model of lm-eval asks a server, which knows the model by its name.
+
+    Args:
+        name: of the backend.
+        arguments: of the model.
+    """
+    return name not in BACKENDS and ("completions" in name or "base_url" in arguments)
+
+
+def generated_after_text(name: str, arguments: Mapping[str, Any]) -> int:
+    """Return how many tokens a backend generates after a scored text; arguments as above."""
+    if name in BACKENDS:
+        return BACKENDS[name].generated_after_text
+    return 1 if asks_server(name, arguments) else 0
 
 
 def register() -> None:

@@ -6,13 +6,15 @@ requests at once, sorted by their tokens. It admits them in that order, so that 
 cached from its first question to its last.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from lm_eval.models.vllm_causallms import VLLM
 
 from leval_harness.backends import CannotSwapError, get_backend
-from leval_harness.backends.vllm_start import starting, with_cpu_cache
+from leval_harness.backends.vllm_start import starting, with_cpu_cache, with_token_budget
+from leval_tasks.common.token_logprobs import Logprobs, Request, TokenScoring, score_by_vllm
 from resonance_vllm.checkpoint.overrides import vllm_hf_overrides
 from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.common.errors import SettingError
@@ -20,6 +22,42 @@ from resonance_vllm.core.spec import RopeSpec
 
 WORKER = "resonance_vllm.vllm.RopeWorker"
 """Given to the engine's workers, whose RoPE tables it swaps."""
+
+
+def score_given_tokens(lm: Any, requests: Sequence[Request]) -> Iterator[Logprobs]:
+    """Score requests at the scored tokens alone, where vLLM can.
+
+    Its V2 model runner returns the log-probabilities of given token ids from a position of the
+    prompt on. With the V1 runner, which ranks the vocabulary at every position, requests are scored
+    as with stock lm-eval.
+    """
+    if not scores_given_ids(lm.model):
+        yield from score_by_vllm(lm, requests)
+        return
+    from vllm import SamplingParams
+
+    prompts = [[*context, *scored] for context, scored in requests]
+    params = [
+        SamplingParams(
+            temperature=0,
+            max_tokens=1,
+            detokenize=False,
+            # Row i belongs to token `prompt_logprob_start + i + 1` of the prompt.
+            prompt_logprob_token_ids=[[token] for token in scored],
+            prompt_logprob_start=len(context) - 1,
+        )
+        for context, scored in requests
+    ]
+    for output in lm._model_generate(prompts, generate=True, sampling_params=params):
+        yield np.asarray(output.prompt_token_id_logprobs, np.float32)[:, 0]
+
+
+def scores_given_ids(engine: Any) -> bool:
+    """Return whether an engine returns the log-probabilities of given ids of a prompt."""
+    from vllm import SamplingParams
+
+    uses_v2_runner = getattr(engine.llm_engine.vllm_config, "use_v2_model_runner", False)
+    return uses_v2_runner and "prompt_logprob_token_ids" in SamplingParams.__struct_fields__
 
 
 class RopeVLLM(VLLM):
@@ -30,10 +68,13 @@ class RopeVLLM(VLLM):
         RunError: the engine does not start; the message is the last exception of its log.
     """
 
+    token_scoring = TokenScoring(score=score_given_tokens, generated=1)
+
     def __init__(self, pretrained: str, **arguments: Any) -> None:
         for problem in get_backend("vllm").argument_problems(arguments):
             raise SettingError(f"model_args.{problem}")
-        engine = {"worker_extension_cls": WORKER, **with_cpu_cache(arguments)}
+        engine = with_token_budget(pretrained, with_cpu_cache(arguments))
+        engine = {"worker_extension_cls": WORKER, **engine}
         self._shipped, self._loaded_with = pretrained, engine.get("revision")
         with starting():
             super().__init__(pretrained, **engine)
@@ -58,18 +99,22 @@ class RopeVLLM(VLLM):
 
     def ends_of_batch(self, output: list[Any], generate: bool = False, **_: Any) -> list[bool]:
         """Return how each answer ended; nothing where documents were scored."""
-        return [each.outputs[0].finish_reason == "length" for each in output if generate]
+        if not generate:
+            return []
+        return [request.outputs[0].finish_reason == "length" for request in output]
 
     def close(self) -> None:
         """End the engine."""
         self.model.llm_engine.engine_core.shutdown()
 
 
-def _rope_parameters(written: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the RoPE settings in overrides, nested where the config of the model is."""
-    inner = [value for value in written.values() if isinstance(value, Mapping)]
-    found = written.get("rope_parameters") or next(map(_rope_parameters, inner))
-    return {key: value for key, value in found.items() if value is not None}
+def _rope_parameters(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the RoPE settings in overrides, which are nested where the config of the model is."""
+    rope = overrides.get("rope_parameters")
+    if rope is None:
+        nested = [value for value in overrides.values() if isinstance(value, Mapping)]
+        return _rope_parameters(nested[0])
+    return {key: value for key, value in rope.items() if value is not None}
 
 
 class VLLMLong(RopeVLLM):
@@ -97,16 +142,20 @@ class VLLMLong(RopeVLLM):
     ) -> list[Any]:
         """Run the requests in the order of their tokens; outputs are in that of `requests`."""
         order = sorted(range(len(requests)), key=requests.__getitem__)
+        in_order = [requests[index] for index in order]
         if isinstance(sampling_params, list):
             sampling_params = [sampling_params[index] for index in order]
-        outputs = super()._model_generate(
-            [requests[index] for index in order], generate, sampling_params
-        )
+        outputs = super()._model_generate(in_order, generate, sampling_params)
         by_index = dict(zip(order, outputs, strict=True))
         answers = [by_index[index] for index in range(len(requests))]
-        cached = sum(answer.num_cached_tokens or 0 for answer in answers)
-        self.counted["tokens_prefilled"] += sum(map(len, requests)) - cached
-        if generate:
-            made = (output.token_ids for answer in answers for output in answer.outputs)
-            self.counted["tokens_generated"] += sum(map(len, made))
+        self._count(answers, sum(map(len, requests)), generate)
         return answers
+
+    def _count(self, answers: Sequence[Any], prompt_tokens: int, generate: bool) -> None:
+        """Add to the counts what the engine says of its answers to prompts of so many tokens."""
+        for answer in answers:
+            prompt_tokens -= answer.num_cached_tokens or 0
+            if generate:
+                for output in answer.outputs:
+                    self.counted["tokens_generated"] += len(output.token_ids)
+        self.counted["tokens_prefilled"] += prompt_tokens

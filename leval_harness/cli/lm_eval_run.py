@@ -14,7 +14,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from leval_harness.backends import find_backend, get_backend
+from leval_harness.backends import asks_server, find_backend, get_backend
 from leval_harness.models.prepare import local_path
 from leval_harness.sweep.credentials import refuse_credentials
 from leval_tasks.common.metadata import FAMILIES, refuse_near_misses
@@ -199,7 +199,7 @@ def _check_model(backend: str, args: dict[str, Any]) -> None:
     """Refuse credentials and a missing folder, and replace the name of a small model by its path."""
     refuse_credentials(args, "model_args")
     path = args.get("pretrained")
-    if isinstance(path, str):
+    if isinstance(path, str) and not asks_server(backend, args):
         args["pretrained"] = local_path(path)
         if find_backend(backend) is not None:
             check_folder_exists(args["pretrained"], "model_args.pretrained")

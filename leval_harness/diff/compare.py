@@ -2,7 +2,7 @@
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,7 +10,16 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from leval_harness.diff.result import DiffResult, compared
 from leval_harness.diff.setups import SAVED, Setup
-from leval_harness.diff.side import DEFAULT_LENGTH, Side, in_process, read_side
+from leval_harness.diff.side import (
+    DEFAULT_LENGTH,
+    Lengths,
+    Side,
+    in_process,
+    read_a,
+    read_b,
+    refuse_longer,
+    server_limit,
+)
 from leval_tasks.perplexity.corpora import PYDOCS, language_reference
 from leval_tasks.perplexity.documents import Document
 from leval_tasks.perplexity.text_files import documents_of
@@ -31,8 +40,8 @@ class Options(Settings):
 
     Attributes:
         documents: a source of `read_documents`.
-        length: tokens that are read of each document; None for 4,096, or fewer if A cannot read
-            as many. A saved reference has its own.
+        length: tokens that are read of each document; None for 4,096, or fewer if A, or B on a
+            server, cannot read as many. A saved reference has its own.
         count: documents.
         margin: nats/token; a smaller difference is treated as zero.
         ignore: kinds of findings that do not count.
@@ -68,15 +77,15 @@ def diff(a: Sided, b: Sided, **options: Any) -> DiffResult:
         ('worse', 0)
     """
     wanted = parse_settings(Options, options)
-    first = _setup(a)
-    second = _setup(b)
-    if second.kind == SAVED:
-        raise SettingError(f"B: {second.text} is a saved reference, which can only be A")
-    for each in (first, second):
-        each.described()  # what is written wrong is found before a model is loaded
-    of_a = _first(first, wanted)
-    of_b = _run(second, wanted, of_a.documents, of_a.rows)
-    return compared(of_a, of_b, wanted.margin, wanted.ignore)
+    setup_a = _setup(a)
+    setup_b = _setup(b)
+    if setup_b.kind == SAVED:
+        raise SettingError(f"B: {setup_b.text} is a saved reference, which can only be A")
+    for setup in (setup_a, setup_b):
+        setup.described()  # finds what is written wrong before a model is loaded
+    side_a = _read_a(setup_a, wanted, server_limit(setup_b))
+    side_b = _read(read_b, setup_b, wanted, side_a.documents, side_a.rows)
+    return compared(side_a, side_b, wanted.margin, wanted.ignore)
 
 
 def save_reference(a: Sided, path: Path, **options: Any) -> Side:
@@ -85,7 +94,7 @@ def save_reference(a: Sided, path: Path, **options: Any) -> Side:
     Raises:
         UserError: as for `diff`.
     """
-    reference = _first(_setup(a), parse_settings(Options, options))
+    reference = _read_a(_setup(a), parse_settings(Options, options), None)
     reference.save(path)
     return reference
 
@@ -97,21 +106,38 @@ def _setup(side: Sided) -> Setup:
     return Setup.parse(os.fspath(side))
 
 
-def _first(setup: Setup, options: Options) -> Side:
-    """Return what A reads of the documents, or what a saved reference holds."""
+def _read_a(setup: Setup, options: Options, limit_of_b: int | None) -> Side:
+    """Return what A reads of the documents, or what a saved reference holds.
+
+    Args:
+        setup: A.
+        options: how to compare.
+        limit_of_b: the longest sequence that B reads, in tokens, if it is known before B reads.
+
+    Raises:
+        UserError: B cannot read as many tokens, or A cannot be read.
+    """
     if setup.kind == SAVED:
-        return Side.load(Path(setup.target).expanduser())
-    documents = read_documents(options.documents, options.length or DEFAULT_LENGTH)
+        saved = Side.load(Path(setup.target).expanduser())
+        refuse_longer("B", len(saved.rows[0]), limit_of_b)
+        return saved
+    length = options.length
+    most = DEFAULT_LENGTH
+    if length is not None:
+        refuse_longer("B", length, limit_of_b)
+    elif limit_of_b is not None:
+        most = min(DEFAULT_LENGTH, limit_of_b)
+    documents = read_documents(options.documents, length or most)
     random.Random(SEED).shuffle(documents)
-    return _run(setup, options, documents, None, options.length, options.count)
+    return _read(read_a, setup, options, documents, Lengths(length, most), options.count)
 
 
-def _run(setup: Setup, options: Options, *arguments: Any) -> Side:
+def _read(function: Callable[..., Side], setup: Setup, options: Options, *arguments: Any) -> Side:
     """Let a setup read: a checkpoint in a process of its own, which frees all its memory."""
     is_loaded_here = setup.library is not None
     if options.isolated and is_loaded_here:
-        return in_process(setup, *arguments)
-    return read_side(setup, *arguments)
+        return in_process(function, setup, *arguments)
+    return function(setup, *arguments)
 
 
 def read_documents(source: str, longest: int) -> list[Document]:

@@ -9,7 +9,6 @@ http://localhost:8000,model=NAME              a server that returns prompt log-p
 base.npz                                      saved by an earlier diff
 """
 
-import json
 import re
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -25,9 +24,23 @@ from resonance_vllm.core.spec import RopeRequest, parse_value
 
 SERVER = "server"
 SAVED = "saved"
+DEFAULT_BACKEND = "hf"
+"""The backend of a model without a prefix."""
 _BETWEEN = re.compile(r",(?=\s*[A-Za-z_]\w*\s*=)")  # in JSON no name stands before "="
 OWN_ARGUMENTS = ("rope", "threads", "prefill_chunk")
 """Arguments of a local setup that the backend does not get."""
+
+
+def _kind_and_target(text: str) -> tuple[str, str]:
+    """Return the kind of a setup, and its model, address or file, from the part before arguments."""
+    prefix, colon, path = text.partition(":")
+    if colon and "://" not in text and not Path(text).expanduser().exists():
+        return check_choice("setup", prefix, BACKENDS), path
+    if text.startswith(("http://", "https://")):
+        return SERVER, text
+    if text.endswith(".npz"):
+        return SAVED, text
+    return DEFAULT_BACKEND, text
 
 
 @dataclass(frozen=True)
@@ -52,22 +65,18 @@ class Setup:
         Raises:
             SettingError: names the part that cannot be read and what is allowed.
         """
-        target, *rest = [part.strip() for part in _BETWEEN.split(text)]
-        prefix, colon, path = target.partition(":")
-        if colon and "://" not in target and not Path(target).expanduser().exists():
-            kind = check_choice("setup", prefix, BACKENDS)
-            target = path
-        elif target.startswith(("http://", "https://")):
-            kind = SERVER
-        else:
-            kind = SAVED if target.endswith(".npz") else "hf"
+        first, *settings = [part.strip() for part in _BETWEEN.split(text)]
+        kind, target = _kind_and_target(first)
         if not target or "=" in target.partition("/")[0]:
             raise SettingError(
                 f"setup: {short_repr(text)} names no model; allowed: MODEL,key=value,..."
             )
-        pairs = (each.partition("=") for each in rest)
-        arguments = {key.strip(): parse_value(value.strip()) for key, _, value in pairs}
-        arguments |= {} if rope is None else {"rope": rope}
+        arguments: dict[str, Any] = {}
+        for setting in settings:
+            key, _, value = setting.partition("=")
+            arguments[key.strip()] = parse_value(value.strip())
+        if rope is not None:
+            arguments["rope"] = rope
         if kind in BACKENDS:
             return cls(kind, local_path(target), arguments, text)
         if "rope" in arguments:
@@ -87,21 +96,24 @@ class Setup:
             RopeConfigError: the checkpoint does not allow the method.
         """
         assert self.library is not None
-        given = {k: v for k, v in self.arguments.items() if k not in OWN_ARGUMENTS}
+        of_backend = {
+            key: value for key, value in self.arguments.items() if key not in OWN_ARGUMENTS
+        }
         rope = self.arguments.get("rope")
         if rope is None:
-            return {"pretrained": self.target, **given}
-        length = given.get(BACKENDS[self.kind].length_argument)
+            return {"pretrained": self.target, **of_backend}
+        length = of_backend.get(BACKENDS[self.kind].length_argument)
         model = PositionConfig.from_checkpoint(self.target)
-        made = model_args(
-            model.complete(RopeRequest.parse(rope if isinstance(rope, str) else json.dumps(rope))),
+        request = RopeRequest.parse(rope) if isinstance(rope, str) else rope
+        translated = model_args(
+            model.complete(request),
             model,
             library=self.library,
             model_path=self.target,
             context_length=None if length is None else int(length),
-            rope_precision=given.get("rope_precision", "float32"),
+            rope_precision=of_backend.get("rope_precision", "float32"),
         )
-        return {**made, **given}
+        return {**translated, **of_backend}
 
     def described(self) -> dict[str, Any]:
         """Describe the setup for the results: its text, versions and RoPE settings.

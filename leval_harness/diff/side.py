@@ -8,13 +8,13 @@ import json
 import multiprocessing
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from zipfile import BadZipFile
 
 import numpy as np
@@ -96,57 +96,103 @@ class Side:
         )
 
 
+class Lengths(NamedTuple):
+    """How many tokens A reads of each document.
+
+    Attributes:
+        length: the tokens; None for as many as A reads, up to `most`.
+        most: tokens where no length is given.
+    """
+
+    length: int | None
+    most: int = DEFAULT_LENGTH
+
+    def resolved(self, limit: int | None) -> int:
+        """Return the tokens for a setup that reads at most `limit`."""
+        if self.length is not None:
+            return self.length
+        if limit is None:
+            return self.most
+        return min(self.most, limit)
+
+
 def open_reader(setup: Setup) -> Reader:
     """Load a setup in this process and return its reader."""
-    _report(f"loading {setup.text}")
     # Imported here: torch and vLLM are slow to import, and a server needs neither.
     if setup.kind == SERVER:
         from leval_harness.diff.server import ServerReader
 
+        _report(f"asking {setup.text}")
         return ServerReader(setup)
+    _report(f"loading {setup.text}")
     reader: Reader = load_target(get_backend(setup.kind).diff_reader)(setup)
     return reader
 
 
-def read_side(
-    setup: Setup,
-    documents: Sequence[Document],
-    rows: Sequence[list[int]] | None = None,
-    length: int | None = None,
-    count: int = 1,
-) -> Side:
-    """Load a setup, score documents with it, and close it.
+def server_limit(setup: Setup) -> int | None:
+    """Return the longest sequence in tokens that a server scores.
+
+    None is returned for a setup that is not a server, and for a server that does not say.
+
+    Raises:
+        UserError: the server does not answer, or does not serve the model.
+    """
+    if setup.kind != SERVER:
+        return None
+    return open_reader(setup).limit
+
+
+def refuse_longer(side: str, length: int, limit: int | None) -> None:
+    """Refuse documents that a side cannot read in full.
+
+    Raises:
+        UserError: names the longest length.
+    """
+    if limit is not None and length > limit:
+        raise UserError(
+            f"{side} reads at most {limit} tokens, fewer than the {length} of the documents; "
+            f"--length {limit} compares up to there"
+        )
+
+
+def read_a(setup: Setup, documents: Sequence[Document], lengths: Lengths, count: int) -> Side:
+    """Load setup A, score the beginnings of documents with it, and close it.
 
     Args:
         setup: the setup to load.
-        documents: the documents to read; for B, those that A has read.
-        rows: for B, the token ids that A has scored, `[documents][length]`. None for A, which scores
-            the beginnings of the first `count` documents that are long enough.
-        length: tokens that A reads of each document. None is 4,096, or A's limit if that is lower.
-        count: documents that A reads.
+        documents: candidates, of which the first `count` that are long enough are read.
+        lengths: tokens that are read of each document.
+        count: number of documents.
 
     Raises:
-        UserError: the setup cannot be loaded, exposes no tokenizer (A), cannot read so many tokens or
+        UserError: the setup cannot be loaded, exposes no tokenizer, cannot read so many tokens or
             cannot score them, or no document is long enough.
     """
-    side = "B"
     with closing(open_reader(setup)) as reader:
-        if rows is None:
-            side = "A"
-            if length is None:
-                length = min(DEFAULT_LENGTH, reader.limit or DEFAULT_LENGTH)
-            beginnings = _beginnings(setup, reader, documents, length, count)
-            documents = list(beginnings)
-            rows = list(beginnings.values())
-        if reader.limit is not None and len(rows[0]) > reader.limit:
-            raise UserError(
-                f"{side} reads at most {reader.limit} tokens, fewer than the {len(rows[0])} of the "
-                f"documents; --length {reader.limit} compares up to there"
-            )
-        encoded: list[list[int] | None] = list(rows)
-        if side == "B":
-            encoded = [reader.encode(document.text) for document in documents]
-        logprobs = _score(side, reader, rows)
+        length = lengths.resolved(reader.limit)
+        refuse_longer("A", length, reader.limit)
+        beginnings = _beginnings(setup, reader, documents, length, count)
+        rows = list(beginnings.values())
+        logprobs = _score("A", reader, rows)
+        chat = reader.template(CHAT)
+    return Side(setup.described(), list(beginnings), list(rows), chat, rows, logprobs)
+
+
+def read_b(setup: Setup, documents: Sequence[Document], rows: Sequence[list[int]]) -> Side:
+    """Load setup B, score with it what A has scored, and close it.
+
+    Args:
+        setup: the setup to load.
+        documents: the documents that A has read.
+        rows: the token ids that A has scored, `[documents][length]`.
+
+    Raises:
+        UserError: the setup cannot be loaded, cannot read so many tokens, or cannot score them.
+    """
+    with closing(open_reader(setup)) as reader:
+        refuse_longer("B", len(rows[0]), reader.limit)
+        encoded = [reader.encode(document.text) for document in documents]
+        logprobs = _score("B", reader, rows)
         chat = reader.template(CHAT)
     return Side(setup.described(), list(documents), encoded, chat, list(rows), logprobs)
 
@@ -199,15 +245,15 @@ def _report(line: str) -> None:
     sys.stderr.write(escape_control_characters(line) + "\n")
 
 
-def in_process(*arguments: Any) -> Side:
-    """Run `read_side` in a new process and return its result.
+def in_process(function: Callable[..., Side], *arguments: Any) -> Side:
+    """Call `read_a` or `read_b` in a new process and return its result.
 
     Raises:
-        UserError: `read_side` raised it, or the process ended without a result.
+        UserError: the function raised it, or the process ended without a result.
     """
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         try:
-            return pool.submit(_read_in_child, *arguments).result()
+            return pool.submit(_call_in_child, function, *arguments).result()
         except BrokenProcessPool:
             raise RunError(
                 "the process that loads the setup crashed or ran out of memory; try a shorter --length"
@@ -218,10 +264,10 @@ def in_process(*arguments: Any) -> Side:
             raise
 
 
-def _read_in_child(*arguments: Any) -> Side:
+def _call_in_child(function: Callable[..., Side], *arguments: Any) -> Side:
     os.dup2(2, 1)  # engines log to standard output, which is for the result alone
     try:
-        return read_side(*arguments)
+        return function(*arguments)
     except UserError:
         raise
     except Exception as error:  # noqa: BLE001 - not every library's exception can be pickled

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from leval_harness.backends import BACKENDS
+from leval_harness.backends import BACKENDS, asks_server, generated_after_text
 from leval_harness.models.prepare import local_path
 from leval_harness.results.layout import REFERENCE, SCHEMA_VERSION
 from leval_harness.sweep import ConfigError
@@ -171,7 +171,9 @@ def find_model(model: ModelConfig) -> ModelFiles:
         UserError: there is no such folder or model on the hub, or its config cannot be read.
     """
     folder = expand_user(model.path)
-    if model.backend not in BACKENDS and not folder.is_dir():
+    is_served = asks_server(model.backend, model.args)
+    if is_served or (model.backend not in BACKENDS and not folder.is_dir()):
+        # The name that a server uses may be that of a folder here.
         served = {"served": model.path, "base_url": model.args.get("base_url")}
         return ModelFiles(model.path, None, served)
     folder = Path(local_path(str(folder)))
@@ -212,10 +214,16 @@ def with_reference(request: RunRequest, positions: PositionConfig | None) -> lis
         )
     lengths: Any = metadata.get("context_length") or request.context_length
     longest = max(lengths) if isinstance(lengths, list | tuple) else lengths
+    # As long as what the methods read: a backend that generates after a text reads less of it.
+    generated = generated_after_text(request.model.backend, request.model.args)
     read = "reference"
     if longest <= native:
         read = "full"
-    of_reference = {"context_length": [request.context_length], **metadata, READS: read}
+    of_reference = {
+        "context_length": [request.context_length - generated],
+        **metadata,
+        READS: read,
+    }
     is_stated = positions is not None and positions.max_position_embeddings is not None
     reference = request._replace(
         method=REFERENCE,
@@ -372,7 +380,7 @@ def model_arguments(
 def _arguments_of_served(request: RunRequest, path: str, beside: int) -> dict[str, Any]:
     """Return the arguments of a model that takes no RoPE settings from here."""
     model = request.model
-    name = "model" if "completions" in model.backend else "pretrained"
+    name = "model" if asks_server(model.backend, model.args) else "pretrained"
     args = {**model.args, name: path}
     if request.context_length:
         args["max_length"] = request.context_length + beside

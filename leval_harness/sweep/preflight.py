@@ -9,15 +9,21 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-from leval_harness.backends import BACKENDS, load_target
+from leval_harness.backends import BACKENDS, backend_class, load_target
 from leval_harness.sweep import ConfigError
 from leval_harness.sweep.executor import Capacity
 from leval_harness.sweep.groups import grouped
 from leval_harness.sweep.identity import RUNNING_TEXT, WEIGHT_FILES
+from leval_harness.sweep.plan import EFFECTIVE_CONTEXT
 from leval_harness.sweep.run_record import RunRecord
 from leval_harness.sweep.task_registry import LENGTH_KEY, families_of, tasks_in_folder
 from leval_harness.sweep.workload import Workloads
-from resonance_vllm.common.errors import UserError, did_you_mean
+from leval_tasks.common.token_logprobs import (
+    check_reports_tokens,
+    check_scores_text,
+    scoring_of_class,
+)
+from resonance_vllm.common.errors import SettingError, UserError, did_you_mean
 from resonance_vllm.common.files import read_json_object
 
 WITHOUT_WEIGHT_FILES = ("gguf_file", "load_format", "model_loader_extra_config")
@@ -43,6 +49,7 @@ def check_runs(
         *gpu_problems(runs, capacity),
         *checkpoint_problems(runs),
         *argument_problems(runs),
+        *scoring_problems(runs),
         *generation_problems(runs),
         *length_problems(runs),
     ]
@@ -104,6 +111,21 @@ def argument_problems(runs: Iterable[RunRecord]) -> Iterator[str]:
             continue
         for problem in BACKENDS[run.model.backend].argument_problems(run.model.args):
             yield f"models.{run.model.name}.args.{problem}"
+
+
+def scoring_problems(runs: Iterable[RunRecord]) -> Iterator[str]:
+    """Yield models of lm-eval, such as chat endpoints, that cannot score the text of a task."""
+    for run in runs:
+        families = families_of(run.tasks) & RUNNING_TEXT
+        if run.model.backend in BACKENDS or not families:
+            continue
+        scoring = scoring_of_class(backend_class(run.model.backend))
+        try:
+            check_scores_text(scoring, run.model.backend)
+            if EFFECTIVE_CONTEXT in families:
+                check_reports_tokens(scoring, run.model.backend)
+        except SettingError as error:
+            yield f"models.{run.model.name}: {error}"
 
 
 def generation_problems(runs: Iterable[RunRecord]) -> Iterator[str]:

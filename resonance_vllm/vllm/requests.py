@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from resonance_vllm.checkpoint.limits import length_limit
-from resonance_vllm.checkpoint.overrides import VERIFY_ROPE_KEY
-from resonance_vllm.checkpoint.positions import PositionConfig
+from resonance_vllm.checkpoint.overrides import VERIFY_ROPE_KEY, vllm_hf_overrides
+from resonance_vllm.checkpoint.positions import PositionConfig, complete_rope
 from resonance_vllm.checkpoint.reached_layers import refuse_unused
 from resonance_vllm.checkpoint.rope_dict import (
+    is_per_layer_type,
     is_windowed,
     model_specific_keys,
     refuse_two_rope_dicts,
@@ -70,6 +71,42 @@ def read_request(
     kept_keys = {*model_specific_keys(shipped), SHARE}
     kept = {key: value for key, value in shipped.items() if key in kept_keys}
     return LayerRequest(spec, {**kept, **rope})
+
+
+def complete_settings(
+    rope: Mapping[str, Any] | str | None, model_config: Any
+) -> Mapping[str, Any] | None:
+    """Return settings for a running engine, completed from the model's config.json.
+
+    Settings that state all that their method needs are returned as they are, and so are those by
+    layer type and those of types that this package does not have.
+
+    Args:
+        rope: `"yarn:factor=2"`, a dictionary, or None for the unmodified config.json.
+        model_config: The engine's `ModelConfig`.
+
+    Raises:
+        RopeConfigError: The settings are wrong, or do not fit the model.
+    """
+    if rope is None or (isinstance(rope, Mapping) and not _lacks_keys(rope)):
+        return rope
+    positions = PositionConfig.from_config(shipped_text_config(model_config))
+    spec = complete_rope(rope, positions)
+    overrides = vllm_hf_overrides(spec, positions, int(model_config.max_model_len))
+    written: Mapping[str, Any] = overrides["rope_parameters"]
+    return written
+
+
+def _lacks_keys(rope: Mapping[str, Any]) -> bool:
+    """Return whether a RoPE dictionary of this package's methods lacks keys that it needs."""
+    if is_per_layer_type(rope):
+        return False
+    try:
+        method = RopeType.parse(rope.get("rope_type")).method
+    except RopeConfigError:
+        return False  # vLLM knows the type, or refuses it
+    required = {key for key, field in method.model_fields.items() if field.is_required()}
+    return not required <= rope.keys()
 
 
 def requests_of(model_config: Any) -> dict[str | None, LayerRequest]:

@@ -8,6 +8,7 @@ from torch import nn
 
 from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.vllm.plugin import log_settings, register
+from resonance_vllm.vllm.requests import complete_settings
 from resonance_vllm.vllm.swap import swap
 
 
@@ -19,8 +20,7 @@ class RopeWorker:
 
     Example:
         llm = LLM(model, worker_extension_cls="resonance_vllm.vllm.RopeWorker")
-        llm.collective_rpc("set_rope", args=({"rope_type": "linear", "rope_theta": 1e4,
-                                              "factor": 2.0},))
+        llm.collective_rpc("set_rope", args=("yarn:factor=2",))
     """
 
     get_model: Callable[[], nn.Module]
@@ -28,11 +28,12 @@ class RopeWorker:
     vllm_config: Any
     """Of vLLM's worker: the engine's config."""
 
-    def set_rope(self, rope: dict[str, Any] | None) -> list[dict[str, Any]]:
+    def set_rope(self, rope: dict[str, Any] | str | None) -> list[dict[str, Any]]:
         """Give every rotary module of this worker other settings.
 
         Args:
-            rope: What `--hf-overrides` takes as `rope_parameters`, complete; None is the
+            rope: `"yarn:factor=2"`, or what `--hf-overrides` takes as `rope_parameters`. What is
+                missing is taken from the model's config.json, as on the command line. None is the
                 unmodified config.json.
 
         Returns:
@@ -48,6 +49,7 @@ class RopeWorker:
                 "set_rope: vLLM did not load the plugin resonance_rope; name it in VLLM_PLUGINS or "
                 "install leval-harness again"
             )
-        reports = swap(self.get_model(), self.vllm_config, rope)
-        log_settings(rope)
+        complete = complete_settings(rope, self.vllm_config.model_config)
+        reports = swap(self.get_model(), self.vllm_config, complete)
+        log_settings(complete)
         return [dataclasses.asdict(report) for report in reports]

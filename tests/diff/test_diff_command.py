@@ -20,7 +20,7 @@ PLAIN = '{"rope_type": "default", "rope_theta": 10000.0}'
 @pytest.fixture
 def run(monkeypatch, copying_documents):
     """The command; setups are loaded in this process: a process each takes seconds to start."""
-    monkeypatch.setattr(compare, "in_process", side.read_side)
+    monkeypatch.setattr(compare, "in_process", lambda function, *more: function(*more))
 
     def call(*arguments):
         more = ["--documents", str(copying_documents("yarn")), "--length", "128"]
@@ -147,4 +147,4 @@ def test_each_setup_runs_in_a_process_of_its_own(copying_model, copying_document
     with pytest.raises(UserError, match="unexpected keyword argument 'dtpye'"):
         lh.diff(base, f"hf:{folder},dtpye=float32")
     with pytest.raises(UserError, match="the process that loads the setup crashed"):
-        side.in_process(Ended())
+        side.in_process(len, Ended())

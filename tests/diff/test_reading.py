@@ -58,4 +58,4 @@ def test_what_is_no_log_probability_is_named(model, monkeypatch):
     with pytest.raises(
         UserError, match="B: the log-probability at position 2 of document 1 is nan"
     ):
-        side.read_side(ours.setup, [Document("a", "w1 w2")], [[1, 2, 3]])
+        side.read_b(ours.setup, [Document("a", "w1 w2")], [[1, 2, 3]])

@@ -1,12 +1,13 @@
 """Engines start on a CPU by default, and say why where they do not."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from leval_harness.backends import vllm_start
-from leval_harness.backends.vllm_start import engine_reason, with_cpu_cache
+from leval_harness.backends import get_backend, vllm_start
+from leval_harness.backends.vllm_start import engine_reason, with_cpu_cache, with_token_budget
 from resonance_vllm.common.errors import UserError
 
 LOG = """\
@@ -57,6 +58,63 @@ def test_with_cpu_cache_passes_a_size_that_fits(
     assert {key: made[key] for key in given} == given
     if sized:
         assert 1 << 28 < made["kv_cache_memory_bytes"] <= 4 << 30
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "given", "v2", "budget"),
+    [
+        (49_152, {}, False, 2048),
+        (128_256, {}, False, 1046),
+        (262_144, {}, False, 512),
+        (2_000_000, {}, False, 256),
+        (2_000_000, {"max_num_seqs": 300}, False, 300),
+        (128_256, {}, True, None),  # which computes 1,024 positions at a time
+        (128_256, {"max_num_batched_tokens": 9}, False, 9),
+        (128_256, {"enable_chunked_prefill": False}, False, None),
+        (None, {}, False, None),
+    ],
+)
+def test_with_token_budget_lets_logprobs_fit(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    vocabulary: int | None,
+    given: dict[str, Any],
+    v2: bool,
+    budget: int | None,
+) -> None:
+    config = {"model_type": "llama", **({"vocab_size": vocabulary} if vocabulary else {})}
+    if vocabulary is not None:
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr(vllm_start, "expects_v2_runner", lambda: v2)
+    made = with_token_budget(str(tmp_path), given)
+    assert made.get("max_num_batched_tokens") == budget
+    if budget is not None and not given:
+        assert budget * (vocabulary or 0) * 16 <= 2 << 30 or budget == 256
+
+
+@pytest.mark.engine("vllm")
+@pytest.mark.parametrize("variable", ["0", "1", None])
+def test_expects_v2_runner_as_vllm_decides(
+    monkeypatch: pytest.MonkeyPatch, variable: str | None
+) -> None:
+    """vLLM's own decision, which it takes when it starts an engine."""
+    from vllm.config import DeviceConfig, VllmConfig
+    from vllm.triton_utils import HAS_TRITON
+
+    monkeypatch.delenv("VLLM_USE_V2_MODEL_RUNNER", raising=False)
+    engine = VllmConfig(device_config=DeviceConfig(device="cpu"))
+    if variable is not None:
+        monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", variable)
+    assert vllm_start.expects_v2_runner() == engine.use_v2_model_runner
+    if not HAS_TRITON:  # a CPU without Triton's backend for it cannot run V2: see benchmarks/gpu
+        assert vllm_start.expects_v2_runner() == (variable == "1")
+
+
+@pytest.mark.parametrize("name", ["vllm", "vllm-long"])
+def test_backend_refuses_data_parallel(name: str) -> None:
+    (problem,) = get_backend(name).argument_problems({"data_parallel_size": 2})
+    assert problem.startswith(f"data_parallel_size: 2 is not supported by {name}; ")
+    assert list(get_backend(name).argument_problems({"data_parallel_size": 1})) == []
 
 
 @pytest.mark.engine("vllm")
