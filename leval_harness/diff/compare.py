@@ -83,7 +83,7 @@ def diff(a: Sided, b: Sided, **options: Any) -> DiffResult:
         raise SettingError(f"B: {setup_b.text} is a saved reference, which can only be A")
     for setup in (setup_a, setup_b):
         setup.described()  # finds what is written wrong before a model is loaded
-    side_a = _read_a(setup_a, wanted, server_limit(setup_b))
+    side_a = _read_a(setup_a, wanted, setup_b)
     side_b = _read(read_b, setup_b, wanted, side_a.documents, side_a.rows)
     return compared(side_a, side_b, wanted.margin, wanted.ignore)
 
@@ -106,21 +106,22 @@ def _setup(side: Sided) -> Setup:
     return Setup.parse(os.fspath(side))
 
 
-def _read_a(setup: Setup, options: Options, limit_of_b: int | None) -> Side:
+def _read_a(setup: Setup, options: Options, setup_b: Setup | None) -> Side:
     """Return what A reads of the documents, or what a saved reference holds.
 
     Args:
         setup: A.
         options: how to compare.
-        limit_of_b: the longest sequence that B reads, in tokens, if it is known before B reads.
+        setup_b: B, which is asked how much it reads before A is loaded, if it is a server.
 
     Raises:
         UserError: B cannot read as many tokens, or A cannot be read.
     """
     if setup.kind == SAVED:
         saved = Side.load(Path(setup.target).expanduser())
-        refuse_longer("B", len(saved.rows[0]), limit_of_b)
+        refuse_longer("B", len(saved.rows[0]), server_limit(setup_b))
         return saved
+    limit_of_b = server_limit(setup_b)
     length = options.length
     most = DEFAULT_LENGTH
     if length is not None:

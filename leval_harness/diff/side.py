@@ -129,15 +129,16 @@ def open_reader(setup: Setup) -> Reader:
     return reader
 
 
-def server_limit(setup: Setup) -> int | None:
+def server_limit(setup: Setup | None) -> int | None:
     """Return the longest sequence in tokens that a server scores.
 
-    None is returned for a setup that is not a server, and for a server that does not say.
+    None is returned where there is no setup, or another one than a server, and for a server that
+    does not say.
 
     Raises:
         UserError: the server does not answer, or does not serve the model.
     """
-    if setup.kind != SERVER:
+    if setup is None or setup.kind != SERVER:
         return None
     return open_reader(setup).limit
 
