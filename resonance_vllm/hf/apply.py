@@ -34,6 +34,7 @@ from resonance_vllm.hf.precision import restore_precision, rotate_in_float32
 from resonance_vllm.hf.registry import register
 from resonance_vllm.hf.rotary import (
     device_of,
+    keep_own_frequencies,
     layer_types,
     prepare_module,
     rebuild_rotary_modules,
@@ -221,6 +222,8 @@ def install_rotations(model: Any, spec: RopeSpec | None, precision: str) -> list
             if required:
                 reached.add(layer_type)
             hook, state = prepare_module(name, module, layer_type, required=required, specs=specs)
+            if required or hook is not None:
+                keep_own_frequencies(module, layer_type)
             hooks.append((module, hook))
             reports.append(RotaryReport.from_state(name, layer_type, state))
     _refuse_unread(model, verified, reached)

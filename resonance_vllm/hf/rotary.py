@@ -85,6 +85,17 @@ def rebuild_rotary_modules(model: Any) -> None:
             module.register_buffer(key, buffer.to(device), persistent=False)
 
 
+def keep_own_frequencies(module: Any, layer_type: str | None) -> None:
+    """Stop a module from changing the frequencies of a layer type itself.
+
+    Where frequencies follow the length, its hook changes them. transformers' own change for
+    `longrope` fails at the second long sequence if a module has several layer types.
+    `rebuild_rotary_modules` undoes this.
+    """
+    if layer_type is not None:
+        module.rope_type = {**module.rope_type, layer_type: "default"}
+
+
 # What a module holds and returns, and the hook that it needs.
 
 
