@@ -94,7 +94,8 @@ def _requested_rotation(checkpoint: Path, rope: RopeSpec) -> RotaryReport:
     for report in reports:
         if report.layer_type is not None or report.inv_freq != first.inv_freq:
             raise RopeConfigError(
-                f"{report.name}: is one of several rotations; a portable config has 1"
+                f"{report.name}: is one of several rotations, by layer type or module; transformers "
+                "runs longrope only where all layers share one. Use the method with this package"
             )
     if not all(first.inv_freq):
         raise RopeConfigError(
