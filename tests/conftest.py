@@ -117,7 +117,7 @@ def save_llama() -> Callable[..., Path]:
 def vllm_server(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Callable[..., AbstractContextManager[str]]:
-    """Starts `vllm serve MODEL ARGUMENTS…` under the name smollm2; gives its `/v1` address."""
+    """Starts `vllm serve MODEL ARGUMENTS…` under the name mine; gives its `/v1` address."""
 
     @contextmanager
     def serve(model: Path, *arguments: str) -> Iterator[str]:
@@ -126,7 +126,7 @@ def vllm_server(
             port = probe.getsockname()[1]
         log = tmp_path_factory.mktemp("server") / "log.txt"
         command = [str(Path(sys.executable).with_name("vllm")), "serve", str(model)]
-        command += ["--served-model-name", "smollm2", "--max-num-seqs", "2", "--enforce-eager"]
+        command += ["--served-model-name", "mine", "--max-num-seqs", "4", "--enforce-eager"]
         command += ["--host", "127.0.0.1", "--port", str(port), *arguments]
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
         with log.open("w") as output:
@@ -137,7 +137,7 @@ def vllm_server(
                 if server.poll() is not None or time.monotonic() > deadline:
                     pytest.fail(f"the server does not answer:\n{log.read_text()[-3000:]}")
                 time.sleep(1)
-            yield f"http://127.0.0.1:{port}/v1"
+            yield ServerAddress(f"http://127.0.0.1:{port}/v1", log)
         finally:
             server.terminate()
             try:
@@ -147,6 +147,17 @@ def vllm_server(
                 server.wait()
 
     return serve
+
+
+class ServerAddress(str):
+    """The address of a server, and the file of its log."""
+
+    log: Path
+
+    def __new__(cls, url: str, log: Path) -> "ServerAddress":
+        self = super().__new__(cls, url)
+        self.log = log
+        return self
 
 
 def _answers(url: str) -> bool:

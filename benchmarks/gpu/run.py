@@ -2,9 +2,9 @@
 
     python benchmarks/gpu/run.py PART [PART ...] [--size full|tiny] [--device cuda] [--out DIR]
 
-Parts: checks, speed, tasks, hybrid, posgen, finetune. Each writes into DIR/gpu.json and DIR/gpu.md,
-beside what other parts wrote; what did not fit into a part's time is noted as not run. It needs no
-network and no vLLM.
+Parts: checks, speed, tasks, hybrid, posgen, finetune, and vllm, the only one that needs vLLM. Each
+writes into DIR/gpu.json and DIR/gpu.md, beside what other parts wrote; what did not fit into a part's
+time is noted as not run. At the end the table of all parts is printed. It needs no network.
 """
 
 import argparse
@@ -21,7 +21,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
-from kit import SIZES, Part, about, checkpoint, documentation, prompts, write
+from engine import vllm
+from kit import SIZES, Part, about, ask, checkpoint, documentation, prompts, run_task, write
 
 TESTS = Path(__file__).resolve().parents[2] / "tests" / "gpu"
 
@@ -49,20 +50,6 @@ def backend(name: str, part: Part, model: Path, **arguments: Any) -> Any:
     made = {"hf": HFLM, "hf-long": HFLong}[name]
     arguments = {"dtype": "bfloat16", "device": part.device, "batch_size": 1, **arguments}
     return made(pretrained=str(model), **arguments)
-
-
-def ask(lm: Any, documents: list[str], new_tokens: int) -> list[str]:
-    """Answers of `new_tokens` tokens at most."""
-    from lm_eval.api.instance import Instance
-
-    options = {"until": [], "max_gen_toks": new_tokens, "do_sample": False}
-    return lm.generate_until(
-        [
-            Instance("generate_until", {}, (text, dict(options)), at, ("gpu", at, 1))
-            for at, text in enumerate(documents)
-        ],
-        disable_tqdm=True,
-    )
 
 
 def asked_all(
@@ -112,34 +99,19 @@ def hybrid(part: Part) -> None:
 
 def tasks(part: Part) -> None:
     """Effective-context and perplexity tasks against bare forward passes over as many tokens."""
-    import lm_eval
-    from lm_eval.tasks import TaskManager
-
     model = checkpoint(part)
     longest = part.size.lengths[min(2, len(part.size.lengths) - 1)]
-    documents = part.folder / "documents"
-    documents.mkdir(parents=True, exist_ok=True)
-    text = documentation()
-    rows = [text[at * part.size.text_tokens :][: part.size.text_tokens] for at in range(2)]
-    lines = "".join(json.dumps({"text": each}) + "\n" for each in rows)
-    (documents / "govreport.jsonl").write_text(lines)
     lm = backend("hf-long", part, model, max_length=longest)
     for name in ("ppl_govreport", "effective_context_govreport"):
         if not part.has_time(name):
             continue
         before = lm.counts.prefilled
-        metadata = {"data_dir": str(documents), "context_length": longest, "max_length": longest}
-        metadata |= {"tokenizer": str(model), "pretrained": str(model)}
+        metadata = {"context_length": longest, "max_length": longest}
         if name.startswith("ppl"):
             metadata |= {"stride": longest // 4}
         else:
             metadata |= {"window": longest // 2}
-        index = TaskManager(metadata=metadata)  # a search in thousands of files, not measured
-        seconds, peak, _ = part.timed(
-            lambda name=name, index=index: lm_eval.simple_evaluate(
-                model=lm, tasks=[name], task_manager=index, bootstrap_iters=0
-            )
-        )
+        seconds, peak, _ = part.timed(run_task(part, lm, model, name, metadata))
         tokens = lm.counts.prefilled - before
         bare, _, _ = part.timed(lambda tokens=tokens: forward(lm.model, tokens, longest))
         part.row(name, tokens=tokens, seconds=seconds, gib=peak, bare_s=bare, ratio=seconds / bare)
@@ -205,7 +177,7 @@ def finetune(part: Part) -> None:
 
 
 PARTS: dict[str, Callable[[Part], None]] = {
-    each.__name__: each for each in (checks, speed, tasks, hybrid, posgen, finetune)
+    part.__name__: part for part in (checks, speed, tasks, hybrid, posgen, finetune, vllm)
 }
 
 
@@ -223,7 +195,8 @@ def main() -> None:
     for name in args.parts:
         part = Part(name, SIZES[args.size], args.device, args.work.resolve())
         PARTS[name](part)
-        write(args.out, part.rows, {**about(args.device), "size": args.size})
+        table = write(args.out, part.rows, {**about(args.device), "size": args.size})
+    print(table)
 
 
 if __name__ == "__main__":

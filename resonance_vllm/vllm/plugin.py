@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from resonance_vllm.checkpoint.rope_dict import rope_by_layer_type
 from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.core.spec import OWN_TYPES
 from resonance_vllm.vllm.build_context import current_build
@@ -101,7 +102,9 @@ def _wrap_initialize_model(original: Function) -> Function:
         config = arguments.get("model_config") or arguments["vllm_config"].model_config
         requests = requests_of(config)
         if not requests:
-            return original(*args, **kwargs)
+            model = original(*args, **kwargs)
+            _log_own_settings(config.hf_text_config)
+            return model
         model = _build(functools.partial(original, *args, **kwargs), config, requests)
         if config.using_transformers_backend():
             from resonance_vllm import hf
@@ -139,13 +142,22 @@ def _build(build: Function, config: Any, requests: Mapping[str | None, LayerRequ
         ) from error
 
 
-def log_settings(rope: Mapping[str, Any] | None) -> None:
+def _log_own_settings(config: Any) -> None:
+    """Log the settings of a language model's config of which vLLM makes what it does without us."""
+    ropes = rope_by_layer_type(config)
+    if current_build.get() is None and ropes:
+        layer_type = next(iter(ropes))
+        log_settings(ropes[layer_type], remark="not verified, ")
+
+
+def log_settings(rope: Mapping[str, Any] | None, remark: str = "") -> None:
     """Log the RoPE settings of an engine and the version of this package, in one line.
 
     Of the processes of an engine only the first one logs.
 
     Args:
         rope: The settings; None are those of config.json.
+        remark: Goes before the name of this package.
     """
     from vllm.distributed.parallel_state import is_global_first_rank
 
@@ -155,7 +167,9 @@ def log_settings(rope: Mapping[str, Any] | None) -> None:
     if rope is not None:
         settings = ", ".join(f"{key}={value}" for key, value in rope.items())
     version = importlib.metadata.version("leval-harness")
-    logger.info("RoPE settings: %s (resonance_vllm of leval-harness %s)", settings, version)
+    logger.info(
+        "RoPE settings: %s (%sresonance_vllm of leval-harness %s)", settings, remark, version
+    )
 
 
 def _wrap_collective_rpc(original: Function) -> Function:

@@ -1,4 +1,4 @@
-"""vLLM as an engine and as a server, against transformers, on the small real model."""
+"""vLLM as an engine against transformers, on the small real model."""
 
 import pytest
 
@@ -38,14 +38,3 @@ def test_a_base_that_overrides_leave_out_is_found(smollm2):
     wrong = ',hf_overrides={"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}'
     found = lh.diff(f"hf:{smollm2},dtype=float32", engine(smollm2, wrong), **OPTIONS)
     assert (found.verdict, found.exit_code) == ("worse", 4)
-
-
-def test_a_server_is_read_by_token_ids(smollm2, vllm_server):
-    with vllm_server(smollm2, "--dtype", "float32", "--max-model-len", "512") as url:
-        found = lh.diff(f"hf:{smollm2},dtype=float32", url, **OPTIONS)
-        assert (found.verdict, found.findings) == ("same", ())
-        assert found.apart < 1e-4
-        with pytest.raises(UserError, match="B reads at most 511 tokens, fewer than the 768"):
-            lh.diff(f"hf:{smollm2},dtype=float32", url, **{**OPTIONS, "length": 768})
-        with pytest.raises(UserError, match="does not serve 'other'"):
-            lh.diff(f"hf:{smollm2},dtype=float32", f"{url},model=other", **OPTIONS)

@@ -1,6 +1,7 @@
 """The GPU kit on a CPU, at tiny size; and what `prepare` would collect."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -58,3 +59,26 @@ def test_every_measuring_part_runs_at_tiny_size_on_a_cpu(tmp_path):
     assert rows["tasks", "effective_context_govreport"]["tokens"] > 0
     table = (tmp_path / "gpu-results" / "gpu.md").read_text().splitlines()
     assert len([line for line in table if line.startswith("| ")]) == len(rows) + 2
+
+
+@pytest.mark.engine("vllm")
+@pytest.mark.slow(long=True)
+def test_part_of_vllm_runs_at_tiny_size_on_a_cpu(tmp_path):
+    command = [sys.executable, ROOT / "benchmarks" / "gpu" / "run.py", "vllm", "--size", "tiny"]
+    done = subprocess.run(
+        [*command, "--device", "cpu"], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "VLLM_CPU_OMP_THREADS_BIND": "nobind"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    made = json.loads((tmp_path / "gpu-results" / "gpu.json").read_text())
+    rows = {row["what"]: row for row in made["rows"]}
+    assert rows["model runner"]["largest_difference"] <= 1e-4
+    for method in ("unmodified", "yarn", "resonance_yarn"):
+        row = rows[f"graphs after a swap: {method}"]
+        assert row["decode_and_prefill"] <= 1e-3
+        assert row["vllm_and_transformers"] <= 1e-3
+        assert rows["tensor parallel 2"][method] <= 1e-3
+    assert rows["L-Eval throughput at 192"]["same_answers"] == 6
+    assert rows["effective context at 192"]["tokens"] > 0
+    (header,) = [line for line in done.stdout.splitlines() if line.startswith("| part | what")]
+    assert header in (tmp_path / "gpu-results" / "gpu.md").read_text()

@@ -10,16 +10,19 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from naive_maps import MOVING
 from vllm_modules import looked_at
 
 from resonance_vllm.checkpoint.limits import length_limit
 from resonance_vllm.checkpoint.overrides import VERIFY_ROPE_KEY, vllm_hf_overrides
 from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.common.errors import RopeConfigError
-from resonance_vllm.vllm import plugin, worker
+from resonance_vllm.core.spec import ROPE_TYPES, RopeType
+from resonance_vllm.vllm import plugin, requests, worker
 
 pytestmark = pytest.mark.engine("vllm")
 
@@ -251,8 +254,48 @@ def test_log_settings_names_method_and_version(
     with caplog.at_level(logging.INFO, logger="vllm.resonance_vllm"):
         plugin.log_settings({"rope_type": "resonance_yarn", "factor": 4.0})
         plugin.log_settings(None)
+        plugin._log_own_settings(SimpleNamespace(rope_parameters={"rope_type": "linear"}))
+        plugin._log_own_settings(SimpleNamespace())  # of a model without RoPE
     version = importlib.metadata.version("leval-harness")
-    first, second = caplog.messages
+    first, second, third = caplog.messages
+    assert third.endswith(
+        f"rope_type=linear (not verified, resonance_vllm of leval-harness {version})"
+    )
     assert "rope_type=resonance_yarn, factor=4.0" in first
     assert "as in config.json" in second
     assert first.endswith(f"(resonance_vllm of leval-harness {version})")
+
+
+@pytest.mark.parametrize("name", [name for name in ROPE_TYPES if name not in MOVING])
+def test_complete_settings_as_the_command_line_does(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A swap takes what `--rope` takes, and turns it into what `--hf-overrides` takes."""
+    from transformers import LlamaConfig
+
+    shipped = LlamaConfig(max_position_embeddings=256, rope_theta=10000.0, head_dim=64)
+    monkeypatch.setattr(requests, "shipped_text_config", lambda model_config: shipped)
+    engine = SimpleNamespace(max_model_len=512)
+    positions = PositionConfig.from_config(shipped)
+    method = RopeType.parse(name).method
+    settings = {**method.example_settings(64), "factor": 2.0}
+    known = {key: value for key, value in settings.items() if key in method.model_fields}
+    short = {"rope_type": name, **known}
+    short.pop(LENGTH, None)
+    spec = positions.complete(short)
+    expected = vllm_hf_overrides(spec, positions, 512)["rope_parameters"]
+    assert requests.complete_settings(short, engine) == expected
+    complete = {"rope_theta": 10000.0, LENGTH: 256, **short}
+    assert requests.complete_settings(complete, engine) is complete
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        None,
+        {"rope_type": "deepseek_yarn", "factor": 2.0},  # of vLLM alone
+        {"full_attention": {"rope_type": "default"}, "sliding_attention": {"rope_type": "default"}},
+    ],
+)
+def test_complete_settings_leaves_other_forms(rope: Any) -> None:
+    assert requests.complete_settings(rope, SimpleNamespace(max_model_len=512)) is rope

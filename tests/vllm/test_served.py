@@ -1,7 +1,11 @@
 """The ways people run vLLM, with Resonance YaRN and nothing mocked."""
 
+import importlib.metadata
+import itertools
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -10,26 +14,38 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from forked_programs import Forks
 from loaded_hf import load_hf
 
 pytestmark = [pytest.mark.engine("vllm"), pytest.mark.slow]
 
-ROPE = {
-    "rope_type": "resonance_yarn",
-    "rope_theta": 100000.0,
-    "factor": 2.0,
-    "original_max_position_embeddings": 8192,
-}
-LENGTH = 9216
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "served-models.md").read_text("utf-8")
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SERVE, LM_EVAL, LM_EVAL_CONTEXT, SWEEP, SWEEP_COMMAND, DIFF = [
+    text for _, text in BLOCK.findall(PAGE)
+]
+
+SCALED = {"rope_theta": 100000.0, "factor": 2.0, "original_max_position_embeddings": 8192}
+YARN = {"rope_type": "yarn", **SCALED}
+RESONANCE = {"rope_type": "resonance_yarn", **SCALED}
+
+
+def served_options() -> dict[str, str]:
+    """Return the options of the page's `vllm serve`."""
+    words = shlex.split(SERVE.replace("\n", " "))[3:]
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+LENGTH = int(served_options()["--max-model-len"])
 
 
 @pytest.fixture(scope="module")
-def address(vllm_server: Any, smollm2: Path) -> Iterator[str]:
-    """A running `vllm serve`, started as the documentation says."""
-    arguments = ["--hf-overrides", json.dumps({"rope_parameters": ROPE})]
-    arguments += ["--max-model-len", str(LENGTH), "--dtype", "float32"]
+def address(vllm_server: Any, smollm2: Path) -> Iterator[Any]:
+    """A running `vllm serve`, started as the page says."""
+    arguments = [word for option in served_options().items() for word in option]
+    arguments += ["--dtype", "float32"]
     arguments += ["--worker-extension-cls", "resonance_vllm.vllm.RopeWorker"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_SERVER_DEV_MODE", "1")
@@ -48,7 +64,7 @@ def test_server_has_the_requested_length_and_answers(client: Any) -> None:
     (model,) = client.models.list().data
     assert model.max_model_len == LENGTH
     answer = client.completions.create(
-        model="smollm2", prompt="The capital of France is", max_tokens=4, temperature=0, logprobs=3
+        model="mine", prompt="The capital of France is", max_tokens=4, temperature=0, logprobs=3
     )
     (choice,) = answer.choices
     assert "Paris" in choice.text
@@ -60,7 +76,7 @@ SUN = "The sun and the moon. " * 60
 
 def logprobs(client: Any) -> list[float]:
     answer = client.completions.create(
-        model="smollm2", prompt=SUN, max_tokens=4, temperature=0, logprobs=1
+        model="mine", prompt=SUN, max_tokens=4, temperature=0, logprobs=1
     )
     return list(answer.choices[0].logprobs.token_logprobs)
 
@@ -78,20 +94,26 @@ def by_transformers(path: Path, rope: dict[str, Any]) -> list[float]:
     return last.max(-1).values.tolist()
 
 
-def test_server_swaps_settings(client: Any, address: str, smollm2: Path) -> None:
+def test_server_swaps_settings(client: Any, address: Any, smollm2: Path) -> None:
     """Its cached keys are forgotten: coming back gives the numbers of before, twice asked."""
     before = logprobs(client)
-    assert before == pytest.approx(by_transformers(smollm2, ROPE), abs=1e-3)
+    assert before == pytest.approx(by_transformers(smollm2, YARN), abs=1e-3)
     assert logprobs(client) == pytest.approx(before, abs=1e-4), "of cached keys"
-    plain = {**ROPE, "rope_type": "yarn"}
-    assert not set_rope(address, plain)
-    assert logprobs(client) == pytest.approx(by_transformers(smollm2, plain), abs=1e-3)
+    # Settings are completed from config.json, as on the command line.
+    assert set_rope(address, "resonance_yarn:factor=2")
+    assert logprobs(client) == pytest.approx(by_transformers(smollm2, RESONANCE), abs=1e-3)
     assert logprobs(client) != pytest.approx(before, abs=1e-2)
-    assert set_rope(address, ROPE)
+    assert not set_rope(address, {"rope_type": "yarn", "factor": 2.0})
     assert logprobs(client) == before
+    lines = [line for line in address.log.read_text().splitlines() if "RoPE settings: " in line]
+    own_version = importlib.metadata.version("leval-harness")
+    for line, rope_type in zip(lines[-3:], ("yarn", "resonance_yarn", "yarn"), strict=True):
+        assert f"RoPE settings: rope_type={rope_type}, " in line
+        assert "factor=2.0, original_max_position_embeddings=8192" in line
+        assert line.endswith(f"(resonance_vllm of leval-harness {own_version})")
 
 
-def set_rope(address: str, rope: dict[str, Any] | None) -> bool:
+def set_rope(address: str, rope: dict[str, Any] | str | None) -> bool:
     """Give the server settings; whether its modules have exact phase then."""
     request = urllib.request.Request(
         address.removesuffix("/v1") + "/collective_rpc",
@@ -100,7 +122,7 @@ def set_rope(address: str, rope: dict[str, Any] | None) -> bool:
     )
     with urllib.request.urlopen(request, timeout=300) as answer:
         (reports,) = json.load(answer)["results"]
-    return all(each["exact_phase"] for each in reports)
+    return all(report["exact_phase"] for report in reports)
 
 
 @pytest.fixture
@@ -108,7 +130,7 @@ def as_shipped(address: str) -> Iterator[str]:
     """The same server without a method, for a comparison with lm-eval's own `hf`."""
     set_rope(address, None)
     yield address
-    set_rope(address, ROPE)
+    set_rope(address, YARN)
 
 
 TASKS = "leval_closed_toefl,leval_closed_sfiction"
@@ -142,7 +164,7 @@ def used_tokens(url: str, body: dict[str, Any]) -> int:
     """Prompt length as the server counts it."""
     request = urllib.request.Request(
         url,
-        json.dumps({"model": "smollm2", "max_tokens": 1, **body}).encode(),
+        json.dumps({"model": "mine", "max_tokens": 1, **body}).encode(),
         {"Content-Type": "application/json"},
     )
     with urllib.request.urlopen(request, timeout=120) as answer:
@@ -153,7 +175,7 @@ def test_server_completions_equal_hf(
     forks: Forks, as_shipped: str, smollm2: Path, tmp_path: Path
 ) -> None:
     url = f"{as_shipped}/completions"
-    server = {"model": "smollm2", "base_url": url, "tokenizer": str(smollm2), "max_length": 2048}
+    server = {"model": "mine", "base_url": url, "tokenizer": str(smollm2), "max_length": 2048}
     server["tokenizer_backend"] = "huggingface"
     through_server = lm_eval(forks, tmp_path / "server", "local-completions", server)
     local = {"pretrained": str(smollm2), "dtype": "float32"}
@@ -173,11 +195,11 @@ def test_server_chat_completions(
     forks: Forks, as_shipped: str, smollm2: Path, tmp_path: Path
 ) -> None:
     url = f"{as_shipped}/chat/completions"
-    server = {"model": "smollm2", "base_url": url, "tokenizer": str(smollm2)}
+    server = {"model": "mine", "base_url": url, "tokenizer": str(smollm2)}
     through_server = lm_eval(
         forks, tmp_path, "local-chat-completions", server, "--apply_chat_template"
     )
-    for sample in (each for samples in through_server.values() for each in samples):
+    for sample in itertools.chain.from_iterable(through_server.values()):
         sent = sample["arguments"]["gen_args_0"]["arg_0"]
         messages = json.loads(sent[0] if isinstance(sent, list) else sent)
         assert [message["role"] for message in messages] == ["system", "user"]
@@ -214,7 +236,7 @@ def test_lm_eval_runs_the_closed_tasks(tiny_chat_model: Path, tmp_path: Path) ->
     """Stock lm-eval, RoPE settings through `hf_overrides`."""
     arguments = {
         "pretrained": str(tiny_chat_model),
-        "hf_overrides": {"rope_parameters": ROPE},
+        "hf_overrides": {"rope_parameters": RESONANCE},
         "max_model_len": 16384,
         "enforce_eager": True,
         "max_num_seqs": 4,
@@ -240,3 +262,154 @@ def test_lm_eval_runs_the_closed_tasks(tiny_chat_model: Path, tmp_path: Path) ->
     sample = next(tmp_path.rglob("samples_leval_closed_sfiction_*.jsonl"))
     prompt = json.loads(sample.read_text().splitlines()[0])["doc"]["prompt"]
     assert not prompt["truncated"]
+
+
+def of_page(text: str, address: str, smollm2: Path) -> str:
+    """Return a block of the page for the server of these tests, with lengths that take seconds."""
+    text = text.replace("MODEL", str(smollm2)).replace("http://localhost:8000/v1", address)
+    text = text.replace("http://localhost:8000", address.removesuffix("/v1"))
+    for length, small in {"12288": "384", "8192": "256", "--length 4096": "--length 128"}.items():
+        text = re.sub(rf"{length}\b", small, text)
+    text = text.replace("{data_dir: sample}", "{data_dir: sample, num_docs: 1, stride: 128}")
+    text = text.replace(
+        '"data_dir": "sample"', '"data_dir": "sample", "num_docs": 1, "stride": 128'
+    )
+    return text.replace("--limit 5", "--limit 1 --gen_kwargs max_gen_toks=4")
+
+
+def run_page(forks: Forks, block: str) -> list[str]:
+    """Run the commands of a block; return what each printed."""
+    printed = []
+    for line in block.replace("\\\n", " ").strip().split("\nleval-harness "):
+        program, *words = shlex.split(line.replace("\n", " "))
+        if program == "lm_eval":
+            done = forks.python(STOCK, *words)
+        elif program == "leval-harness":
+            done = forks.command(*words)
+        else:
+            done = forks.command(program, *words)
+        assert done.returncode == 0, f"{line}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
+        printed.append(done.stdout)
+    return printed
+
+
+@pytest.fixture
+def page_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a folder that has the name of the served model."""
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_page_evaluates_with_lm_eval(
+    forks: Forks, address: str, smollm2: Path, page_folder: Path
+) -> None:
+    _, table = run_page(forks, of_page(LM_EVAL, address, smollm2))
+    assert "YaRN x2" in table
+    _, table = run_page(forks, of_page(LM_EVAL_CONTEXT, address, smollm2))
+    assert "YaRN x2: effective context" in table
+
+
+def test_page_sweeps(forks: Forks, address: str, smollm2: Path, page_folder: Path) -> None:
+    """The served name is sent as it is, although a folder has it; `num_concurrent` is 4."""
+    (page_folder / "served.yaml").write_text(
+        of_page(SWEEP, address, smollm2) + "limit: 1\ngen_kwargs: {max_gen_toks: 4}\n"
+    )
+    (table,) = run_page(forks, of_page(SWEEP_COMMAND, address, smollm2))
+    assert "as served: effective context" in table
+    assert "mine (YaRN x2)" in table
+
+
+def test_page_diff(forks: Forks, address: str, smollm2: Path) -> None:
+    command = f"{of_page(DIFF, address, smollm2).strip()} --count 2"
+    (said,) = run_page(forks, command.replace(f"hf:{smollm2}", f"hf:{smollm2},dtype=float32"))
+    first, verdict, *_ = said.splitlines()
+    assert first.startswith("A runs with {'rope_type': 'yarn', ")
+    assert first.endswith("(--rope-a); B does not expose its RoPE settings.")
+    assert "he same within " in verdict
+
+
+def test_diff_of_a_server_that_runs_a_method(forks: Forks, address: str, smollm2: Path) -> None:
+    a = f"hf:{smollm2},dtype=float32"
+    options = ("--length", "128", "--count", "2", "--margin", "0.0001")
+    done = forks.command("diff", a, address, *options)
+    question = done.stdout.splitlines()[1]
+    assert question == (
+        "A is unscaled. Is B served with a RoPE method? Then give A the same one: --rope-a "
+        "TYPE:factor=FACTOR."
+    )
+    assert done.returncode in (3, 4)
+
+
+def test_diff_asks_a_server_before_a_is_loaded(forks: Forks, address: str) -> None:
+    for b, more, code, message in (
+        (address, ("--length", str(LENGTH)), 1, f"B reads at most {LENGTH - 1} tokens"),
+        (f"{address},model=other", (), 1, "does not serve 'other'; allowed: mine"),
+        (address, ("--length", "4"), 2, "4 is not in the range"),
+    ):
+        # A is a config without weights: loading it would be another error.
+        done = forks.command("diff", f"hf:{CONFIG}", b, *more)
+        assert (done.returncode, "loading" in done.stderr) == (code, False)
+        assert message in done.stderr
+
+
+CONFIG = Path(__file__).parents[1] / "families" / "configs" / "llama31_8b"
+
+
+def losses(model: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Document -> read -> losses of its tokens, with a model of lm-eval, in this process."""
+    import lm_eval
+    from lm_eval.tasks import TaskManager
+
+    import leval_harness.backends
+    from leval_harness.sweep.task_registry import task_folders
+
+    leval_harness.backends.register()
+    metadata = {**arguments, "context_length": 384, "window": 256, "num_docs": 3}
+    manager = TaskManager(
+        include_path=[str(folder) for folder in task_folders()],
+        include_defaults=False,
+        metadata=metadata,
+    )
+    (task,) = manager.load(["effective_context_pydocs"])["tasks"].values()
+    lm_eval.simple_evaluate(
+        model=model, model_args=arguments, tasks=[task], task_manager=manager, bootstrap_iters=0
+    )
+    return dict(task.token_losses)
+
+
+def check_alike(losses: dict[str, Any], others: dict[str, Any]) -> None:
+    """Every token has the same loss to 1e-4 nats."""
+    assert losses.keys() == others.keys()
+    for document, reads in losses.items():
+        assert reads.keys() == {"full", "reference"}
+        for read, values in reads.items():
+            np.testing.assert_allclose(values, others[document][read], atol=1e-4)
+
+
+def server_arguments(address: str, smollm2: Path, **more: Any) -> dict[str, Any]:
+    return {
+        "model": "mine",
+        "base_url": f"{address}/completions",
+        "tokenizer": str(smollm2),
+        "tokenizer_backend": "huggingface",
+        "max_length": 1024,
+        **more,
+    }
+
+
+def test_server_effective_context_equals_hf(as_shipped: str, smollm2: Path) -> None:
+    """Token by token, with one request at a time and with several."""
+    local = {"pretrained": str(smollm2), "dtype": "float32", "device": "cpu"}
+    expected = losses("hf-long", local)
+    for connections in (1, 4):
+        served = server_arguments(as_shipped, smollm2, num_concurrent=connections)
+        check_alike(losses("local-completions", served), expected)
+
+
+@pytest.mark.slow(long=True)
+def test_server_effective_context_equals_vllm_long(as_shipped: str, smollm2: Path) -> None:
+    engine = {"pretrained": str(smollm2), "dtype": "float32", "max_model_len": 1024}
+    engine |= {"enforce_eager": True, "max_num_seqs": 2, "kv_cache_memory_bytes": 2**28}
+    served = server_arguments(as_shipped, smollm2, num_concurrent=4)
+    check_alike(losses("local-completions", served), losses("vllm-long", engine))
