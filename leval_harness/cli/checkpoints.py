@@ -2,15 +2,19 @@
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from leval_harness.cli.output import FOLDER, examples, json_option, model_folder, model_path
 from leval_harness.models.catalog import MODELS
 from resonance_vllm.common.errors import SettingError
+
+if TYPE_CHECKING:
+    from resonance_vllm.check import LibraryReport
+    from resonance_vllm.verify import RotaryReport
 
 TITLES = {"transformers": "transformers", "vllm": "vLLM"}
 """Library -> how it writes its name."""
@@ -65,19 +69,19 @@ def check(
     rope = None
     if rope_text:
         rope = positions.complete(RopeRequest.parse(rope_text))
-    facts = report(model, positions, rope, context_length, libraries or tuple(TITLES)).to_dict()
+    checked = report(model, positions, rope, context_length, libraries or tuple(TITLES))
     if as_json:
-        click.echo(json.dumps(facts))
+        click.echo(json.dumps(checked.to_dict()))
     else:
         click.echo(f"Checkpoint\n  {_own_settings(positions)}")
-        for library, title in TITLES.items():
-            click.echo("\n".join([title, *_library_lines(facts[library])]))
-        for note in facts.get("notes", ()):
+        click.echo("\n".join([TITLES["transformers"], *_library_lines(checked.transformers)]))
+        click.echo("\n".join([TITLES["vllm"], *_library_lines(checked.vllm)]))
+        for note in checked.notes:
             click.echo(f"Note: {note}")
-    refused = facts["transformers"].get("refused")
+    refused = checked.transformers.refused
     if rope is not None and refused:
         raise SettingError(f"--rope: transformers refuses {rope.rope_type!r}: {refused}")
-    if facts["transformers"].get("limit") is not None:
+    if checked.transformers.limit is not None:
         check_length(positions, rope, context_length)
 
 
@@ -90,19 +94,27 @@ def _own_settings(positions: Any) -> str:
     return f"{json.dumps(settings, default=str)}, {length} positions"
 
 
-def _library_lines(side: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines on one library; modules with the same settings are printed once."""
+def _library_lines(side: "LibraryReport") -> Iterator[str]:
+    """Yield the lines on one library: its limit, its modules and how to serve the model."""
     for reason in ("not_installed", "not_asked", "refused"):
-        if reason in side:
-            yield f"  {reason.replace('_', ' ')}: {side[reason]}"
-    if "limit" in side:
-        limit = "unknown"
-        if side["limit"] is not None:
-            limit = f"{side['limit']} tokens"
-        yield f"  limit                    {limit}"
+        sentence = getattr(side, reason)
+        if sentence is not None:
+            yield f"  {reason.replace('_', ' ')}: {sentence}"
+    if side.limit is not None:
+        yield f"  limit                    {side.limit} tokens"
+    elif side.overrides is not None:
+        yield "  limit                    unknown"
+    if side.modules is not None:
+        yield from _module_lines(side.modules)
+        if side.serve:
+            yield f"  {side.serve}"
+
+
+def _module_lines(modules: Sequence["RotaryReport"]) -> Iterator[str]:
+    """Yield the lines on rotary modules; those with the same settings are printed once."""
     names_of: dict[str, list[str]] = {}
-    for module in side.get("modules", ()):
-        names_of.setdefault(_description(module), []).append(module["name"])
+    for module in modules:
+        names_of.setdefault(_description(module), []).append(module.name)
     for description, names in names_of.items():
         others = ""
         if len(names) > 1:
@@ -110,13 +122,11 @@ def _library_lines(side: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {names[0]}{others}"
         for line in description.splitlines():
             yield f"    {line}"
-    if "modules" in side and side.get("serve"):
-        yield f"  {side['serve']}"
 
 
-def _description(module: Mapping[str, Any]) -> str:
+def _description(module: "RotaryReport") -> str:
     """Return the settings of one rotary module, one per line."""
-    inv_freq = module["inv_freq"]
+    inv_freq = module.inv_freq
     ends = "none"
     if inv_freq:
         ends = f"{inv_freq[0]:.9g} … {inv_freq[-1]:.9g}"
@@ -124,13 +134,16 @@ def _description(module: Mapping[str, Any]) -> str:
     remark = ""
     if not_rotated:
         remark = f" ({not_rotated} are not rotated)"
+    exact_phase = "no"
+    if module.exact_phase:
+        exact_phase = "yes"
     lines = [
         f"inv_freq               {ends}, {len(inv_freq)} features{remark}",
-        f"attention factor       {module['attention_factor']:.6g}",
-        f"exact phase            {'yes' if module['exact_phase'] else 'no'}",
+        f"attention factor       {module.attention_factor:.6g}",
+        f"exact phase            {exact_phase}",
     ]
-    if module["layer_type"]:
-        lines.insert(0, f"layer type             {module['layer_type']}")
+    if module.layer_type:
+        lines.insert(0, f"layer type             {module.layer_type}")
     return "\n".join(lines)
 
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import click
 from pydantic.fields import FieldInfo
@@ -11,6 +11,9 @@ from pydantic.fields import FieldInfo
 from leval_harness.cli.output import FILE, examples, json_option
 from resonance_vllm.core.method import Method
 from resonance_vllm.core.spec import ALIASES, METHODS, RopeSpec, parse_value
+
+if TYPE_CHECKING:
+    from resonance_vllm.core.features import RopeFeatures
 
 COMMON_KEYS = {*Method.model_fields, "factor", "original_max_position_embeddings"}
 """Keys of methods that have an option of their own below."""
@@ -104,16 +107,16 @@ def rope(**options: Any) -> None:
     head_dim = options["head_dim"]
     original = options["original"]
     spec = _spec(options)
-    facts = rope_features(spec, head_dim, original, options["factor"], options["seq_len"]).to_dict()
+    features = rope_features(spec, head_dim, original, options["factor"], options["seq_len"])
     if options["plot"]:
         _plot(spec, options)
     if options["as_json"]:
-        click.echo(json.dumps(facts))
+        click.echo(json.dumps(features.to_dict()))
         return
     unscaled = RopeSpec.from_dict({"rope_type": "default", "rope_theta": options["theta"]})
     # with L = s = 1 no gaps are computed, which would take long and are not printed
-    wavelengths = rope_features(unscaled, head_dim, 1, 1).to_dict()["wavelengths"]
-    _print_table(facts, wavelengths, spec.rope_type, original)
+    plain = rope_features(unscaled, head_dim, 1, 1)
+    _print_table(features, plain, spec.rope_type, original)
     if options["plot"]:
         click.echo(f"Written: {options['plot']}")
 
@@ -141,13 +144,13 @@ def _spec(options: Mapping[str, Any]) -> RopeSpec:
 
 
 def _print_table(
-    facts: Mapping[str, Any], unscaled: list[float], title: str, original: int
+    features: "RopeFeatures", unscaled: "RopeFeatures", title: str, original: int
 ) -> None:
     """Print one row per feature: wavelengths without and with the method, share seen, gap.
 
     Args:
-        facts: what `rope_features` returns for the method.
-        unscaled: wavelengths of plain RoPE, in tokens.
+        features: those of the method.
+        unscaled: those of plain RoPE.
         title: the method.
         original: native context length in tokens.
     """
@@ -159,7 +162,7 @@ def _print_table(
     )
     for column in table.columns:
         column.justify = "right"
-    rows = zip(unscaled, facts["wavelengths"], facts["feature_gap"], strict=True)
+    rows = zip(unscaled.wavelengths, features.wavelengths, features.feature_gap, strict=True)
     for feature, (plain, wavelength, gap) in enumerate(rows):
         share = min(original / wavelength, 1.0)
         table.add_row(
@@ -168,12 +171,12 @@ def _print_table(
             f"{wavelength:,.3f}",
             f"{share:.0%}",
             f"{gap:.3g}",
-            end_section=feature == facts["critical_dimension"] - 1,
+            end_section=feature == features.critical_dimension - 1,
         )
     Console().print(table)
-    click.echo(f"attention factor    {facts['attention_factor']:.6g}")
+    click.echo(f"attention factor    {features.attention_factor:.6g}")
     click.echo(
-        f"critical dimension  {facts['critical_dimension']} of {len(unscaled)} (the first feature "
+        f"critical dimension  {features.critical_dimension} of {len(unscaled.inv_freq)} (the first feature "
         f"whose wavelength is at least {original:,} tokens)"
     )
 
@@ -191,10 +194,10 @@ def _plot(spec: RopeSpec, options: Mapping[str, Any]) -> None:
     feature, positions, angles = angles_near_native_length(specs, head_dim, original, seq_len)
     methods = []
     for variant, variant_angles in zip(specs, angles, strict=True):
-        facts = rope_features(variant, head_dim, original, options["factor"], seq_len).to_dict()
+        features = rope_features(variant, head_dim, original, options["factor"], seq_len)
         name = variant.rope_type.replace("_", " ")
         methods.append(
-            DrawnMethod(name, facts["wavelengths"], facts["feature_gap"], variant_angles)
+            DrawnMethod(name, features.wavelengths, features.feature_gap, variant_angles)
         )
     longest = int(original * options["factor"])
     draw = partial(pair_figure, methods, feature, positions, original, longest)
