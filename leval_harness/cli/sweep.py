@@ -4,6 +4,7 @@ import json
 import shlex
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     epilog=examples(
         "leval-harness sweep quickstart --dry-run",
         "leval-harness sweep quickstart",
-        "leval-harness sweep quickstart --set methods.yarn.factor=4 --out results-x4",
+        "leval-harness sweep quickstart --set methods.yarn.factor=4 --out results-x4 --dry-run",
     ),
 )
 @click.argument("config")
@@ -94,11 +95,11 @@ def sweep(
         folder = out / loaded.name
         if not dry_run:
             _refuse_unwritable(folder)
-        runs = plan(loaded)
         loaded = loaded.model_copy(update={"jobs": jobs or loaded.jobs})
+        capacity = partial(capacity_here, executor, loaded.jobs)
+        runs = plan(loaded, capacity)
         if dry_run:
-            capacity = capacity_here(executor, loaded.jobs)
-            _dry_run(runs, folder, capacity, device_tflops, as_json)
+            _dry_run(runs, folder, capacity(), device_tflops, as_json)
             return 0
         return _run(loaded, runs, folder, executor)
 
@@ -184,9 +185,13 @@ def _runs(number: int) -> str:
 def _report(folder: Path) -> bool:
     """Write tables and page, and return whether that worked. An error here loses no run."""
     from leval_harness.cli.results import write_report
+    from leval_harness.sweep.progress import discard_output
 
     try:
         write_report(folder)
+    except BrokenPipeError:  # `| head -1`: the page is written all the same
+        discard_output()
+        return _report(folder)
     except (ValueError, OSError, ImportError) as error:
         click.echo(f"Error: the runs are done, but the tables failed: {error}", err=True)
         return False

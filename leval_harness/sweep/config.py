@@ -257,7 +257,13 @@ def parse_config(content: Mapping[str, Any]) -> SweepConfig:
             credential, whose value it does not name.
     """
     refuse_credentials(content, "config", ConfigError)
-    config = parse_settings(SweepConfig, content, "config", ConfigError)
+    content = with_factors(content)
+    try:
+        config = parse_settings(SweepConfig, content, "config", ConfigError)
+    except ConfigError as error:
+        # pydantic compares fields with each other only once all of them are valid
+        lines = [*str(error).split("\n"), *_methods_that_do_not_exist(content)]
+        raise ConfigError("\n".join(dict.fromkeys(lines))) from None
     shared = {name: getattr(config, name) for name in EntrySettings.model_fields}
     tasks = []
     for entry in config.tasks:
@@ -268,6 +274,88 @@ def parse_config(content: Mapping[str, Any]) -> SweepConfig:
         for key, model in config.models.items()
     }
     return config.model_copy(update={"tasks": tuple(tasks), "models": models})
+
+
+def with_factors(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a config in which a method with a list of factors is one method for each of them.
+
+    `yarn: {rope_type: yarn, factor: [2, 4]}` becomes `yarn-2` and `yarn-4`, also where a model names
+    `yarn` among its methods.
+
+    Raises:
+        ConfigError: a method of such a name exists, or the baseline is a list of factors.
+    """
+    methods = content.get("methods")
+    if not isinstance(methods, Mapping):
+        return content
+    names = {
+        str(name): [f"{name}-{factor:g}" for factor in _factors(rope)]
+        for name, rope in methods.items()
+        if _factors(rope)
+    }
+    taken = [*(name for name in methods if name not in names)]
+    for name, of_name in names.items():
+        for new in of_name:
+            if new in taken:
+                raise ConfigError(f"config.methods.{name}: there is a method {new} already")
+            taken.append(new)
+    baseline = content.get("baseline")
+    if baseline in names:
+        factors = ", ".join(f"{factor:g}" for factor in _factors(methods[baseline]))
+        raise ConfigError(
+            f"config.baseline: {baseline} has factors {factors}; name one of "
+            f"{', '.join(names[baseline])}"
+        )
+    expanded: dict[str, Any] = {}
+    for name, rope in methods.items():
+        if name in names:
+            of_factors = zip(names[name], _factors(rope), strict=True)
+            expanded |= {new: {**rope, "factor": factor} for new, factor in of_factors}
+        else:
+            expanded[name] = rope
+    models = content.get("models")
+    if isinstance(models, Mapping):
+        models = {key: _with_names(model, names) for key, model in models.items()}
+        content = {**content, "models": models}
+    return {**content, "methods": expanded}
+
+
+def _factors(rope: object) -> list[float]:
+    """Return the factors of a method that has a list of them; none for any other method."""
+    factors = rope.get("factor") if isinstance(rope, Mapping) else None
+    if not isinstance(factors, list):
+        return []
+    are_numbers = all(
+        isinstance(factor, int | float) and not isinstance(factor, bool) for factor in factors
+    )
+    return factors if are_numbers else []
+
+
+def _with_names(model: object, names: Mapping[str, list[str]]) -> object:
+    """Return a model in which the names of methods with several factors are those of each factor."""
+    if not isinstance(model, Mapping) or model.get("methods") is None:
+        return model
+    methods: list[object] = []
+    for name in listed(model["methods"]):
+        methods += names.get(str(name), [name])
+    return {**model, "methods": methods}
+
+
+def _methods_that_do_not_exist(content: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each name in a config that is none of its methods."""
+    methods = content.get("methods")
+    if not isinstance(methods, Mapping):
+        return
+    named: dict[str, Any] = {"config.baseline": content.get("baseline")}
+    models = content.get("models")
+    if isinstance(models, Mapping):
+        for key, model in models.items():
+            if isinstance(model, Mapping):
+                named[f"config.models.{key}.methods"] = model.get("methods")
+    for place, names in named.items():
+        for name in listed(names):
+            if name is not None and name not in methods:
+                yield f"{place}: {short_repr(name)} is not allowed{choices_hint(str(name), methods)}"
 
 
 def load_config(source: str | Mapping[str, Any], overrides: Sequence[str] = ()) -> SweepConfig:

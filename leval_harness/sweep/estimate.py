@@ -27,6 +27,7 @@ from leval_harness.sweep.identity import RUNNING_TEXT
 from leval_harness.sweep.run_record import RunRecord
 from leval_harness.sweep.task_registry import families_of
 from leval_harness.sweep.workload import Workload, Workloads, longest_pass
+from resonance_vllm.checkpoint.reading import read_config
 from resonance_vllm.common.errors import UserError
 from resonance_vllm.common.files import read_json_object
 
@@ -122,7 +123,7 @@ class Estimate:
         if self.cost.decode_tokens:
             parts.append(f"up to {self.cost.decode_tokens:,} to decode")
         if self.cost.flops:
-            parts.append(f"{self.cost.flops / 1e12:,.3g} TFLOP")
+            parts.append(operations_text(self.cost.flops))
         if self.cost.memory.total:
             gigabytes = f"{self.cost.memory.total / 1e9:,.1f} GB"
             parts.append(self.cost.memory.text() if with_parts else gigabytes)
@@ -255,9 +256,18 @@ def size_of_model(run: RunRecord) -> ModelSize | None:
 
 
 def _config_of(run: RunRecord) -> dict[str, Any]:
-    """Return the config of the checkpoint of a run; empty without one on this machine."""
+    """Return the config of the checkpoint of a run; empty without one."""
     folder = Path(run.model.path) / str(run.model.args.get("subfolder", ""))
+    if not Path(run.model.path).is_dir():
+        return _config_on_hub(run.model.path, run.model.revision)
     return read_json_object(folder / "config.json") or {}
+
+
+@cache
+def _config_on_hub(name: str, revision: str | None) -> dict[str, Any]:
+    """Return the config of a model of the hub, which the plan has read already."""
+    config = read_config(name, revision)
+    return dict(config if isinstance(config, Mapping) else config.to_dict())
 
 
 def _dtype_of(run: RunRecord) -> str:
@@ -363,6 +373,14 @@ def duration(hours: float) -> str:
     if hours < 2 * DAY:
         return f"{hours:.1f} h"
     return f"{hours / DAY:,.1f} days"
+
+
+def operations_text(flops: float) -> str:
+    """Return floating-point operations as people say them: TFLOP (10^12), PFLOP or EFLOP."""
+    for unit, size in (("EFLOP", 1e18), ("PFLOP", 1e15)):
+        if flops >= size:
+            return f"{flops / size:,.3g} {unit}"
+    return f"{flops / 1e12:,.3g} TFLOP"
 
 
 def flops_by_run(estimates: Mapping[str, Estimate]) -> dict[str, float]:

@@ -186,6 +186,11 @@ def digest(path: Path) -> str:
     return hashed.hexdigest()
 
 
+def has_weights(folder: Path) -> bool:
+    """Return whether a folder has a file of weights."""
+    return any(any(folder.glob(pattern)) for pattern in WEIGHT_FILES)
+
+
 def checkpoint_digests(folder: Path) -> dict[str, str]:
     """Return path -> digest of the files of a checkpoint, adapter or tokenizer that libraries load.
 

@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import platform
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,10 +21,13 @@ from leval_harness.sweep.config import (
     TaskEntry,
 )
 from leval_harness.sweep.context_lengths import WINDOW, in_tokens, native_length
-from leval_harness.sweep.identity import checkpoint_digests, run_identity
+from leval_harness.sweep.executor import Capacity
+from leval_harness.sweep.identity import checkpoint_digests, has_weights, run_identity
+from leval_harness.sweep.preflight import check_runs
 from leval_harness.sweep.run_record import RunRecord, run_id
 from leval_harness.sweep.task_registry import (
     BESIDE_LENGTH,
+    EFFECTIVE_CONTEXT,
     check_names,
     check_settings,
     families_of,
@@ -36,11 +39,10 @@ from resonance_vllm.checkpoint.limits import length_limit
 from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.common.errors import RopeConfigError, UserError
 from resonance_vllm.common.files import expand_user, read_json_object
-from resonance_vllm.common.hub import check_folder_exists, resolve_commit
+from resonance_vllm.common.hub import check_folder_exists, is_offline, resolve_commit
 from resonance_vllm.core.spec import RopeSpec
 
 logger = logging.getLogger(__name__)
-EFFECTIVE_CONTEXT = "effective_context"
 READS = "reads"
 
 
@@ -98,8 +100,13 @@ class Mistakes:
             raise ConfigError("\n".join(self.errors))
 
 
-def plan(config: SweepConfig) -> list[RunRecord]:
+def plan(config: SweepConfig, capacity: Callable[[], Capacity] | None = None) -> list[RunRecord]:
     """Return every run of a sweep, in the order of the config.
+
+    Args:
+        config: the sweep.
+        capacity: returns the GPUs that there are. With it, a config with mistakes is also told what
+            would make its other runs fail (`preflight`).
 
     Raises:
         UserError: unknown tasks, models that cannot be found, settings that do not go together, or
@@ -131,6 +138,9 @@ def plan(config: SweepConfig) -> list[RunRecord]:
                     "remove one of them"
                 )
             runs[run.run_id] = run
+    if mistakes.errors and capacity is not None:
+        with mistakes.collected():
+            check_runs(list(runs.values()), capacity())
     mistakes.raise_all()
     for path in dict.fromkeys(filter(None, map(_unused_template, runs.values()))):
         logger.warning(asked_without_template(path))
@@ -183,6 +193,10 @@ def find_model(model: ModelConfig) -> ModelFiles:
         files = checkpoint_digests(path / str(model.args.get("subfolder", "")))
         return ModelFiles(str(path), PositionConfig.from_checkpoint(str(path)), {"files": files})
     commit, snapshot = resolve_commit(model.path, model.revision)
+    if snapshot is not None and not has_weights(snapshot) and not is_offline():
+        snapshot = (
+            None  # it has what `check` reads; the weights are fetched when the model is loaded
+        )
     path_or_name = str(snapshot or model.path)
     identity = {"hub": model.path, "commit": commit}
     return ModelFiles(path_or_name, PositionConfig.from_checkpoint(path_or_name), identity)

@@ -13,10 +13,14 @@ from leval_harness.backends import BACKENDS, backend_class, load_target
 from leval_harness.sweep import ConfigError
 from leval_harness.sweep.executor import Capacity
 from leval_harness.sweep.groups import grouped
-from leval_harness.sweep.identity import RUNNING_TEXT, WEIGHT_FILES
-from leval_harness.sweep.plan import EFFECTIVE_CONTEXT
+from leval_harness.sweep.identity import RUNNING_TEXT, WEIGHT_FILES, has_weights
 from leval_harness.sweep.run_record import RunRecord
-from leval_harness.sweep.task_registry import LENGTH_KEY, families_of, tasks_in_folder
+from leval_harness.sweep.task_registry import (
+    EFFECTIVE_CONTEXT,
+    LENGTH_KEY,
+    families_of,
+    tasks_in_folder,
+)
 from leval_harness.sweep.workload import Workloads
 from leval_tasks.common.token_logprobs import (
     check_reports_tokens,
@@ -80,13 +84,20 @@ def checkpoint_problems(runs: Iterable[RunRecord]) -> Iterator[str]:
         where = f"models.{run.model.name}.path"
         args = run.model.args
         weights = folder / str(args.get("subfolder", ""))
-        has_weights = any(any(weights.glob(pattern)) for pattern in WEIGHT_FILES)
-        if not has_weights and not any(name in args for name in WITHOUT_WEIGHT_FILES):
-            yield f"{where}: {weights} has no weights (allowed: {', '.join(WEIGHT_FILES)})"
+        if not has_weights(weights) and not any(name in args for name in WITHOUT_WEIGHT_FILES):
+            allowed = ", ".join(WEIGHT_FILES)
+            yield f"{where}: {weights} has no weights (allowed: {allowed}){_plan_without(run)}"
         if BACKENDS[run.model.backend].checks_model_type:
             unknown = _unknown_type(folder)
             if unknown:
                 yield f"{where}: {unknown}"
+
+
+def _plan_without(run: RunRecord) -> str:
+    """Return how to plan for a model whose weights are elsewhere; empty where its library cannot."""
+    if BACKENDS[run.model.backend].library != "vllm":
+        return ""
+    return f"; to plan without them: --set models.{run.model.name}.args.load_format=dummy"
 
 
 def _unknown_type(folder: Path) -> str:
@@ -208,6 +219,7 @@ def _least_length(task: str, tokenizer: str) -> int:
     texts: list[str] = []
     answer = 0
     state = random.getstate()
+    random.seed(0)  # the words are drawn at random: the answer shall be the same in every process
     try:
         if task == "ruler_vt":
             make = import_module(f"{RULER}.vt_utils").generate_input_output

@@ -40,7 +40,12 @@ def say(line: str) -> None:
     try:
         click.echo(line)
     except BrokenPipeError:
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the end
+        discard_output()
+
+
+def discard_output() -> None:
+    """Let everything that is printed from now on go nowhere."""
+    sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the end
 
 
 class Progress:

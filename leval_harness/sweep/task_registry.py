@@ -22,6 +22,7 @@ from resonance_vllm.common.settings import field_names
 SUFFIXES = (".yaml", ".yml")
 ROOT = Path(str(files("leval_tasks")))
 FAMILIES = ("closed", "perplexity", "effective_context", "retrieval", "posgen")
+EFFECTIVE_CONTEXT = "effective_context"
 SETTINGS: dict[str, type[task_settings.TaskSettings]] = {
     "closed": task_settings.ClosedSettings,
     "perplexity": task_settings.PerplexitySettings,

@@ -37,6 +37,13 @@ def check_folder_exists(name: str | Path, field: str) -> None:
         raise SettingError(f"{field}: there is no folder {short_repr(name)}")
 
 
+def is_offline() -> bool:
+    """Return whether HF_HUB_OFFLINE forbids to ask the hub."""
+    from huggingface_hub import constants
+
+    return bool(constants.HF_HUB_OFFLINE)
+
+
 def resolve_commit(repo: str, revision: str | None) -> tuple[str, Path | None]:
     """Return the commit that a hub name stands for, and the folder of its local snapshot.
 

@@ -3,12 +3,20 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
-from pydantic_core import ErrorDetails
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from resonance_vllm.common.errors import SettingError, UserError, choices_hint, short_repr
 
 Model = TypeVar("Model", bound=BaseModel)
+UNKNOWN_KEY = "unknown_key"
+"""Type of the error of a key that a model does not have."""
 
 
 class Settings(BaseModel):
@@ -20,16 +28,29 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _known_keys(cls, content: Any) -> Any:
-        """Refuse an unknown key with similar names, which pydantic alone would not suggest."""
+    def _known_keys(cls, content: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Refuse unknown keys with similar names, which pydantic alone would not suggest.
+
+        The other keys are checked all the same, so that all mistakes are shown at once.
+        """
+        unknown: list[Any] = []
         if isinstance(content, Mapping) and cls.model_config.get("extra") == "forbid":
-            known = field_names(cls)
-            for key in content:
-                if key not in known:
-                    raise SettingError(f"{key}: unknown setting{choices_hint(key, known)}")
-        return content
+            unknown = [key for key in content if key not in field_names(cls)]
+        if not unknown:
+            return handler(content)
+        problems = [_unknown_key(key, content[key], field_names(cls)) for key in unknown]
+        try:
+            handler({key: value for key, value in content.items() if key not in unknown})
+        except ValidationError as error:
+            problems += [
+                _raised_again(problem)
+                for problem in error.errors(include_url=False)
+                # a key that is missing here is most likely the one that was misspelt
+                if problem["type"] != "missing" or len(problem["loc"]) > 1
+            ]
+        raise ValidationError.from_exception_data(cls.__name__, problems)
 
     def with_changes(self, **changes: Any) -> Self:
         """Return a validated copy in which some fields, by their outside names, have another value."""
@@ -38,6 +59,23 @@ class Settings(BaseModel):
             fields[name].alias or name: getattr(self, name) for name in self.model_fields_set
         }
         return parse_settings(type(self), {**written, **changes})
+
+
+def _unknown_key(key: Any, value: Any, known: list[str]) -> InitErrorDetails:
+    """Return the error of a key that a model does not have."""
+    message = f"unknown setting{choices_hint(key, known)}"
+    kind = PydanticCustomError(UNKNOWN_KEY, "{message}", {"message": message})
+    return InitErrorDetails(type=kind, loc=(str(key),), input=value)
+
+
+def _raised_again(problem: ErrorDetails) -> InitErrorDetails:
+    """Return an error of pydantic as it takes it."""
+    kind: Any = problem["type"]
+    if kind == UNKNOWN_KEY:
+        kind = PydanticCustomError(UNKNOWN_KEY, "{message}", problem["ctx"])
+    return InitErrorDetails(
+        type=kind, loc=problem["loc"], input=problem["input"], ctx=problem.get("ctx", {})
+    )
 
 
 def field_names(model: type[BaseModel]) -> list[str]:
@@ -123,6 +161,8 @@ def _message(problem: ErrorDetails) -> str:
         return "missing"
     if problem["type"] == "value_error":
         return str(problem["ctx"]["error"])
+    if problem["type"] == UNKNOWN_KEY:
+        return problem["msg"]
     value = problem["input"]
     if isinstance(value, Mapping | list | tuple):
         return problem["msg"]

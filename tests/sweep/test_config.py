@@ -1,6 +1,7 @@
 """Sweep configs: read, included, overridden; every mistake is named with its place."""
 
 import copy
+import re
 from pathlib import Path
 from typing import Any
 
@@ -183,3 +184,39 @@ def test_an_override_names_a_task(item: object) -> None:
 def test_overrides_that_cannot_be_meant(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         override({"tasks": ["a"], "seed": 1}, text)
+
+
+FACTORS = {"rope": None, "yarn": {"rope_type": "yarn", "factor": [1, 2.5, 4]}, "last": None}
+
+
+def test_factors_make_a_method_each() -> None:
+    models = {"a": {"path": "p"}, "b": {"path": "p", "methods": ["yarn", "rope"]}}
+    config = parse_config({"models": models, "methods": FACTORS, "tasks": "wikitext"})
+    assert list(config.methods) == ["rope", "yarn-1", "yarn-2.5", "yarn-4", "last"]
+    settings = [config.methods[name] for name in ("yarn-1", "yarn-2.5", "yarn-4")]
+    assert [rope.settings["factor"] for rope in settings if rope] == [1, 2.5, 4]
+    assert config.models["a"].methods is None
+    assert config.models["b"].methods == ("yarn-1", "yarn-2.5", "yarn-4", "rope")
+    base = {"models": models, "methods": FACTORS, "tasks": "wikitext"}
+    one = parse_config(override(base, "methods.yarn.factor=[2]"))
+    assert list(one.methods) == ["rope", "yarn-2", "last"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"baseline": "yarn"}, "yarn has factors 1, 2.5, 4; name one of yarn-1, yarn-2.5, yarn-4"),
+        (
+            {"methods": {**FACTORS, "yarn-4": None}},
+            "methods.yarn: there is a method yarn-4 already",
+        ),
+        (
+            {"methods": {"yarn": {"rope_type": "yarn", "factor": [2, 2.0]}}},
+            "there is a method yarn-2 already",
+        ),
+    ],
+)
+def test_factors_with_names_that_clash(changes: dict[str, Any], message: str) -> None:
+    base = {"models": {"a": {"path": "p"}}, "methods": FACTORS, "tasks": "wikitext"}
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        parse_config({**base, **changes})

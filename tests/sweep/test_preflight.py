@@ -176,6 +176,31 @@ def test_plan_names_all_that_is_wrong(checkpoint: Path) -> None:
     assert len(lines) == 4
 
 
+def test_config_names_all_that_is_wrong(checkpoint: Path) -> None:
+    wrong = content(checkpoint, baseline="nothing", lenghts=[1], model={"dtype": "float12"})
+    wrong["models"]["small"] |= {"bakend": "hf", "methods": ["rope", "nowhere"]}
+    wrong["tasks"] = [{"tasks": "leval_closed_gsm", "limit": 0, "shots": 1}]
+    with pytest.raises(ConfigError) as caught:
+        parse_config(wrong)
+    lines = str(caught.value).split("\n")
+    assert sorted(line.split(":")[0] for line in lines) == [
+        "config.baseline", "config.lenghts", "config.models.small.bakend",
+        "config.models.small.dtype", "config.models.small.methods", "config.tasks.0.limit",
+        "config.tasks.0.shots",
+    ]  # fmt: skip
+
+
+def test_plan_and_preflight_are_shown_at_once(checkpoint: Path) -> None:
+    (checkpoint / "model.safetensors").unlink()
+    wrong = content(checkpoint, context_lengths=[4096, 20000], gen_kwargs={"foo": 1})
+    with pytest.raises(ConfigError) as caught:
+        plan(parse_config(wrong), lambda: ONE_GPU)
+    above, weights, setting = str(caught.value).split("\n")
+    assert "above the limit of" in above
+    assert "has no weights" in weights
+    assert "gen_kwargs.foo" in setting
+
+
 def test_dry_run_shows_plan_then_problems(checkpoint: Path, tmp_path: Path) -> None:
     (checkpoint / "model.safetensors").unlink()
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(content(checkpoint)))

@@ -1,6 +1,8 @@
 """`leval-harness sweep` without a run: the plan, wrong usage, the last line of a log."""
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import yaml
 from click.testing import CliRunner
 
 from leval_harness.cli.main import app
+from leval_harness.cli.sweep import _report
 from leval_harness.sweep import ConfigError
 from leval_harness.sweep.config import parse_config
 from leval_harness.sweep.identity import differences
@@ -96,3 +99,18 @@ def test_a_folder_that_cannot_be_written_is_refused_first(
 def test_the_last_line_of_a_log_is_its_last_state() -> None:
     assert last_line(b"one\n 10%|#   |\r 20%|##  |\n\n") == "20%|##  |"
     assert last_line(b"") == "no output"
+
+
+def test_closed_pipe_still_writes_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[Any] = []
+
+    def write(folder: Path) -> None:
+        written.append(sys.stdout)
+        if len(written) == 1:
+            raise BrokenPipeError
+
+    monkeypatch.setattr("leval_harness.cli.results.write_report", write)
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+    assert _report(tmp_path)
+    assert len(written) == 2
+    assert written[1].name == os.devnull
