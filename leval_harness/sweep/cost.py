@@ -9,11 +9,14 @@ Sources: Hoffmann et al. 2022, appendix F (2 FLOPs for each weight and token); D
 attention score and its use take 4 FLOPs for each pair of tokens and each dimension of a head).
 """
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from types import SimpleNamespace
 from typing import Any, NamedTuple
+
+import numpy as np
+
+from leval_harness.backends.prefill import CHUNK, activation_bytes
 
 BYTES_OF_DTYPE = {"float32": 4, "float16": 2, "bfloat16": 2, "auto": 2, "": 2}
 """Bytes of a weight, and of an entry of the KV cache; `auto` is the checkpoint's, nearly always 2."""
@@ -327,41 +330,48 @@ class ComputedShare:
     """The share of a run that is computed once some tokens are, from 0 to 1.
 
     A token late in a long document takes several times the operations of an early one, so that the
-    share of the tokens would promise too much in the first chunks.
+    share of the tokens would promise too much in the first chunks. Within one forward pass the
+    tokens are counted layer by layer, all of which take the same.
 
     Args:
         size: of the model; None if it is not known, which makes it the share of the tokens.
         passes: of the run, in the order in which they are read.
+        chunk: most tokens of one forward pass.
     """
 
-    def __init__(self, size: ModelSize | None, passes: Sequence[Pass]) -> None:
-        self.size = size
-        self.passes = passes
-        lengths = [one.tokens - one.cached + one.generated for one in passes]
-        self.tokens = list(accumulate(lengths))
-        self.flops: list[float] = []
-        if size is not None:
-            self.flops = list(accumulate(flops_of_pass(size, one) for one in passes))
+    def __init__(self, size: ModelSize | None, passes: Sequence[Pass], chunk: int) -> None:
+        self.tokens = [0]
+        self.work = [0.0]
+        for one in passes:
+            for start in range(one.cached, one.tokens, chunk):
+                end = min(start + chunk, one.tokens)
+                scored = max(0, end - max(start, one.tokens - one.scored))
+                flops = 0.0
+                if size is not None:
+                    flops = size.prefill_flops(end - start, scored, start)
+                self._add(end - start, flops)
+            if one.generated:
+                flops = 0.0
+                if size is not None:
+                    flops = one.generated * size.prefill_flops(1, cached=one.tokens)
+                self._add(one.generated, flops)
+        if size is None:
+            self.work = [float(tokens) for tokens in self.tokens]
+
+    def _add(self, tokens: int, flops: float) -> None:
+        """Append what is computed at once."""
+        self.tokens.append(self.tokens[-1] + tokens)
+        self.work.append(self.work[-1] + flops)
 
     def after(self, tokens: int) -> float:
         """Return the share after so many tokens that were prefilled or generated."""
-        if not self.tokens or tokens >= self.tokens[-1]:
+        if tokens >= self.tokens[-1]:
             return 1.0
-        if self.size is None:
-            return tokens / self.tokens[-1]
-        index = bisect_right(self.tokens, tokens)
-        before = self.flops[index - 1] if index else 0.0
-        in_pass = tokens - (self.tokens[index - 1] if index else 0)
-        one = self.passes[index]
-        prefilled = min(in_pass, one.tokens - one.cached)
-        scored = max(0, prefilled - (one.tokens - one.cached - one.scored))
-        done = self.size.prefill_flops(prefilled, scored, one.cached)
-        done += (in_pass - prefilled) * self.size.prefill_flops(1, cached=one.tokens)
-        return (before + done) / self.flops[-1]
+        return float(np.interp(tokens, self.tokens, self.work) / self.work[-1])
 
 
-PASS_TOKENS = 2048
-"""Tokens of one chunk of a long prefill."""
+PASS_TOKENS = CHUNK
+"""Tokens of one chunk of a long prefill, also that of vLLM's scheduler by default."""
 LOGITS = 1 << 24
 """Logits that are made float32 at a time."""
 
@@ -380,8 +390,8 @@ def peak_memory(
     """
     in_pass = min(tokens, chunk) * rows
     width_of_feed_forward = size.feed_forward // max(1, 3 * size.hidden * size.layers)
-    widest = max(8 * size.hidden, 3 * width_of_feed_forward)
-    activations = in_pass * (8 * size.hidden + widest) * size.bytes_per_value
+    widths = SimpleNamespace(hidden_size=size.hidden, intermediate_size=width_of_feed_forward)
+    activations = in_pass * activation_bytes(widths, size.bytes_per_value)
     logits = 4 * min(in_pass * size.vocabulary, LOGITS)
     if all_logits:
         logits += in_pass * size.vocabulary * size.bytes_per_value

@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 
 from leval_harness.backends import BACKENDS
+from leval_harness.backends.prefill import one_pass_tokens
 from leval_harness.results.layout import RUN_FILE, RUNS_FOLDER
 from leval_harness.sweep.cost import (
     PASS_TOKENS,
@@ -34,6 +36,8 @@ from resonance_vllm.common.files import read_json_object
 FLOPS = "flops"
 """Key in the telemetry of a run: the floating-point operations that were estimated for it."""
 DAY = 24.0
+MUCH_OF_A_PASS = 0.2
+"""Share of the memory from which on a forward pass of fewer tokens is worth trying."""
 OFTEN = 50
 """Times that each scored token is read from which on a larger stride is worth a remark."""
 
@@ -158,10 +162,11 @@ class Estimator:
             return Estimate(None)
         size = size_of_model(run)
         cost = cost_of(size, workload.passes, workload.documents)
-        share = ComputedShare(size, workload.passes)
         times_read = _times_read(run, workload)
         if size is None:
+            share = ComputedShare(None, workload.passes, PASS_TOKENS)
             return Estimate(cost, None, times_read, share)
+        share = ComputedShare(size, workload.passes, pass_tokens(run, size, workload))
         cost = replace(cost, memory=memory_of(run, size, workload))
         rate = self._rate(run, cost)
         hours = None
@@ -279,22 +284,40 @@ def _dtype_of(run: RunRecord) -> str:
     return dtype
 
 
+def pass_tokens(run: RunRecord, size: ModelSize, workload: Workload) -> int:
+    """Return the most tokens of one forward pass of a run."""
+    backend = BACKENDS[run.model.backend]
+    longest = longest_pass(workload)
+    if backend.chunk_argument is None:
+        return longest
+    stated = int(run.model.args.get(backend.chunk_argument) or 0)
+    if stated:
+        return stated
+    scores_text = families_of(run.tasks) <= RUNNING_TEXT
+    if backend.reads_in_chunks or not scores_text:
+        return PASS_TOKENS
+    config = _config_of(run)
+    text = SimpleNamespace(**(config.get("text_config") or config))
+    checkpoint = SimpleNamespace(get_text_config=lambda decoder: text)
+    if longest <= one_pass_tokens(checkpoint, size.bytes_per_value):
+        return longest
+    return PASS_TOKENS
+
+
 def memory_of(run: RunRecord, size: ModelSize, workload: Workload) -> Memory:
     """Return the most memory that a run takes, over all its GPUs."""
     backend = BACKENDS[run.model.backend]
     scores_text = families_of(run.tasks) <= RUNNING_TEXT
-    longest = longest_pass(workload)
-    chunk = longest
-    if backend.chunk_argument is not None:
-        chunk = int(run.model.args.get(backend.chunk_argument) or 0)
-        if not chunk:
-            is_chunked = backend.reads_in_chunks or not scores_text
-            chunk = PASS_TOKENS if is_chunked else longest
     rows = 1
     if isinstance(run.batch_size, int) and not scores_text:
         rows = run.batch_size
-    all_logits = scores_text and backend.keeps_all_logits
-    return peak_memory(size, longest, chunk=chunk, rows=rows, all_logits=all_logits)
+    return peak_memory(
+        size,
+        longest_pass(workload),
+        chunk=pass_tokens(run, size, workload),
+        rows=rows,
+        all_logits=scores_text and backend.keeps_all_logits,
+    )
 
 
 def warnings_of(run: RunRecord, estimate: Estimate) -> Iterator[str]:
@@ -310,7 +333,7 @@ def warnings_of(run: RunRecord, estimate: Estimate) -> Iterator[str]:
     if memory is not None and needed.total > memory:
         yield (
             f"{where}: needs about {needed.text()}, and there are {memory / 1e9:,.0f} GB; "
-            f"{_less_memory(run)}"
+            f"{_less_memory(run, needed)}"
         )
     if estimate.hours is not None and estimate.hours > DAY:
         yield f"{where}: takes about {duration(estimate.hours)} for each method; {_less_time(run, estimate)}"
@@ -329,17 +352,16 @@ def device_memory(run: RunRecord) -> int | None:
     return run.gpus * of_one
 
 
-def _less_memory(run: RunRecord) -> str:
+def _less_memory(run: RunRecord, needed: Memory) -> str:
     """Return which setting lets a run take less memory."""
     backend = BACKENDS[run.model.backend]
-    argument = backend.chunk_argument
-    if argument is None:
+    of_a_pass = needed.activations + needed.logits
+    if of_a_pass > needed.total * MUCH_OF_A_PASS:
+        if backend.chunk_argument is not None:
+            return f"a smaller args.{backend.chunk_argument} reads in smaller chunks"
         for other in BACKENDS.values():
             if other.library == backend.library and other.chunk_argument is not None:
-                setting = f"args.{other.chunk_argument}: {PASS_TOKENS}"
-                return f"backend: {other.name} with {setting} reads in chunks"
-    elif not backend.reads_in_chunks and not run.model.args.get(argument):
-        return f"args.{argument}: {PASS_TOKENS} reads in chunks"
+                return f"backend: {other.name} reads in chunks (args.{other.chunk_argument})"
     if backend.parallel_arguments:
         return f"a larger args.{backend.parallel_arguments[0]} divides the model"
     return "gpus and args.parallelize divide the model; dtype: bfloat16 halves float32"

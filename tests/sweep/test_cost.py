@@ -139,19 +139,26 @@ def test_cost_without_sizes_counts_tokens():
 def test_share_counts_operations_not_tokens():
     size = model_size(LLAMA)
     passes = [Pass(1000, scored=500), Pass(1000, cached=900, generated=10), Pass(400)]
-    share = ComputedShare(size, passes)
+    share = ComputedShare(size, passes, chunk=100)
     assert [share.after(tokens) for tokens in (0, 1510, 9999)] == [0.0, 1.0, 1.0]
     whole = cost_of(size, passes, 3).flops
-    assert share.after(1000) == pytest.approx(cost_of(size, passes[:1], 1).flops / whole)
-    assert share.after(1110) == pytest.approx(cost_of(size, passes[:2], 1).flops / whole)
+    # the logits of the last token of a prompt are not among those of its chunks
+    assert share.after(1000) == pytest.approx(cost_of(size, passes[:1], 1).flops / whole, rel=0.01)
+    assert share.after(1110) == pytest.approx(cost_of(size, passes[:2], 1).flops / whole, rel=0.01)
     assert share.after(250) < 250 / 1510 < share.after(750)
     shares = [share.after(tokens) for tokens in range(0, 1511, 10)]
     assert shares == sorted(shares)
 
 
+def test_share_within_a_pass_is_that_of_its_layers():
+    size = model_size(LLAMA)
+    assert ComputedShare(size, [Pass(1000)], chunk=1000).after(250) == 0.25
+    assert ComputedShare(size, [Pass(1000)], chunk=100).after(250) < 0.2
+
+
 def test_share_without_sizes_counts_tokens():
-    assert ComputedShare(None, [Pass(30), Pass(9, generated=1)]).after(10) == 0.25
-    assert ComputedShare(None, []).after(0) == 1.0
+    assert ComputedShare(None, [Pass(30), Pass(9, generated=1)], chunk=7).after(10) == 0.25
+    assert ComputedShare(None, [], chunk=7).after(0) == 1.0
 
 
 def test_peak_memory_of_chunks_grows_as_the_cache():

@@ -19,6 +19,7 @@ from leval_harness.sweep.estimate import (
     MeasuredRates,
     duration,
     memory_of,
+    pass_tokens,
     rate_of_cpu,
     run_cost,
     size_of_model,
@@ -197,23 +198,23 @@ def test_duration_in_words(hours: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("backend", "args", "words"),
+    ("backend", "part", "words"),
     [
-        ("hf", {}, "backend: hf-long with args.prefill_chunk: 2048"),
-        ("hf-long", {}, "args.prefill_chunk: 2048 reads in chunks"),
-        ("hf-long", {"prefill_chunk": 64}, "gpus and args.parallelize divide the model"),
+        ("hf", "activations", "backend: hf-long reads in chunks (args.prefill_chunk)"),
+        ("hf", "kv_cache", "gpus and args.parallelize divide the model"),
+        ("hf-long", "logits", "a smaller args.prefill_chunk reads in smaller chunks"),
+        ("hf-long", "weights", "gpus and args.parallelize divide the model"),
+        ("vllm-long", "activations", "a smaller args.max_num_batched_tokens"),
+        ("vllm-long", "kv_cache", "a larger args.tensor_parallel_size divides the model"),
     ],
 )
-def test_warning_of_memory(
-    planned: Planned, backend: str, args: dict[str, Any], words: str
-) -> None:
+def test_warning_of_memory(planned: Planned, backend: str, part: str, words: str) -> None:
     (run,) = planned(tasks="ppl_pydocs", context_lengths=[64], metadata={"num_docs": 1},
-                     model={"backend": backend, "args": args})  # fmt: skip
-    (warning,) = warnings_of(run, Estimate(Cost(memory=Memory(kv_cache=10**15)), 1.0))
-    parts = "(0.0 weights, 1,000,000.0 KV cache, 0.0 activations, 0.0 logits)"
-    assert f"needs about 1,000,000.0 GB {parts}" in warning
+                     model={"backend": backend})  # fmt: skip
+    (warning,) = warnings_of(run, Estimate(Cost(memory=Memory(**{part: 10**15})), 1.0))
+    assert "needs about 1,000,000.0 GB (" in warning
     assert words in warning
-    assert list(warnings_of(run, Estimate(Cost(memory=Memory(kv_cache=10**6)), 1.0))) == []
+    assert list(warnings_of(run, Estimate(Cost(memory=Memory(weights=10**6)), 1.0))) == []
 
 
 @pytest.mark.parametrize(
@@ -238,13 +239,29 @@ def test_warning_of_a_small_stride_without_a_rate(planned: Planned) -> None:
 def test_memory_of_chunks_and_of_one_pass(planned: Planned) -> None:
     workload = Workload(1, [Pass(9000, scored=9000)])
     needed = []
+    tokens = []
     for backend, args in (("hf-long", {"prefill_chunk": 64}), ("hf-long", {}), ("hf", {})):
         (run,) = planned(tasks="ppl_pydocs", methods=LONG, context_lengths=[9000],
                          model={"backend": backend, "args": args})  # fmt: skip
         size = size_of_model(run)
         assert size is not None
+        tokens.append(pass_tokens(run, size, workload))
         needed.append(memory_of(run, size, workload).total)
+    assert tokens == [64, 9000, 9000], "the activations of a small model are small"
     assert sorted(set(needed)) == needed
+
+
+def test_pass_of_a_large_model_is_a_chunk(planned: Planned, tmp_path: Path) -> None:
+    (run,) = planned(tasks="ppl_pydocs", methods=LONG, context_lengths=[9000],
+                     model={"backend": "hf-long"})  # fmt: skip
+    workload = Workload(1, [Pass(9000, scored=9000)])
+    content = json.loads((Path(run.model.path) / "config.json").read_text())
+    large = {**content, "hidden_size": 8192, "intermediate_size": 28672}
+    (tmp_path / "config.json").write_text(json.dumps(large))
+    run = run.model_copy(update={"model": run.model.model_copy(update={"path": str(tmp_path)})})
+    size = size_of_model(run)
+    assert size is not None
+    assert pass_tokens(run, size, workload) == 2048
 
 
 def test_dry_run_shows_the_cost(tiny: Path, tmp_path: Path) -> None:

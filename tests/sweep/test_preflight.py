@@ -192,7 +192,8 @@ def test_config_names_all_that_is_wrong(checkpoint: Path) -> None:
 
 def test_plan_and_preflight_are_shown_at_once(checkpoint: Path) -> None:
     (checkpoint / "model.safetensors").unlink()
-    wrong = content(checkpoint, context_lengths=[4096, 20000], gen_kwargs={"foo": 1})
+    wrong = content(checkpoint, context_lengths=[4096, 20000], gen_kwargs={"foo": 1},
+                    methods={"yarn": {"rope_type": "yarn", "factor": 2}})  # fmt: skip
     with pytest.raises(ConfigError) as caught:
         plan(parse_config(wrong), lambda: ONE_GPU)
     above, weights, setting = str(caught.value).split("\n")

@@ -33,7 +33,7 @@ def record(name: str, task: str = "ppl_pydocs") -> RunRecord:
 
 
 RUNS = [record("rope"), record("yarn")]
-SHARE = ComputedShare(None, [Pass(1000)])
+SHARE = ComputedShare(None, [Pass(1000)], chunk=100)
 ESTIMATES = {
     run.run_id: Estimate(Cost(prefill_tokens=1000, flops=1e9), hours=0.5, share=SHARE)
     for run in RUNS
@@ -61,7 +61,7 @@ def computed(folder: Folder, name: str, **counts: Any) -> None:
     ],
 )
 def test_share_counts_tokens_within_an_answer(progress: RunProgress, share: float) -> None:
-    computed = ComputedShare(None, [Pass(450, generated=50)] * 2)
+    computed = ComputedShare(None, [Pass(450, generated=50)] * 2, chunk=100)
     assert progress.share(computed) == pytest.approx(share)
 
 
