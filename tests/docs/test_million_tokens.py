@@ -1,6 +1,5 @@
 """The tables of docs/reference/million-tokens.md are those of the cost model."""
 
-import re
 import subprocess
 import sys
 
@@ -14,10 +13,3 @@ def test_million_tokens_table_is_the_models() -> None:
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert printed.count("\n") == 2 + 5 * 3
     assert printed in PAGE
-
-
-def test_measured_memory_is_near_the_models() -> None:
-    rows = re.findall(r"^\| [\d,]+ \| [\d,]+ \| ([\d.]+) GB \| ([\d.]+) GB \|", PAGE, re.M)
-    assert len(rows) == 3
-    for predicted, measured in rows:
-        assert 0.5 < float(measured) / float(predicted) < 2
