@@ -17,10 +17,12 @@ from leval_harness.backends.documents import batches, sized
 from leval_harness.backends.forward import ForwardPass, Head
 from leval_harness.backends.hf import HF
 from leval_harness.backends.prefill import CHUNK, one_pass_tokens
+from leval_harness.backends.read_memory import ReadMemory, is_scored_by
 from leval_harness.backends.reading import SHARED, Reader, score_passages
 from leval_harness.backends.reuse import NONE, Reuse, find_reuse
 from leval_harness.backends.scoring import Passage
 from leval_tasks.common.token_logprobs import Logprobs, TokenScoring, score_by_own_method
+from resonance_vllm.checkpoint.rope_dict import rope_by_layer_type
 from resonance_vllm.common.errors import RunError, error_message
 
 logger = logging.getLogger(__name__)
@@ -57,6 +59,7 @@ class HFLong(HF):
         self.one_pass = prefill_chunk or one_pass_tokens(self.model.config, bytes_per_value)
         with torch.no_grad(), self.autocast():
             self.head = Head(self.model, self.counts)
+        self._memory = ReadMemory()
         self._logged_reasons: set[str] = set()  # why requests share nothing
         # The reader of the document that the prompts of the present batch begin with.
         self._shared: Reader | None = None
@@ -209,9 +212,41 @@ class HFLong(HF):
         passages = []
         for context, scored in requests:
             passages.append(Passage(context, scored, self.max_length, with_correct=False))
-        for _ in self._scored(passages, disable_tqdm=False):
-            pass
+        if self.switch is None:
+            self._score_with_memory(passages)
+        else:  # log-probabilities depend on the length of what is read
+            self._score(passages)
         return [passage.logprob.numpy() for passage in passages]
+
+    def _score(self, passages: Sequence[Passage], disable_tqdm: bool = False) -> None:
+        """Score passages."""
+        for _ in self._scored(passages, disable_tqdm):
+            pass
+
+    def _score_with_memory(self, passages: Sequence[Passage]) -> None:
+        """Score passages; what begins another one, read now or before, gets its numbers."""
+        rotation = self._rotation()
+        unread = []
+        beginnings = []
+        for passage in passages:
+            if self._memory.recall(rotation, passage):
+                continue
+            if any(is_scored_by(passage, other) for other in passages):
+                beginnings.append(passage)
+            else:
+                unread.append(passage)
+        self._score(unread)
+        for passage in unread:
+            self._memory.add(rotation, passage)
+        self._score(
+            [beginning for beginning in beginnings if not self._memory.recall(rotation, beginning)]
+        )
+
+    def _rotation(self) -> str:
+        """Return what distinguishes the present RoPE settings from others of this model."""
+        text = self.model.config.get_text_config(decoder=True)
+        precision = getattr(self.model, "rope_precision_used", "model")
+        return f"{rope_by_layer_type(text)} in {precision}"
 
     def teacher_forced(
         self, requests: Iterable[Any], disable_tqdm: bool = False
@@ -228,8 +263,7 @@ class HFLong(HF):
         for request in requests:
             tokens = request.args[0]
             passages.append(Passage(tokens[:1], tokens[1:], self.max_length))
-        for _ in self._scored(passages, disable_tqdm):
-            pass
+        self._score(passages, disable_tqdm)
         return [(passage.correct.tolist(), passage.logprob.tolist()) for passage in passages]
 
     def _scored(

@@ -28,7 +28,7 @@ def expected(name: str, bases: set[str]) -> str:
     if "chat" in name:
         return "chat"
     if name == "hf-long":
-        return "score_by_own_sums"
+        return "score_by_own_method"
     if "HFLM" in bases:
         return "score_by_forward_pass"
     if "VLLM" in bases:
@@ -56,7 +56,13 @@ def test_scoring_of_every_class_in_the_registry() -> None:
             name = "litellm-chat"
         assert found == expected(name, bases), name
         seen.add(found)
-    assert {"chat", "sums", "score_by_forward_pass", "score_by_server", "score_by_own_sums"} <= seen
+    assert {
+        "chat",
+        "sums",
+        "score_by_forward_pass",
+        "score_by_server",
+        "score_by_own_method",
+    } <= seen
 
 
 def test_scoring_of_encoder_decoders_is_refused() -> None:
