@@ -132,7 +132,7 @@ def vllm_server(
         with log.open("w") as output:
             server = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
         try:
-            deadline = time.monotonic() + 400
+            deadline = time.monotonic() + 900
             while not _answers(f"http://127.0.0.1:{port}/health"):
                 if server.poll() is not None or time.monotonic() > deadline:
                     pytest.fail(f"the server does not answer:\n{log.read_text()[-3000:]}")

@@ -163,9 +163,9 @@ def starting() -> Iterator[None]:
         except (RuntimeError, TypeError) as error:  # an argument that the engine does not have
             failed = error
         finally:
-            for number, kept in before.items():
-                os.dup2(kept, number)
-                os.close(kept)
+            for number, original in before.items():
+                os.dup2(original, number)
+                os.close(original)
         if failed is not None:
             with suppress(TimeoutExpired):  # it ends when the last child does
                 tee.wait(2)

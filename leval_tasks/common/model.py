@@ -147,8 +147,8 @@ def resolve_context(settings: Mapping[str, Any]) -> int:
         ContextLengthError: no length is known, or the backend would cut prompts of it.
     """
     limit = find_limit(settings)
-    given = read_metadata(ContextSettings, settings)
-    length = given.context_length or given.length or limit.known
+    requested = read_metadata(ContextSettings, settings)
+    length = requested.context_length or requested.length or limit.known
     limit.check(length, "context_length")
     if limit.tokens is None:
         return length
@@ -161,7 +161,7 @@ def find_limit(settings: Mapping[str, Any]) -> LengthLimit:
     Raises:
         SettingError: a length in the settings is not a positive whole number.
     """
-    given = read_metadata(BackendSettings, settings)
+    requested = read_metadata(BackendSettings, settings)
     model = running_model()
     backend = type(model).__name__
     stated = getattr(model, "max_length", None)
@@ -169,13 +169,13 @@ def find_limit(settings: Mapping[str, Any]) -> LengthLimit:
     if settings.get("base_url") or is_client:
         chat = str(settings.get("base_url", "")).rstrip("/").endswith("chat/completions")
         if not getattr(model, "tokenized_requests", not chat):
-            return LengthLimit("api", given.length)
+            return LengthLimit("api", requested.length)
         # lm-eval sends token ids, cuts them on the left, and keeps one token back
-        served = stated + 1 if isinstance(stated, int) else given.length or SERVER_DEFAULT
-        assumed = not given.length
+        served = stated + 1 if isinstance(stated, int) else requested.length or SERVER_DEFAULT
+        assumed = not requested.length
         return LengthLimit("api", served, kept_back=1, after_window=1, assumed=assumed)
     if not isinstance(stated, int):
-        return LengthLimit("unknown", given.length or shipped_length(settings))
+        return LengthLimit("unknown", requested.length or shipped_length(settings))
     return LengthLimit(backend, stated, after_window=scoring_of(model).generated)
 
 
@@ -186,9 +186,9 @@ def shipped_length(settings: Mapping[str, Any]) -> int | None:
     length decides.
     """
     for name in _named(settings, "pretrained", "tokenizer", "model"):
-        found = _positions(name, str(settings.get("revision") or "main"))
-        if found is not None and found.max_position_embeddings is not None:
-            return length_limit(found)
+        positions = _positions(name, str(settings.get("revision") or "main"))
+        if positions is not None and positions.max_position_embeddings is not None:
+            return length_limit(positions)
     return None
 
 

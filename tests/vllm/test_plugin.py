@@ -224,7 +224,7 @@ except ValueError as error:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slow(long=True)
 @pytest.mark.parametrize("family", ["qwen3_vl_8b", "qwen25_vl"])
 def test_report_names_the_package_that_is_missing(family: str) -> None:
     """Families with parts for images, where torchvision is not installed."""
@@ -238,6 +238,24 @@ def test_report_names_the_package_that_is_missing(family: str) -> None:
     last = done.stdout.strip().splitlines()[-1]
     assert last.startswith("RopeConfigError vLLM cannot import its code of Qwen"), last
     assert "torchvision" in last
+
+
+def test_architecture_failure_names_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.model_executor.models import ModelRegistry
+
+    from resonance_vllm.vllm.inspection import architecture_failure
+
+    class Unimportable:
+        def load_model_cls(self) -> None:
+            raise ModuleNotFoundError("No module named 'torchvision'", name="torchvision.ops")
+
+    name = "Qwen3VLForConditionalGeneration"
+    monkeypatch.setitem(ModelRegistry.models, name, Unimportable())
+    error = ValueError(f"Model architectures ['{name}'] failed to be inspected. Check the logs")
+    assert architecture_failure(error) == (
+        f"vLLM cannot import its code of {name}: ModuleNotFoundError: No module named "
+        "'torchvision'; install torchvision"
+    )
 
 
 def test_architecture_failure_is_none_for_other_errors() -> None:
