@@ -46,6 +46,10 @@ class Backend:
         generated_after_text: tokens that it generates after a scored text, which take positions of
             its length.
         keeps_all_logits: whether the logits of a scored text exist for all its positions at once.
+        runs_in_torch: whether its forward passes are torch's own, so that their rate is that of
+            torch's matrix products.
+        without_weights: the argument, with its value, with which a model is built without the
+            weights of its checkpoint; None if the library cannot.
         checks_model_type: whether transformers has to know the checkpoint's `model_type`.
         generation_class: the class whose fields are the library's generation settings, as
             `module:class`.
@@ -67,6 +71,8 @@ class Backend:
     reads_in_chunks: bool = False
     generated_after_text: int = 0
     keeps_all_logits: bool = True
+    runs_in_torch: bool = False
+    without_weights: str | None = None
     checks_model_type: bool = False
     generation_class: str
     generation_extras: tuple[str, ...] = ()
@@ -99,6 +105,7 @@ TRANSFORMERS: dict[str, Any] = {
     "length_argument": "max_length",
     "packages": ("torch", "transformers"),
     "chooses_rope_precision": True,
+    "runs_in_torch": True,
     "checks_model_type": True,
     "generation_class": "transformers:GenerationConfig",
     "generation_extras": ("stop_strings", "generation_config"),
@@ -115,6 +122,7 @@ VLLM: dict[str, Any] = {
     },
     "chooses_rope_precision": False,
     "generated_after_text": 1,
+    "without_weights": "load_format=dummy",
     "chunk_argument": "max_num_batched_tokens",
     "reads_in_chunks": True,
     "generation_class": "vllm.sampling_params:SamplingParams",

@@ -212,7 +212,7 @@ SHARE_OF_PRODUCT = 0.8
 def _runs_on_this_cpu(run: RunRecord) -> bool:
     """Return whether transformers runs a model on the CPU, whose rate is that of torch."""
     on_cpu = run.gpus == 0 or (memory_of_gpu() is None and run.device in (None, "cpu"))
-    return on_cpu and BACKENDS[run.model.backend].library == "transformers"
+    return on_cpu and BACKENDS[run.model.backend].runs_in_torch
 
 
 @cache

@@ -95,9 +95,10 @@ def checkpoint_problems(runs: Iterable[RunRecord]) -> Iterator[str]:
 
 def _plan_without(run: RunRecord) -> str:
     """Return how to plan for a model whose weights are elsewhere; empty where its library cannot."""
-    if BACKENDS[run.model.backend].library != "vllm":
+    argument = BACKENDS[run.model.backend].without_weights
+    if argument is None:
         return ""
-    return f"; to plan without them: --set models.{run.model.name}.args.load_format=dummy"
+    return f"; to plan without them: --set models.{run.model.name}.args.{argument}"
 
 
 def _unknown_type(folder: Path) -> str:
