@@ -19,6 +19,7 @@ from leval_harness.backends.answer_limits import record_answer_ends
 from leval_harness.results.layout import LOSSES_OF
 from leval_harness.sweep.answers import Answers
 from leval_harness.sweep.heartbeat import Heartbeat
+from leval_harness.sweep.ruler import few_questions, tasks_of_ruler
 from leval_harness.sweep.run_record import RunRecord
 from leval_harness.sweep.task_registry import lm_eval_names, own_tasks, task_folders
 from leval_tasks.closed.catalog import marks_in
@@ -192,7 +193,8 @@ def load_tasks(run: RunRecord) -> tuple[Any, list[Any]]:
         # some tasks draw their questions when they are loaded: the same ones in every run
         random.seed(run.seed)
         np.random.seed(run.seed)  # noqa: NPY002 - the tasks draw from the global state
-        loaded = manager.load([name])
+        with few_questions(tasks_of_ruler([name]), run.limit, run.seed):
+            loaded = manager.load([name])
         group = loaded["groups"].get(name)
         objects += loaded["tasks"].values() if group is None else [group]
     return manager, objects

@@ -153,6 +153,8 @@ def documents(names: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, An
             file = known[task].file
         if task in known and known[task].family == "retrieval":
             file = haystack_file(metadata)
+        if task in known and known[task].family == "mrcr":
+            by_family.setdefault("mrcr", {}).update(mrcr_documents(task, metadata))
         if file is None:
             continue
         if file in PYTHON_FILES:
@@ -168,6 +170,21 @@ def documents(names: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, An
         elif source.folder:
             family["files"][file] = digest(source.folder / file)
     return by_family
+
+
+def mrcr_documents(task: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return source and SHA-256 of the files of an MRCR task in `data_dir`.
+
+    The hub's are of one revision, which the version of the task stands for.
+    """
+    from leval_tasks.common.data import resolve_source
+    from leval_tasks.mrcr.data import local_files, needles_of
+
+    source = resolve_source(metadata.get("data_dir"))
+    if source.folder is None:
+        return {"source": source.kind}
+    paths = local_files(needles_of(task), source.folder)
+    return {"source": source.kind, task: {path.name: digest(path) for path in paths}}
 
 
 def digest(path: Path) -> str:

@@ -21,13 +21,14 @@ from resonance_vllm.common.settings import field_names
 
 SUFFIXES = (".yaml", ".yml")
 ROOT = Path(str(files("leval_tasks")))
-FAMILIES = ("closed", "perplexity", "effective_context", "retrieval", "posgen")
+FAMILIES = ("closed", "perplexity", "effective_context", "retrieval", "mrcr", "posgen")
 EFFECTIVE_CONTEXT = "effective_context"
 SETTINGS: dict[str, type[task_settings.TaskSettings]] = {
     "closed": task_settings.ClosedSettings,
     "perplexity": task_settings.PerplexitySettings,
     "effective_context": task_settings.EffectiveContextSettings,
     "retrieval": task_settings.RetrievalSettings,
+    "mrcr": task_settings.MRCRSettings,
 }
 """Family -> its settings in `--metadata`; those of PosGen come from the checkpoint as well."""
 

@@ -99,6 +99,8 @@ def workload_of(run: RunRecord) -> Workload | None:
             return _of_questions(run)
         if families == {"retrieval"}:
             return _of_needles(run)
+        if families == {"mrcr"}:
+            return _of_conversations(run)
     finally:
         random.setstate(state)
     return _of_ruler(run)
@@ -214,6 +216,19 @@ def _passes_of_needles(task: Any, docs: Sequence[Any], shares: bool) -> Iterator
         yield Pass(tokens, cached=min(cached, tokens - 1), generated=generated)
         if (before_needle, length) == furthest:
             furthest = (0, 0)  # it is read once
+
+
+def _of_conversations(run: RunRecord) -> Workload:
+    """Return the prompts of MRCR."""
+    passes: list[Pass] = []
+    for task in loaded_tasks(run):
+        task.config.generation_kwargs.update(run.gen_kwargs)
+        task.prepare(_chat_template(run))
+        passes += [
+            Pass(doc["prompt"]["prompt_tokens"], generated=task.answer_tokens)
+            for doc in task.test_docs()[: run.limit]
+        ]
+    return Workload(len(passes), passes)
 
 
 def _of_ruler(run: RunRecord) -> Workload | None:

@@ -176,6 +176,21 @@ class RetrievalSettings(TaskSettings):
     seed: Natural = 0
 
 
+class MRCRSettings(TaskSettings):
+    """Settings of an MRCR task.
+
+    Attributes:
+        data_dir: folder of the published files.
+        num_samples: conversations of each bin; None for all that fit.
+        bin_tokenizer: by whose tokens conversations are binned: those of the published results,
+            or the model's own.
+    """
+
+    data_dir: str | None = Field(default=None, exclude=True)
+    num_samples: OptionalCount = None
+    bin_tokenizer: Literal["o200k_base", "model"] = "o200k_base"
+
+
 class PosGenSettings(TaskSettings):
     """Settings of a PosGen data set.
 
@@ -220,7 +235,7 @@ class PosGenSettings(TaskSettings):
 
 Family = TypeVar("Family", bound=TaskSettings)
 FAMILIES = (ContextSettings, ClosedSettings, PerplexitySettings, EffectiveContextSettings,
-            RetrievalSettings, PosGenSettings)  # fmt: skip
+            RetrievalSettings, MRCRSettings, PosGenSettings)  # fmt: skip
 _KEYS = {name for family in FAMILIES for name in field_names(family)}
 _LONG_KEYS = sorted(name for name in _KEYS if len(name) > 4)  # short words are near to others
 NEAR = 0.85

@@ -81,7 +81,7 @@ OURS: dict[str, Metric] = {
     **dict.fromkeys(("first", "second", "third"), SHARE),
     **dict.fromkeys(("accuracy", "id_accuracy", "ood_accuracy"), SHARE),
     **dict.fromkeys((f"{DEPTH}{percent}" for percent in range(101)), SHARE),
-    "ruler_score": SHARE,
+    **dict.fromkeys(("ruler_score", "mrcr"), SHARE),
     "token_perplexity": _PERPLEXITY,
     "paper_perplexity": _PERPLEXITY,
     "reference_loss": _NATS,

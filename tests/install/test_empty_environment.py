@@ -36,7 +36,7 @@ INDEX = """
 import json, leval_tasks, lm_eval
 from lm_eval.tasks import TaskManager
 manager = TaskManager(metadata={"data_dir": "sample"})
-ours = ("leval_", "ppl_", "posgen", "effective_context_", "retrieval_")
+ours = ("leval_", "ppl_", "posgen", "effective_context_", "retrieval_", "mrcr_")
 names = [n for n in manager.all_tasks if n.startswith(ours)]
 tasks = manager.load(["leval_closed"])["tasks"]
 questions = {name: len(task.test_docs()) for name, task in tasks.items()}

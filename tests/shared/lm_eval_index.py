@@ -14,9 +14,11 @@ from typing import Any
 READ_FOLDERS = [
     "leval_harness",
     "babilong",
+    "graphwalks",
     "infinitebench",
     "longbench",
     "longbench2",
+    "longproc",
     "ruler",
     "wikitext",
 ]

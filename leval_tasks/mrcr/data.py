@@ -1,0 +1,194 @@
+"""The published files of MRCR, from a folder or from the hub at one revision."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, field_validator
+
+from leval_tasks.common.chat import Message
+from leval_tasks.common.data import (
+    ENVIRONMENT_VARIABLE,
+    Source,
+    folder_below,
+    resolve_source,
+    why_hub_is_unreachable,
+)
+from leval_tasks.common.errors import DataError, HubUnreachableError
+from resonance_vllm.common.errors import error_message
+from resonance_vllm.common.files import file_sha256
+from resonance_vllm.common.settings import parse_settings
+
+REPOSITORY = "openai/mrcr"
+REVISION = "f4c69fae7cf81f7ca26b9fee34b392a50f6b8a1d"
+"""The files after the corrections of 5 December 2025."""
+PARTS = (0, 1)
+"""Numbers of the files of each task."""
+HOW_TO_GET = (
+    f"Get the files where the hub can be reached, `hf download {REPOSITORY} --repo-type dataset "
+    f"--revision {REVISION[:8]} --local-dir DATA`, and give the folder in `--metadata "
+    '\'{"data_dir": "DATA"}\'`.'
+)
+
+
+class Conversation(BaseModel):
+    """A row of the published files. Further columns are allowed and ignored."""
+
+    model_config = ConfigDict(strict=True)
+
+    prompt: str
+    answer: str
+    random_string_to_prepend: str
+    n_needles: int
+    desired_msg_index: int
+    total_messages: int
+    n_chars: int
+
+    @field_validator("prompt")
+    @classmethod
+    def _is_a_chat(cls, prompt: str) -> str:
+        messages = json.loads(prompt)
+        is_chat = isinstance(messages, list) and all(
+            isinstance(message, dict)
+            and message.get("role") in ("system", "user", "assistant")
+            and isinstance(message.get("content"), str)
+            for message in messages
+        )
+        if not is_chat or not messages:
+            raise ValueError("a list of messages with role and content is needed")
+        return prompt
+
+    @property
+    def messages(self) -> list[Message]:
+        """Return the conversation; its last message is the question."""
+        return [
+            {"role": message["role"], "content": message["content"]}
+            for message in json.loads(self.prompt)
+        ]
+
+
+@dataclass(frozen=True)
+class MRCRFiles:
+    """The files of one task.
+
+    Attributes:
+        source: where they came from.
+        paths: the files, in order.
+    """
+
+    source: Source
+    paths: tuple[Path, ...]
+
+    def described(self) -> dict[str, Any]:
+        """Return what results record about the data."""
+        described = {
+            "source": self.source.kind,
+            "path": self.source.path,
+            "sample": False,
+            "files": {path.name: file_sha256(path) for path in self.paths},
+        }
+        if self.source.folder is None:
+            described["revision"] = REVISION
+        return described
+
+    def rows(self, longest: int) -> Iterator[tuple[int, Conversation]]:
+        """Yield number and content of the rows with at most `longest` characters.
+
+        Raises:
+            DataError: a file is no parquet file, or a column is missing or of another type.
+        """
+        import pyarrow.parquet
+        from pyarrow.lib import ArrowException
+
+        number = -1
+        for path in self.paths:
+            columns = list(Conversation.model_fields)
+            try:
+                lengths = pyarrow.parquet.read_table(path, columns=["n_chars"])["n_chars"]
+                shortest = min(lengths.to_pylist(), default=0)
+                if shortest > longest:
+                    number += len(lengths)
+                    continue
+                batches = pyarrow.parquet.ParquetFile(path).iter_batches(8, columns=columns)
+                for batch in batches:
+                    for row in batch.to_pylist():
+                        number += 1
+                        where = f"{path}, row {number}"
+                        if row["n_chars"] <= longest:
+                            yield number, parse_settings(Conversation, row, where, DataError)
+            except (ArrowException, KeyError, OSError) as error:
+                raise DataError(
+                    f"{path} is not a file of {REPOSITORY}: {error_message(error)}. {HOW_TO_GET}"
+                ) from None
+
+
+def needles_of(task: str) -> int:
+    """Return the needles of a task, by which its files are named, from its name."""
+    return int(task.removeprefix("mrcr_").removesuffix("needle"))
+
+
+def find_files(needles: int, data_dir: str | None) -> MRCRFiles:
+    """Return the files of the task with so many needles.
+
+    Args:
+        needles: 2, 4 or 8.
+        data_dir: the setting; None for `LEVAL_DATA_DIR`, else the hub.
+
+    Raises:
+        DataError: the folder lacks the files, or the hub cannot be reached.
+    """
+    source = resolve_source(data_dir)
+    if source.folder is None:
+        return MRCRFiles(
+            Source("hub", REPOSITORY), tuple(_hub_file(needles, part) for part in PARTS)
+        )
+    paths = local_files(needles, source.folder)
+    if not paths:
+        name = f"{needles}needle_0.parquet"
+        setting = "data_dir" if data_dir else ENVIRONMENT_VARIABLE
+        raise DataError(
+            f"{source.path} ({setting}) has no {name}, which "
+            f"mrcr_{needles}needle reads{folder_below(source.folder, name)}. {HOW_TO_GET}"
+        )
+    return MRCRFiles(source, paths)
+
+
+def local_files(needles: int, folder: Path) -> tuple[Path, ...]:
+    """Return the files of a task in a folder, or in the subfolder that the hub has for them."""
+    for below in (folder / f"{needles}needle", folder):
+        paths = tuple(below / f"{needles}needle_{part}.parquet" for part in PARTS)
+        if any(path.is_file() for path in paths):
+            return tuple(path for path in paths if path.is_file())
+    return ()
+
+
+def _hub_file(needles: int, part: int) -> Path:
+    """Return a file from the hub, or from its client's cache where it is out of reach.
+
+    Raises:
+        DataError: the hub does not have the file, or is unreachable and it is not in the cache.
+    """
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, RemoteEntryNotFoundError
+
+    filename = f"{needles}needle/{needles}needle_{part}.parquet"
+    description = f"{filename} of the hub's data set {REPOSITORY}"
+    unreachable = why_hub_is_unreachable()
+    try:
+        path = hf_hub_download(
+            REPOSITORY,
+            filename,
+            repo_type="dataset",
+            revision=REVISION,
+            local_files_only=bool(unreachable),
+        )
+    except RemoteEntryNotFoundError:
+        raise DataError(f"There is no {description}. {HOW_TO_GET}") from None
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        reason = unreachable or error_message(error)
+        raise HubUnreachableError(
+            f"{description} cannot be fetched ({reason}). {HOW_TO_GET}"
+        ) from None
+    return Path(path)

@@ -1,0 +1,206 @@
+"""MRCR: published grading and bins, files of its schema, prompts and clusters."""
+
+import difflib
+import json
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leval_tasks.common.errors import ContextLengthError, DataError, HubUnreachableError
+from leval_tasks.common.model import find_tokenizer
+from leval_tasks.mrcr import data
+from leval_tasks.mrcr.scoring import BIN_EDGES, bin_of, score
+from leval_tasks.mrcr.task import MRCRTask
+
+TEMPLATE = (
+    "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+TOPICS = ("tapirs", "rocks")
+
+
+def conversation(topic: str, turns: int = 4) -> list[dict[str, str]]:
+    """A chat with two poems about each topic, and several other requests."""
+    messages = []
+    for turn in range(turns):
+        kind = "poem" if turn % 2 == 0 else "riddle"
+        messages.append({"role": "user", "content": f"write a {kind} about {topic}"})
+        messages.append(
+            {"role": "assistant", "content": f"This is {kind} {turn} about {topic}. " * 4}
+        )
+    return messages
+
+
+def rows() -> list[dict[str, Any]]:
+    """Two questions about each of two conversations."""
+    made = []
+    for topic in TOPICS:
+        messages = conversation(topic)
+        for which, at in ((1, 1), (2, 5)):
+            prefix = f"{topic[:3]}{which}XYZ"
+            question = f"Prepend {prefix} to the {which}. poem about {topic}."
+            prompt = [*messages, {"role": "user", "content": question}]
+            made.append({
+                "prompt": json.dumps(prompt),
+                "answer": prefix + messages[at]["content"],
+                "random_string_to_prepend": prefix,
+                "n_needles": 2,
+                "desired_msg_index": at,
+                "total_messages": len(prompt),
+                "n_chars": sum(len(message["content"]) for message in prompt),
+                "date_added": "12-05-2025",
+            })  # fmt: skip
+    return made
+
+
+@pytest.fixture
+def mrcr_folder(tmp_path: Path) -> Path:
+    import pyarrow
+    import pyarrow.parquet
+
+    folder = tmp_path / "mrcr" / "2needle"
+    folder.mkdir(parents=True)
+    for part in (0, 1):
+        table = pyarrow.Table.from_pylist(rows()[2 * part : 2 * part + 2])
+        pyarrow.parquet.write_table(table, folder / f"2needle_{part}.parquet")
+    return folder.parent
+
+
+@pytest.fixture(scope="session")
+def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("tokenizer") / "chat"
+    shutil.copytree(Path(__file__).parents[1] / "golden" / "tokenizer", folder)
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    return str(folder)
+
+
+@pytest.fixture
+def task_of(mrcr_folder, tokenizer_folder):
+    def make(answer_tokens: int = 64, **settings) -> MRCRTask:
+        run = {"needles": 2, "tokenizer": tokenizer_folder, "data_dir": str(mrcr_folder)}
+        run |= {"bin_tokenizer": "model", "context_length": 2048, **settings}
+        return MRCRTask(
+            {
+                "task": "mrcr_2needle",
+                "metadata": run,
+                "generation_kwargs": {"max_gen_toks": answer_tokens},
+            }
+        )
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("response", "expected"),
+    [
+        ("aYoThe poem.", 1.0),
+        ("The poem.", 0.0),
+        (" aYoThe poem.", 0.0),
+        ("", 0.0),
+        ("aYo", 0.0),
+        ("aYoThe", 2 * 3 / (3 + 9)),
+        ("aYoaYoThe poem.", 2 * 9 / (12 + 9)),
+    ],
+)
+def test_score_needs_the_prefix_and_compares_the_rest(response, expected):
+    assert score(response, "aYoThe poem.", "aYo") == pytest.approx(expected)
+
+
+def test_score_is_that_of_the_sequence_matcher():
+    answer = "The moon is a lantern, the tapir its moth. " * 20  # long enough for its heuristics
+    response = answer.replace("moth", "friend")[:700]
+    expected = difflib.SequenceMatcher(None, response, answer).ratio()
+    assert score("xy" + response, "xy" + answer, "xy") == expected
+
+
+def test_bins_are_those_of_the_published_results():
+    edges = list(BIN_EDGES)
+    assert [bin_of(tokens) for tokens in edges] == [8192, *edges[1:]]
+    assert [bin_of(edge + 1) for edge in edges[:-1]] == edges[1:]
+    assert bin_of(4095) is None
+    assert bin_of(1048577) is None
+
+
+def test_prompt_is_the_chat_in_the_models_template(task_of):
+    task = task_of()
+    tokenizer = find_tokenizer(task._metadata)
+    task.prepare(partial(tokenizer.apply_chat_template, tokenize=False))
+    docs = task.test_docs()
+    assert len(docs) == 4
+    for doc, row in zip(docs, rows(), strict=True):
+        (request,) = task.construct_requests(doc, "", metadata=(None, 0, 1))
+        prompt, arguments = request.args
+        assert prompt.startswith("<|user|>write a poem about ")
+        assert prompt.count("<|user|>") == 5
+        question = json.loads(row["prompt"])[-1]["content"]
+        assert prompt.endswith(f"<|user|>{question}\n<|assistant|>")
+        assert doc["prompt"]["prompt_tokens"] == len(tokenizer(prompt)["input_ids"])
+        assert arguments["max_gen_toks"] == 64
+        assert row["prompt"] not in str(doc), "conversations are not logged twice"
+    assert task.config.metadata["prompt"]["frame"] == "chat_template"
+
+
+def test_questions_share_the_beginning_of_their_conversation(task_of):
+    task = task_of()
+    task.prepare()
+    prompts = [
+        task.construct_requests(doc, "", metadata=(None, 0, 1))[0].args[0]
+        for doc in task.test_docs()
+    ]
+    clusters = [doc["cluster"] for doc in task.test_docs()]
+    assert clusters[0] == clusters[1] != clusters[2] == clusters[3]
+    shared = "\n\n".join(
+        f"{message['role'].title()}: {message['content']}" for message in conversation("tapirs")
+    )
+    assert all(prompt.startswith(shared) for prompt in prompts[:2])
+
+
+def test_answers_are_scored_in_their_bin(task_of):
+    task = task_of()
+    task.prepare()
+    first, second, *_ = task.test_docs()
+    assert task.process_results(first, [first["gold"]]) == {"mrcr": 1.0}
+    assert task.process_results(second, [first["gold"]]) == {"mrcr": 0.0}
+    in_bin = {**first, "bin": 8192}
+    assert task.process_results(in_bin, [first["gold"]]) == {"mrcr": 1.0, "mrcr@8192": 1.0}
+    assert set(task.aggregation()) == set(task.higher_is_better()) == set(task.metric_names())
+
+
+def test_conversations_that_do_not_fit_are_left_out(task_of):
+    lengths = {doc["n_chars"]: None for doc in task_of().test_docs()}
+    assert len(lengths) == 2
+    task = task_of(num_samples=3)
+    assert len(task.test_docs()) == 3
+    with pytest.raises(ContextLengthError, match="no conversation of mrcr_2needle fits into 80"):
+        task_of(context_length=80, answer_tokens=16).prepare()
+
+
+def test_missing_files_are_named_with_what_to_do(task_of, mrcr_folder, monkeypatch, tmp_path):
+    with pytest.raises(DataError, match=r"\(data_dir\) has no 4needle_0.parquet") as missing:
+        task_of(needles=4)
+    assert "hf download openai/mrcr --repo-type dataset --revision f4c69fae" in str(missing.value)
+    flat = tmp_path / "flat"
+    shutil.copytree(mrcr_folder / "2needle", flat)
+    assert len(task_of(data_dir=str(flat)).test_docs()) == 4
+    (flat / "2needle_1.parquet").write_text("no parquet")
+    with pytest.raises(DataError, match=r"2needle_1\.parquet is not a file of openai/mrcr"):
+        task_of(data_dir=str(flat)).test_docs()
+    monkeypatch.setattr(data, "why_hub_is_unreachable", lambda: "no route to host")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(HubUnreachableError, match=r"cannot be fetched \(no route to host\)"):
+        task_of(data_dir=None)
+
+
+def test_bins_without_the_published_encoding_are_refused(task_of, monkeypatch):
+    import tiktoken
+
+    def unreachable(name):
+        raise OSError(f"no {name} here")
+
+    monkeypatch.setattr(tiktoken, "get_encoding", unreachable)
+    with pytest.raises(DataError, match=r"no o200k_base here.*bin_tokenizer: model"):
+        task_of(bin_tokenizer="o200k_base").test_docs()

@@ -1,0 +1,81 @@
+"""lm-eval's GraphWalks, LongProc and LongBench v2 in a sweep, on files of their schemas.
+
+`datasets` takes a folder with the name of a data set for it, so that nothing is fetched.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forked_programs import Forks
+
+pytestmark = pytest.mark.slow(long=True)
+
+GRAPH = {
+    "prompt": "The graph has the following edges:\nuvRzn -> kQMpd\nkQMpd -> aaBcd\n\nOperation: find the "
+              "parents of kQMpd.",
+    "answer_nodes": ["uvRzn"], "prompt_chars": 99, "problem_type": "parents",
+}  # fmt: skip
+ROUTE = {
+    "id": 1,
+    "input_prompt": "From Rome there is a bus to Bonn. Find the route from Rome to Bonn.",
+    "reference_output": "From Rome, take a bus to Bonn.",
+    "metadata": "{}",
+}
+BOOK = {
+    "context": "The novel is about a lighthouse. " * 4,
+    "question": "What is the novel about?",
+    "choices": ["A lighthouse", "A ship", "A whale", "A storm"],
+    "answer": 0,
+}
+CONFIGS = "---\nconfigs:\n- config_name: {name}\n  data_files:\n  - {{split: {split}, path: {file}}}\n---\n"
+
+TASKS: dict[str, tuple[str, str, dict[str, Any], set[str]]] = {
+    "graphwalks_128k": ("openai/graphwalks", "", GRAPH, {"f1", "flexible_f1"}),
+    "longproc_path_traversal_0.5k": (
+        "PrincetonPli/LongProc", "test", ROUTE,
+        {"score", "accuracy", "partial_accuracy", "extraction_rate"},
+    ),
+    "longbench2_academic_single": ("recursal/longbench-v2", "train", BOOK, {"acc"}),
+}  # fmt: skip
+"""Task -> data set, split that its configuration names, a row, and its metrics."""
+
+
+def write_data(task: str, folder: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    name, split, row, _ = TASKS[task]
+    data = folder / name
+    data.mkdir(parents=True)
+    rows = [row, {**row, **({"id": 2} if "id" in row else {})}]
+    if not split:
+        table = pyarrow.Table.from_pylist(rows)
+        pyarrow.parquet.write_table(table, data / "graphwalks_128k_and_shorter.parquet")
+        return
+    config = task.removeprefix("longproc_").removeprefix("longbench2_")
+    (data / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (data / "README.md").write_text(CONFIGS.format(name=config, split=split, file="rows.jsonl"))
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_long_context_task_runs_in_a_sweep(
+    task: str, tiny: Path, forks: Forks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_data(task, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    options = [f"--set=tasks={task}", "--set=gen_kwargs={max_gen_toks: 8}", "--set=limit=2"]
+    options += ["--set=confirm_run_unsafe_code=true"]  # LongProc's scorers run what is written
+    assert forks.sweep(tiny / "sweep.yaml", tmp_path / "out", *options) == 0, forks.said()
+    runs = list((tmp_path / "out").glob("*/runs/*"))
+    assert len(runs) == 2
+    for run in runs:
+        (file,) = run.glob("results_*.json")
+        results = json.loads(file.read_text())
+        metrics = {key.split(",")[0] for key in results["results"][task] if key.endswith(",none")}
+        assert {name for name in metrics if not name.endswith("_stderr")} >= TASKS[task][3]
+        assert results["n-samples"][task]["effective"] == 2
+        (samples,) = run.glob("samples_*.jsonl")
+        rows = [json.loads(line) for line in samples.read_text().splitlines()]
+        assert all("truncated" in row for row in rows)
