@@ -18,6 +18,7 @@ from leval_tasks.closed.catalog import ClosedTask
 from leval_tasks.closed.thinking import opens_thinking
 from leval_tasks.common.chat import ChatTemplate, Message, count_tokens
 from leval_tasks.common.errors import ContextLengthError
+from leval_tasks.common.model import tokenize_with_offsets
 from resonance_vllm.common.errors import SettingError
 
 CHAT_TEMPLATE = "chat_template"
@@ -257,8 +258,7 @@ class TokenizedDocument:
     def __init__(self, text: str, tokenizer: Any) -> None:
         self.text = text
         self.tokenizer = tokenizer
-        encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        self.offsets = list(encoding["offset_mapping"])
+        _, self.offsets = tokenize_with_offsets(tokenizer, text)
 
     def __len__(self) -> int:
         return len(self.offsets)

@@ -56,6 +56,22 @@ def find_tokenizer(settings: Mapping[str, Any]) -> Any:
     return _load(tokenizer_name(settings), str(revision), trusted)
 
 
+def tokenize_with_offsets(tokenizer: Any, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    """Return the token ids of a text, and for each its first character and the one after its last.
+
+    Raises:
+        SettingError: the tokenizer does not know where its tokens are: it is written in Python.
+    """
+    if not tokenizer.is_fast:
+        raise SettingError(
+            f"tokenizer: {type(tokenizer).__name__} is a slow tokenizer, which does not say where "
+            "its tokens are in a text, so documents cannot be cut; name a fast one (with a "
+            "tokenizer.json) with tokenizer=NAME_OR_PATH in --model_args"
+        )
+    encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    return list(encoding["input_ids"]), list(encoding["offset_mapping"])
+
+
 def tokenizer_name(settings: Mapping[str, Any]) -> str:
     """Return the name or path of the tokenizer: `tokenizer`, else `pretrained`, else `model`.
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from leval_tasks.common.errors import DataError
 from leval_tasks.common.metadata import TextSettings
+from leval_tasks.common.model import tokenize_with_offsets
 
 logger = logging.getLogger(__name__)
 
@@ -73,11 +74,8 @@ def encoder(tokenizer: Any) -> Encode:
     """Return a function that tokenizes a text with a model's fast tokenizer."""
 
     def encode(text: str) -> tuple[list[int], list[int]]:
-        encoding = tokenizer(
-            text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
-        )
-        ends = [end for _, end in encoding["offset_mapping"]]
-        return list(encoding["input_ids"]), ends
+        ids, offsets = tokenize_with_offsets(tokenizer, text)
+        return ids, [end for _, end in offsets]
 
     return encode
 

@@ -20,7 +20,7 @@ def model(tmp_path):
     ("template", "says"),
     [("{{ raise_exception('must alternate') }}", "must alternate"), ("{% if %}", "Expected an")],
 )
-def test_a_chat_template_that_fails_is_named(model, template, says):
+def test_prompt_names_a_chat_template_that_fails(model, template, says):
     (model / "chat_template.jinja").write_text(template)
     ran = run(*COMMAND, model, "--apply-chat-template")
     assert ran.code in (1, 2)

@@ -132,7 +132,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("code", "line", "says"), ROWS)
-def test_a_command_line_ends_with_its_code_and_says_why(ended, code, line, says):
+def test_command_line_mistake_has_exit_code_and_reason(ended, code, line, says):
     done = ended(line)
     assert done.code == code, done.err
     assert says in done.err

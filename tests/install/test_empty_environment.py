@@ -107,7 +107,7 @@ def imported(folder: str) -> Iterator[str]:
                 yield str(node.module).partition(".")[0]
 
 
-def test_what_is_imported_is_asked_for():
+def test_requirements_name_what_is_imported():
     asked = {canonicalize_name(Requirement(each).name) for each in ASKED}
     packages = ("leval_harness", "leval_tasks", "resonance_vllm")
     names = {name for package in packages for name in imported(package)} - {*packages}
@@ -123,7 +123,7 @@ def test_what_is_imported_is_asked_for():
 
 
 @pytest.mark.slow(long=True)
-def test_base(wheel, tmp_path):
+def test_base_install_has_tasks_and_scoring(wheel, tmp_path):
     """Stock lm-eval finds our tasks, beside others of like names; scoring needs no torch."""
     environment = Environment(tmp_path, wheel)
     assert environment.run("python", "-c", "import torch").returncode == 1

@@ -18,7 +18,7 @@ VERSION = PROJECT["project"]["version"]
 PACKAGES = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 
 
-def test_the_version_stands_in_one_place():
+def test_version_is_in_one_place():
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert cited["version"] == VERSION
     assert re.search(
@@ -29,7 +29,7 @@ def test_the_version_stands_in_one_place():
     assert importlib.metadata.version("leval-harness") == VERSION
 
 
-def test_every_file_of_the_workflows_is_yaml():
+def test_workflow_files_are_yaml():
     assert all(yaml.safe_load(path.read_text()) for path in (ROOT / ".github").rglob("*.yml"))
 
 
@@ -45,7 +45,7 @@ def built(tmp_path_factory):
     return wheel, source
 
 
-def test_wheel_and_source_are_whole_and_pass_the_index_checks(built):
+def test_wheel_and_sdist_are_complete_and_pass_checks(built):
     wheel, source = built
     done = subprocess.run(
         [sys.executable, "-m", "twine", "check", "--strict", wheel, source],

@@ -11,7 +11,7 @@ from resonance_vllm.core.method import Method
 from resonance_vllm.core.spec import METHODS
 
 
-def test_json_is_alone_on_stdout_and_in_full_precision():
+def test_rope_json_is_alone_and_in_full_precision():
     facts = json.loads(fine("rope", "--method", "yarn", "--resonance", "--json"))
     assert list(facts) == [
         "inv_freq", "wavelengths", "attention_factor", "critical_dimension", "feature_gap"
@@ -25,14 +25,14 @@ def test_json_is_alone_on_stdout_and_in_full_precision():
 
 @pytest.mark.parametrize("method", [*METHODS, "ntk"])
 @pytest.mark.parametrize("resonance", [(), ("--resonance",)])
-def test_every_flag_is_accepted_with_every_method(method, resonance):
+def test_rope_accepts_every_flag_with_every_method(method, resonance):
     flags = ("--factor", 2, "--theta", 500000, "--head-dim", 32, "--original", 512)
     flags += ("--ramp", "wavelength", "--base-scaling", "paper", "--json", *resonance)
     found = fine("rope", "--method", method, *flags)
     assert len(json.loads(found)["feature_gap"]) == 16
 
 
-def test_wavelengths_of_the_papers_small_model():
+def test_rope_wavelengths_are_those_of_the_papers_model():
     small = ("--head-dim", 64, "--original", 64, "--factor", 4)
     facts = json.loads(fine("rope", "--method", "default", *small, "--resonance", "--json"))
     fast = [6, 8, 11, 15, 20, 26, 35, 47, 63]
@@ -40,7 +40,7 @@ def test_wavelengths_of_the_papers_small_model():
     assert facts["feature_gap"][:9] == [0.0] * 9
 
 
-def test_the_table_shows_each_feature():
+def test_rope_table_shows_each_feature():
     found = fine("rope", "--method", "ntk", "--head-dim", 8, "--original", 64)
     assert "critical dimension  1 of 4" in found
 
@@ -56,13 +56,13 @@ def test_the_table_shows_each_feature():
         (("--method", "yarn", "--plot", "x.jpg"), "'.jpg' is not allowed; allowed: .svg, .pdf"),
     ],
 )
-def test_wrong_usage_exits_with_2(args, words):
+def test_rope_wrong_usage_exits_with_2(args, words):
     result = run("rope", *args)
     assert result.code == 2
     assert words in result.err
 
 
-def test_every_key_of_a_method_is_an_option():
+def test_rope_has_an_option_for_every_key():
     found = fine("rope", "--method", "yarn", "--attention-factor", 1.5, "--json")
     assert json.loads(found)["attention_factor"] == 1.5
     shown = fine("rope", "--help")
@@ -72,7 +72,7 @@ def test_every_key_of_a_method_is_an_option():
             assert f"--{option.get(key, key).replace('_', '-')}" in shown
 
 
-def test_the_documentation_has_every_method_and_key():
+def test_rope_documentation_has_every_method_and_key():
     page = Path(__file__).parents[2] / "docs" / "reference" / "rope.md"
     rows = page.read_text(encoding="utf-8").splitlines()
     for name, method in METHODS.items():
@@ -80,7 +80,7 @@ def test_the_documentation_has_every_method_and_key():
         assert all(f"`{key}`" in row for key in set(method.model_fields) - {*Method.model_fields})
 
 
-def test_the_picture_is_drawn_with_and_without_resonance(tmp_path):
+def test_rope_plot_is_drawn_with_and_without_resonance(tmp_path):
     out = tmp_path / "rope.png"
     small = ("--head-dim", 32, "--original", 128, "--factor", 2)
     fine("rope", "--method", "default", *small, "--plot", out)

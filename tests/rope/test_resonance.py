@@ -68,7 +68,7 @@ def test_resonance_wavelengths_are_integers_and_idempotent(base, dim, factor):
 
 @given(BASES, DIMS, FACTORS, st.sampled_from([torch.float32, torch.bfloat16]), st.data())
 @settings(max_examples=25, deadline=None)
-def test_pre_critical_gap_in_the_table_is_exactly_zero(base, dim, factor, dtype, data):
+def test_resonance_gap_before_critical_dimension_is_zero(base, dim, factor, dtype, data):
     original = data.draw(st.integers(16, 512))
     spec = resonance_yarn(base, factor, original)
     critical = frequencies.critical_dimension(
@@ -80,7 +80,7 @@ def test_pre_critical_gap_in_the_table_is_exactly_zero(base, dim, factor, dtype,
 
 @given(BASES, DIMS, FACTORS, st.sampled_from([torch.float32, torch.bfloat16]))
 @settings(max_examples=4, deadline=None)
-def test_periods_repeat_to_the_bit_up_to_a_million_positions(base, dim, factor, dtype):
+def test_resonance_angles_repeat_bitwise_to_a_million(base, dim, factor, dtype):
     rows = 2**20
     spec = resonance_yarn(base, factor)
     lengths = frequencies.closed_form_rotation(spec, dim).periods
@@ -93,7 +93,7 @@ def test_periods_repeat_to_the_bit_up_to_a_million_positions(base, dim, factor, 
             assert column.equal(column[first])
 
 
-def test_without_the_exact_phase_the_gap_is_not_zero():
+def test_resonance_gap_without_exact_phase_is_not_zero():
     spec = resonance_yarn()
     inv_freq = frequencies.closed_form_inv_freq(spec, 128).to(torch.float32)
     angles = torch.arange(131072)[:, None] * inv_freq
@@ -102,7 +102,7 @@ def test_without_the_exact_phase_the_gap_is_not_zero():
 
 
 @pytest.mark.parametrize("resonance", [False, True])
-def test_gap_is_the_definition_worked_out_by_hand(resonance):
+def test_gap_equals_its_definition_worked_out_by_hand(resonance):
     spec = resonance_yarn(100.0, 2.0, 16, resonance=resonance)
     theta = frequencies.closed_form_inv_freq(spec, 8).tolist()
     expected = [

@@ -153,3 +153,10 @@ def test_running_model_under_cache_and_outside():
     exec("def evaluate(lm):\n    return running_model()", scope)
     assert scope["evaluate"](cached) == "the model"
     assert scope["evaluate"]("bare") == "bare"
+
+
+def test_slow_tokenizer_is_refused_by_name():
+    from transformers import ByT5Tokenizer
+
+    with pytest.raises(SettingError, match=r"ByT5Tokenizer is a slow tokenizer.*tokenizer="):
+        of_model.tokenize_with_offsets(ByT5Tokenizer(), "a text")

@@ -53,7 +53,7 @@ def data(tmp_path_factory):
     return str(file)
 
 
-def test_training_and_held_out_text_share_no_run_of_50_tokens(model, data):
+def test_finetune_shares_no_run_of_tokens_with_held_out_text(model, data):
     tokenizer = AutoTokenizer.from_pretrained(model)
     settings = FineTuneSettings(**{**TINY, "sequence_length": 1200})
     rows, held_out = prepare_document([data], tokenizer, settings)
@@ -109,7 +109,7 @@ def test_finetune_saves_rope_settings_and_resumes(model, data, tmp_path, killed,
     assert len((tmp_path / "a/held_out/books.jsonl").read_text().splitlines()) == 2
 
 
-def test_every_epoch_reads_every_row_once_in_an_order_of_its_own():
+def test_finetune_epoch_reads_every_row_once_in_its_own_order():
     rows = np.arange(10).reshape(5, 2)
     read = [row["input_ids"][0].item() // 2 for row in reading_order(rows, 12, seed=1)]
     assert sorted(read[:5]) == sorted(read[5:10]) == [0, 1, 2, 3, 4]
@@ -117,14 +117,14 @@ def test_every_epoch_reads_every_row_once_in_an_order_of_its_own():
     assert len(set(read[10:])) == len(read[10:]) == 2
 
 
-def test_bf16_works_without_a_gpu_and_leaves_no_states(model, data, tmp_path):
+def test_finetune_in_bf16_without_gpu_leaves_no_states(model, data, tmp_path):
     finetune(model, [data], tmp_path / "a", FineTuneSettings(**{**TINY, "bf16": True, "steps": 2}))
     saved = json.loads((tmp_path / "a/config.json").read_text())
     assert saved["dtype"] == "bfloat16"
     assert not (tmp_path / "a/states").exists()
 
 
-def test_errors_are_clear_and_a_finished_run_is_not_repeated(model, data, tmp_path):
+def test_finetune_errors_name_causes_and_finished_runs_stay(model, data, tmp_path):
     settings = FineTuneSettings(**TINY)
     first = finetune(model, [data], tmp_path / "a", settings)
     assert finetune(model, [data], tmp_path / "a", settings) == first
@@ -145,12 +145,12 @@ def test_errors_are_clear_and_a_finished_run_is_not_repeated(model, data, tmp_pa
 
 
 @pytest.mark.parametrize("program", ["bin/leval-harness", "leval_harness/__main__.py"])
-def test_the_command_of_a_result_can_be_repeated(program, monkeypatch):
+def test_finetune_records_a_command_that_can_be_repeated(program, monkeypatch):
     monkeypatch.setattr(sys, "argv", [program, "posgen", "train", "--out", "my folder"])
     assert made_by()["command"] == "leval-harness posgen train --out 'my folder'"
 
 
-def test_presets_are_the_papers():
+def test_finetune_presets_are_those_of_the_papers():
     wanted = {name: preset(FineTuneSettings, name) for name in packaged_configs("train")}
     for size in ("7b-long", "7b-short", "13b-long", "13b-short"):
         of = wanted[f"llama2-{size}"]
@@ -161,7 +161,7 @@ def test_presets_are_the_papers():
 
 
 @pytest.mark.parametrize("name", ["fsdp", "deepspeed_zero3"])
-def test_accelerate_reads_every_key_of_the_shipped_configs(name):
+def test_accelerate_reads_every_key_of_shipped_configs(name):
     """`load_config_from_file` refuses keys that this version of accelerate does not know."""
     from accelerate.commands.config.config_args import load_config_from_file
 
@@ -171,7 +171,7 @@ def test_accelerate_reads_every_key_of_the_shipped_configs(name):
 
 
 @pytest.mark.slow(long=True)
-def test_two_processes_share_the_work(model, data, tmp_path):
+def test_finetune_in_two_processes_shares_the_work(model, data, tmp_path):
     """Data parallel on two CPU processes: one set of files, twice the tokens a step."""
     tools, out = Path(sys.executable).parent, tmp_path / "out"
     command = [tools / "torchrun", "--standalone", "--nproc-per-node", 2]

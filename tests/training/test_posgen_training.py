@@ -94,7 +94,7 @@ def test_t5_layer_is_plain_rope_maths():
     torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_training_is_that_of_a_plain_loop(tmp_path):
+def test_posgen_training_equals_a_plain_loop(tmp_path):
     recipe = _recipe()
     train_run(recipe, RUN, tmp_path)
     model = build_model(recipe, RUN).train()
@@ -119,7 +119,7 @@ def test_training_is_that_of_a_plain_loop(tmp_path):
         torch.testing.assert_close(saved[name], value, atol=1e-5, rtol=1e-4, msg=name)
 
 
-def test_a_killed_run_begins_again_and_gives_the_same_result(tmp_path, killed):
+def test_posgen_killed_run_gives_the_same_result_again(tmp_path, killed):
     recipe = _recipe(architecture=T5.with_changes(dropout=0.2), evaluate_every=1, keep="best")
 
     def all_of(folder):
@@ -138,7 +138,7 @@ def test_a_killed_run_begins_again_and_gives_the_same_result(tmp_path, killed):
 
 
 @pytest.mark.slow(long=True)
-def test_processes_side_by_side_train_what_one_does(tmp_path):
+def test_posgen_parallel_processes_train_what_one_does(tmp_path):
     runs = [PosGenRun("cot", "rope", 0), RUN, PosGenRun("recursive", "yarn", 2)]
 
     def tests(folder, **how):
@@ -151,7 +151,7 @@ def test_processes_side_by_side_train_what_one_does(tmp_path):
 
 
 @pytest.mark.parametrize("keep", ["best", "best_scaled"])
-def test_the_best_model_is_the_first_of_the_highest_accuracy(tmp_path, monkeypatch, keep):
+def test_posgen_best_model_is_first_of_highest_accuracy(tmp_path, monkeypatch, keep):
     """With `best_scaled` validations rotate by the code's YaRN; training and the test do not."""
     recipe = _recipe(evaluate_every=1, keep=keep)
     turned, weights = [], []
@@ -189,13 +189,13 @@ def test_posgen_keeps_finished_runs_refuses_other_settings(tmp_path):
         list(train_all(_recipe(epochs=2), [RUN], tmp_path))
 
 
-def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
+def test_posgen_loss_that_is_nan_stops_the_run(tmp_path):
     recipe = _recipe(learning_rate=1e30, epochs=30)
     with pytest.raises(UserError, match=r"loss: (nan|inf) at step 6 in cot/resonance_yarn/seed-1"):
         train_run(recipe, RUN, tmp_path)
 
 
-def test_the_feed_forward_stays_as_it_began_where_it_is_frozen(tmp_path):
+def test_posgen_frozen_feed_forward_is_not_trained(tmp_path):
     assert settings.preset(Recipe, "code").architecture.freeze_feed_forward
     recipe = _recipe(architecture=T5.with_changes(freeze_feed_forward=True), epochs=1)
     train_run(recipe, RUN, tmp_path)
@@ -272,7 +272,7 @@ def _by_lm_eval(checkpoint):
 
 
 @pytest.mark.parametrize("architecture", [Architecture(**SMALL), T5])
-def test_lm_eval_sees_the_accuracy_that_the_trainer_saw(tmp_path, architecture):
+def test_posgen_accuracy_in_lm_eval_equals_the_trainers(tmp_path, architecture):
     data = {**DATA, "train": 400}
     recipe = _recipe(architecture=architecture, data=data, epochs=12)
     result = train_run(recipe, RUN, tmp_path)
@@ -286,7 +286,7 @@ def test_lm_eval_sees_the_accuracy_that_the_trainer_saw(tmp_path, architecture):
     assert metrics == pytest.approx(own, abs=1e-9)
 
 
-def test_the_codes_reading_trains_unscaled_and_tests_scaled(tmp_path):
+def test_posgen_code_preset_trains_unscaled_tests_scaled(tmp_path):
     """By the command line: one training gives the published rows RoPE and YaRN, at any lengths."""
 
     def posgen(*words):

@@ -15,7 +15,7 @@ def _runs(ids, length):
 
 
 @given(train=tokens, held=tokens, length=st.integers(1, 6))
-def test_nothing_shared_is_left_and_nothing_else_is_lost(train, held, length):
+def test_text_without_shared_runs_loses_nothing_else(train, held, length):
     known = np.unique(text.run_hashes(np.array(held, dtype=np.int64), length))
     pieces = text.without_shared(np.array(train, dtype=np.int64), known, length)
     forbidden = _runs(held, length)
@@ -41,7 +41,7 @@ def test_pack_keeps_every_token_in_order_within_a_document():
         text.pack(documents, 99, -1, 3)
 
 
-def test_split_is_by_document_and_follows_from_the_text():
+def test_text_split_is_by_document_and_reproducible():
     documents = [Document("a", f"text {i}") for i in range(9)]
     train, held = text.split_documents(documents, 3, seed=1)
     assert (len(train), len(held)) == (6, 3)
@@ -53,7 +53,7 @@ def test_split_is_by_document_and_follows_from_the_text():
         text.split_documents(documents, 9, seed=1)
 
 
-def test_reading_and_its_errors(tmp_path):
+def test_text_reads_files_and_refuses_missing_ones(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n{"text": "one"}\n')
     (tmp_path / "b.txt").write_text("three")
     found = text.read_documents([str(tmp_path)])
