@@ -121,7 +121,7 @@ def dry_run(
     except ConfigError as error:
         problems = str(error).split("\n")
     estimator = Estimator(workloads, MeasuredRates(folder), device_tflops)
-    estimates = {run.run_id: estimator.of(run) for run in to_do}
+    estimates = estimator.of_all(to_do)
     groups = [_group(group, estimates, others) for group in grouped(runs, capacity.gpus)]
     warnings: dict[str, None] = {}
     for run in to_do:

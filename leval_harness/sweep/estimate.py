@@ -13,7 +13,7 @@ import psutil
 
 from leval_harness.backends import BACKENDS
 from leval_harness.backends.prefill import one_pass_tokens
-from leval_harness.results.layout import RUN_FILE, RUNS_FOLDER
+from leval_harness.results.layout import REFERENCE, RUN_FILE, RUNS_FOLDER
 from leval_harness.sweep.cost import (
     PASS_TOKENS,
     ComputedShare,
@@ -28,7 +28,12 @@ from leval_harness.sweep.gpus import memory_of_gpu
 from leval_harness.sweep.identity import RUNNING_TEXT
 from leval_harness.sweep.run_record import RunRecord
 from leval_harness.sweep.task_registry import families_of
-from leval_harness.sweep.workload import Workload, Workloads, longest_pass
+from leval_harness.sweep.workload import (
+    Workload,
+    Workloads,
+    longest_pass,
+    without_first_windows,
+)
 from resonance_vllm.checkpoint.reading import read_config
 from resonance_vllm.common.errors import UserError
 from resonance_vllm.common.files import read_json_object
@@ -152,14 +157,33 @@ class Estimator:
         self.rates = rates
         self.device_tflops = device_tflops
 
-    def of(self, run: RunRecord) -> Estimate:
-        """Return what a run will take."""
+    def of_all(self, runs: Sequence[RunRecord]) -> dict[str, Estimate]:
+        """Return what each of some runs will take, where they are computed together.
+
+        Args:
+            runs: those that are to be computed.
+
+        Returns:
+            Id of each run -> its estimate.
+        """
+        return {run.run_id: self.of(run, has_full_read(run, runs)) for run in runs}
+
+    def of(self, run: RunRecord, first_windows_are_known: bool = False) -> Estimate:
+        """Return what a run will take.
+
+        Args:
+            run: a planned run.
+            first_windows_are_known: whether another run reads the first window of each document, so
+                that this one does not.
+        """
         try:
             workload = self.workloads.of(run)
         except UserError:
             return Estimate(None)  # the dry run names it among the problems
         if workload is None:
             return Estimate(None)
+        if first_windows_are_known:
+            workload = without_first_windows(workload)
         size = size_of_model(run)
         cost = cost_of(size, workload.passes, workload.documents)
         times_read = _times_read(run, workload)
@@ -182,6 +206,39 @@ class Estimator:
         if rate is None and cost.flops > WORTH_A_BENCHMARK and _runs_on_this_cpu(run):
             rate = rate_of_cpu(_dtype_of(run))
         return rate
+
+
+def has_full_read(run: RunRecord, others: Sequence[RunRecord]) -> bool:
+    """Return whether the first windows of a reference are the beginning of what another run reads.
+
+    The unmodified model reads the same documents in full. `hf-long` computes what both reads have in
+    common once, if one model instance does both and the full read comes first.
+    """
+    backend = BACKENDS.get(run.model.backend)
+    if run.method.name != REFERENCE or backend is None:
+        return False
+    if not backend.shares_documents or backend.library != "transformers":
+        return False
+    return any(
+        other.group == run.group
+        and other.method.name != REFERENCE
+        and _is_unmodified(other)
+        and _documents_of(other) == _documents_of(run)
+        for other in others
+    )
+
+
+def _is_unmodified(run: RunRecord) -> bool:
+    """Return whether a run has the rotation of its checkpoint."""
+    rope = run.method.rope_parameters
+    return rope is None or (rope["rope_type"] == "default" and run.replaced is None)
+
+
+def _documents_of(run: RunRecord) -> tuple[Any, ...]:
+    """Return what decides which documents an effective-context run reads."""
+    settings = {"context_length": [run.context_length], **run.metadata}
+    settings.pop("reads", None)
+    return run.tasks, settings
 
 
 def run_cost(run: RunRecord, workloads: Workloads | None = None) -> float:

@@ -230,7 +230,7 @@ def run_sweep(
     to_do = [run for run in runs if run not in finished]
     check_runs(to_do, where.capacity, workloads)
     estimator = Estimator(workloads, MeasuredRates(path))
-    estimates = {run.run_id: estimator.of(run) for run in to_do}
+    estimates = estimator.of_all(to_do)
     groups = grouped(runs, where.capacity.gpus)
     folder = Folder(path)
     write_sweep(folder, config, runs, command)

@@ -259,3 +259,10 @@ def loaded_tasks(run: RunRecord) -> list[Any]:
 def longest_pass(workload: Workload) -> int:
     """Return the tokens of the longest sequence, its answer included."""
     return max((one.tokens + one.generated for one in workload.passes), default=0)
+
+
+def without_first_windows(workload: Workload) -> Workload:
+    """Return a workload without the first pass of each document, all of which have as many passes."""
+    of_document = len(workload.passes) // max(1, workload.documents)
+    kept = [one for at, one in enumerate(workload.passes) if at % of_document]
+    return workload._replace(passes=kept)

@@ -179,6 +179,32 @@ def test_run_cost_orders_runs(planned: Planned) -> None:
     assert run_cost(served) == 0
 
 
+@pytest.mark.parametrize(
+    ("backend", "rope", "shares"),
+    [
+        ("hf-long", None, True),
+        ("hf-long", {"rope_type": "default"}, True),
+        ("hf-long", {"rope_type": "yarn", "factor": 4}, False),
+        ("hf", None, False),
+    ],
+)
+def test_reference_shares_its_first_windows(
+    planned: Planned, backend: str, rope: dict[str, Any] | None, shares: bool
+) -> None:
+    runs = planned(tasks="effective_context_pydocs", metadata={"num_docs": 2},
+                   methods={"first": rope}, context_lengths=[320], model={"backend": backend})  # fmt: skip
+    estimator = Estimator(Workloads(), MeasuredRates(Path("nowhere")), 1.0)
+    reference, full = (estimate.cost for estimate in estimator.of_all(runs).values())
+    alone = estimator.of(runs[0]).cost
+    assert reference is not None
+    assert full is not None
+    assert alone is not None
+    assert alone.prefill_tokens - reference.prefill_tokens == (2 * 128 if shares else 0)
+    assert reference.documents == 2
+    if shares:
+        assert reference.flops < full.flops, "the longest first: the full read comes before"
+
+
 def test_total_has_hours_where_all_have() -> None:
     one = Estimate(
         Cost(documents=1, prefill_tokens=10, flops=1.0, memory=Memory(weights=4, logits=1)), 1.5

@@ -1,0 +1,51 @@
+"""Answers without a number: NaN, and infinite losses of text."""
+
+from typing import Any
+
+import numpy as np
+
+from leval_tasks.perplexity.task import first_not_finite
+from resonance_vllm.common.errors import RunError
+
+
+def not_finite(answer: Any) -> "np.ndarray[Any, np.dtype[np.bool_]]":
+    """Return which of the log-probabilities in an answer make every mean over them useless.
+
+    NaN does everywhere, infinity where text is scored. A choice of a question may have the
+    probability 0; of generated text nothing is wrong.
+    """
+    values = getattr(answer, "logprobs", answer)
+    scores_text = values is not answer
+    if isinstance(values, tuple | list):
+        values = values[0]  # a log-likelihood, and whether the text is the greedy answer
+    if values is None or isinstance(values, str):
+        return np.zeros(1, bool)
+    numbers = np.atleast_1d(np.asarray(values, dtype=np.float64))
+    return ~np.isfinite(numbers) if scores_text else np.isnan(numbers)
+
+
+def refuse_not_finite(request: Any, answer: Any) -> None:
+    """Refuse an answer with a log-probability that is no number.
+
+    Raises:
+        RunError: names task, document and the first position.
+    """
+    wrong = not_finite(answer)
+    if not wrong.any():
+        return
+    document = request.doc_id
+    if isinstance(request.doc, dict):
+        document = request.doc.get("document_id", document)
+    what = "the log-likelihood is NaN"
+    window = getattr(request, "window", None)
+    if window is not None:
+        first = answer.logprobs[np.argmax(wrong)]
+        kind = "NaN" if np.isnan(first) else "infinite"
+        what = (
+            f"the loss of position {first_not_finite(window, answer)} is {kind} "
+            f"(the first of {wrong.sum()} in its window)"
+        )
+    raise RunError(
+        f"{request.task_name}, document {document}: {what}; the activations overflow, or weights or "
+        "rotation are damaged: try dtype float32 or bfloat16, and `leval-harness check`"
+    )
