@@ -198,7 +198,7 @@ class HFLong(HF):
                     self.cache_hook.add_partial("loglikelihood", passage.key, passage.answer)
         return [passage.answer for passage in passages]
 
-    def token_logprobs(
+    def score_token_ids(
         self, requests: Iterable[tuple[Sequence[int], Sequence[int]]]
     ) -> list[Logprobs]:
         """Return the log-probability of each given token; which token is the greedy one is not found.

@@ -161,8 +161,8 @@ def score_by_forward_pass(lm: Any, requests: Sequence[Request]) -> Iterator[Logp
 
 
 def score_by_own_method(lm: Any, requests: Sequence[Request]) -> Iterator[Logprobs]:
-    """Score requests with the model's method `token_logprobs`, which takes and returns the same."""
-    return iter(lm.token_logprobs(requests))
+    """Score requests with the model's method `score_token_ids`, which takes and returns the same."""
+    return iter(lm.score_token_ids(requests))
 
 
 def score_by_vllm(lm: Any, requests: Sequence[Request]) -> Iterator[Logprobs]:

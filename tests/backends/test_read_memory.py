@@ -6,6 +6,7 @@ import pytest
 from tiny_backends import build
 
 from leval_harness.backends.hf_long import HFLong
+from leval_tasks.common.token_logprobs import REQUEST
 
 RNG = random.Random(0)
 DOCUMENT = [4 + RNG.randrange(100) for _ in range(90)]
@@ -24,7 +25,7 @@ def loaded(tokenizer):
 def fresh(tokenizer, request, rope=None):
     lm = loaded(tokenizer)
     lm.set_rope(rope, "float32")
-    return lm.token_logprobs([request])[0]
+    return lm.score_token_ids([request])[0]
 
 
 @pytest.mark.parametrize("in_one_call", [True, False])
@@ -33,11 +34,11 @@ def test_first_window_is_that_of_the_full_read(tokenizer, in_one_call):
     lm.set_rope({"rope_type": "default", "rope_theta": 1e4}, "float32")
     requests = [FULL, FIRST_WINDOW, SECOND_WINDOW]
     if in_one_call:
-        answers = lm.token_logprobs(requests)
+        answers = lm.score_token_ids(requests)
     else:
-        answers = lm.token_logprobs(requests[:1])
+        answers = lm.score_token_ids(requests[:1])
         lm.set_rope(None, "float32")  # the reference: the unmodified model
-        answers += lm.token_logprobs(requests[1:])
+        answers += lm.score_token_ids(requests[1:])
     read = len(FULL[0] + FULL[1]) - 1 + len(SECOND_WINDOW[0] + SECOND_WINDOW[1]) - 1
     assert lm.telemetry()["tokens_prefilled"] == read
     for request, answer in zip(requests, answers, strict=True):
@@ -47,11 +48,18 @@ def test_first_window_is_that_of_the_full_read(tokenizer, in_one_call):
 def test_other_settings_and_other_tokens_are_read_again(tokenizer):
     lm = loaded(tokenizer)
     lm.set_rope(None, "float32")
-    lm.token_logprobs([FULL])
+    lm.score_token_ids([FULL])
     other_end = (DOCUMENT[:20], [*DOCUMENT[20:59], 7])
     earlier_start = (DOCUMENT[:10], DOCUMENT[10:60])
     for request in (other_end, earlier_start):
-        assert lm.token_logprobs([request])[0] == pytest.approx(fresh(tokenizer, request), abs=1e-5)
+        assert lm.score_token_ids([request])[0] == pytest.approx(
+            fresh(tokenizer, request), abs=1e-5
+        )
     lm.set_rope(YARN, "float32")
-    answer = lm.token_logprobs([FIRST_WINDOW])[0]
+    answer = lm.score_token_ids([FIRST_WINDOW])[0]
     assert answer == pytest.approx(fresh(tokenizer, FIRST_WINDOW, YARN), abs=1e-5)
+
+
+def test_no_method_is_named_as_a_kind_of_request() -> None:
+    """lm-eval would call it with requests, and the tasks would not give the model their own."""
+    assert not hasattr(HFLong, REQUEST)
