@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,8 +29,8 @@ from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.common.errors import RunError, error_message
 
 log = logging.getLogger("leval_harness.sweep.worker")
-FRESH = "fresh_share"
-"""Key of the share of the requests that no earlier attempt had answered."""
+SUMMED = "tokens_"
+"""What the names of counts begin with that are added up over the workers of a run."""
 Samples = Mapping[str, list[dict[str, Any]]]
 """Task -> rows, with lm-eval's `arguments` (the requests, the prompt first) and `resps`."""
 
@@ -109,22 +109,32 @@ def unmodified_args(runs: Sequence[RunRecord]) -> dict[str, Any]:
     return {**run.model.args, **unmodified, **own}
 
 
-def evaluate(
-    model: LoadedModel, run: RunRecord, folder: Path, heartbeat: Heartbeat
-) -> dict[str, Any]:
-    """Run lm-eval, and write its files to a folder.
+class Evaluation(NamedTuple):
+    """What is known of an evaluation beside its files.
+
+    Attributes:
+        telemetry: what the backends of all workers have counted.
+        fresh_share: share of the requests that these workers have answered, the others having been
+            answered by earlier attempts.
+        seconds_of_others: seconds that other workers have taken for their parts.
+    """
+
+    telemetry: dict[str, Any]
+    fresh_share: float
+    seconds_of_others: float
+
+
+def evaluate(model: LoadedModel, run: RunRecord, folder: Path, heartbeat: Heartbeat) -> Evaluation:
+    """Compute parts of a run; after the last one let lm-eval score all, and write its files.
 
     Args:
         model: the loaded model of the run's group.
         run: what to evaluate.
-        folder: of this attempt; its name names the file of stored answers.
-        heartbeat: is informed of every answer.
-
-    Returns:
-        What the backend counted meanwhile, and the share of the requests that this attempt
-        answered.
+        folder: of this attempt, which is created; its name names the file of stored answers.
+        heartbeat: is informed of every answer; its claim is on a part of the run.
 
     Raises:
+        PartsOfOthersError: other workers compute parts of the run.
         RunError: lm-eval could not save its results, or a log-probability is NaN.
         LostClaimError: another worker has taken the run over.
     """
@@ -136,6 +146,7 @@ def evaluate(
     tracker = EvaluationTracker(output_path=str(folder / "results.json"))
     with Answers(model.lm, model.ends, run, heartbeat, folder.name) as answers:
         manager, tasks = load_tasks(run)
+        answers.tasks = single_tasks(tasks)
         results = lm_eval.simple_evaluate(
             model=model.lm,
             model_args=run.model_args,
@@ -157,17 +168,48 @@ def evaluate(
             metadata={**run.model_args, **run.metadata},
         )
         samples = results.pop("samples")
-        others = {name: rows for name, rows in samples.items() if name not in own_tasks()}
-        mark_truncated(model.lm, others)
+        of_lm_eval = {name: rows for name, rows in samples.items() if name not in own_tasks()}
+        mark_truncated(model.lm, of_lm_eval)
         mark_answer_ends(model.ends.of if model.ends else lambda *_: [], samples)
+    folder.mkdir()
     with failing_saves_raised():
         tracker.save_results_aggregated(results=results, samples=samples)
         for name, rows in samples.items():
             tracker.save_results_samples(task_name=name, samples=rows)
     for task in tasks:
         save_losses(task, folder)
-    answers.forget()
-    return {**model.telemetry(), FRESH: 1 - answers.resumed / max(1, answers.requests)}
+    others = heartbeat.folder.counts_of_others(run.run_id, folder.name)
+    fresh = answers.counts()["answers"] + sum(other["answers"] for other in others)
+    return Evaluation(
+        telemetry=telemetry_of_all(model.telemetry(), [other["telemetry"] for other in others]),
+        fresh_share=min(1.0, fresh / max(1, answers.requests)),
+        seconds_of_others=sum(other["seconds"] for other in others),
+    )
+
+
+def telemetry_of_all(
+    own: Mapping[str, Any], of_others: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return the telemetry of a run: counts of tokens added up, of peak memory the largest."""
+    telemetry = dict(own)
+    for other in of_others:
+        for name, value in other.items():
+            if name.startswith(SUMMED):
+                telemetry[name] = telemetry.get(name, 0) + value
+            elif name.startswith("peak_"):
+                telemetry[name] = max(telemetry.get(name, 0), value)
+    return telemetry
+
+
+def single_tasks(tasks: Sequence[Any]) -> list[Any]:
+    """Return task objects, those of groups one by one."""
+    single: list[Any] = []
+    for task_or_group in tasks:
+        if hasattr(task_or_group, "get_all_tasks"):
+            single += task_or_group.get_all_tasks()
+        else:
+            single.append(task_or_group)
+    return single
 
 
 def save_losses(task: Any, folder: Path) -> None:

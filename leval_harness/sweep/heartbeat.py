@@ -10,8 +10,10 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from leval_harness.sweep.claims import Claim, Folder
 from resonance_vllm.common.errors import UserError
@@ -27,13 +29,14 @@ class LostClaimError(UserError):
 
 
 class Heartbeat:
-    """Watches over the run that a worker computes.
+    """Watches over the run, and the part of it, that a worker computes.
 
     Args:
         folder: of the sweep.
         log_file: the worker's own log, which a failure keeps.
-        time_limit: seconds that a run may take from its claim on, loading included; None: any.
+        time_limit: seconds that this worker may take for a run, loading included; None: any.
         stall_limit: seconds that may pass without an answer; None: any.
+        details: what the claims of this worker say beside its process and host.
     """
 
     def __init__(
@@ -42,11 +45,13 @@ class Heartbeat:
         log_file: Path,
         time_limit: float | None = None,
         stall_limit: float | None = None,
+        details: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.folder = folder
         self.log_file = log_file
         self.time_limit = time_limit
         self.stall_limit = stall_limit
+        self.details = details
         self.claim: Claim | None = None
         self.doing = ""
         self.report: Callable[[], int] | None = None
@@ -55,10 +60,18 @@ class Heartbeat:
         self.claimed_at = self.progress_at = time.monotonic()
 
     def begin(self, claim: Claim) -> None:
-        """Watch over a run that was just claimed."""
+        """Watch over a run of which a part was just claimed."""
         self.claimed_at = self.progress_at = time.monotonic()
         self.doing = "loading the model or preparing the task"
         self.claim = claim
+
+    def go_on(self, claim: Claim) -> None:
+        """Watch over another claim on the same run, and free the one before it."""
+        before = self.claim
+        self.claim = claim
+        self.progress_at = time.monotonic()
+        if before is not None and self.folder.owns(before):
+            self.folder.release(before.path)
 
     def end(self) -> None:
         """Watch over nothing, the run is over, and free its claim."""

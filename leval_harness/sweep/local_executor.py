@@ -11,11 +11,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from leval_harness.sweep import SweepError
-from leval_harness.sweep.claims import HERE, Folder, unique_name
+from leval_harness.sweep.claims import HERE, Folder, run_of, unique_name
 from leval_harness.sweep.executor import capacity_here
 from leval_harness.sweep.worker import GAVE_UP, WorkerRequest
 from resonance_vllm.common.errors import escape_control_characters
-from resonance_vllm.common.files import read_json_object
 
 STOPPED_BY_USER = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that somebody sends to end a process, not because of its run: that is simply open again."""
@@ -52,7 +51,8 @@ class LocalWorker:
         """Record what the end of the process means for its run, and free what it held.
 
         A run whose process was killed (out of memory, a signal) is open again the first time and
-        has failed the second time. A process that fails by itself costs its run at once.
+        has failed the second time; if other workers compute parts of it, they finish it. A process
+        that fails by itself costs its run at once.
 
         Raises:
             SweepError: it ended before it had claimed a run.
@@ -61,20 +61,21 @@ class LocalWorker:
         try:
             if code in (0, GAVE_UP) or -code in STOPPED_BY_USER:
                 return
-            claim = self._claim()
+            claims = self._claims()
             printed = self.log.read_bytes()
             end = "failed"
             if code < 0:
                 end = f"was ended by {signal.Signals(-code).name}"
-            if claim is None:
+            if not claims:
                 raise SweepError(f"a worker {end}: {last_line(printed)}")
             if code == -signal.SIGKILL:
                 end += " (out of memory?)"
             reason = f"its process {end}; last output: {last_line(printed)}"
-            if code < 0:
-                self.folder.retry_once(claim.stem, reason, printed)
-            else:
-                self.folder.write_failure(claim.stem, reason, printed)
+            run = run_of(claims[0])
+            if code >= 0:
+                self.folder.write_failure(run, reason, printed)
+            elif not self.folder.leave_to_others(run, reason):
+                self.folder.retry_once(run, reason, printed)
         finally:
             self.stop()
 
@@ -83,20 +84,17 @@ class LocalWorker:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        claim = self._claim()
-        if claim is not None:
+        for claim in self._claims():
             self.folder.release(claim)
         self.log.unlink(missing_ok=True)
 
-    def _claim(self) -> Path | None:
-        """Return the claim that the process holds, or held when it ended."""
-        process = {**HERE, "pid": self.process.pid}
-        for record in self.request.records:
-            turns = self.folder.turns(str(record["run_id"]))
-            # a claim that another worker has taken over since is not its own any more
-            if turns and process.items() <= (read_json_object(turns[-1]) or {}).items():
-                return turns[-1]
-        return None
+    def _claims(self) -> list[Path]:
+        """Return the claims that the process holds, or held when it ended.
+
+        It is one, or for a moment two, while the worker goes from one part of a run to the next. A
+        claim that another worker has taken over since is not its own any more.
+        """
+        return self.folder.claims_of({**HERE, "pid": self.process.pid})
 
 
 class LocalExecutor:

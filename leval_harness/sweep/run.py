@@ -1,14 +1,14 @@
 """A whole sweep on one results folder: workers are started until no run is left.
 
-A worker is one process with one loaded model, which claims runs of its group one after the other
-(`claims`). Any number of machines may do this on one folder.
+A worker is one process with one loaded model, which claims runs of its group one after the other,
+part by part (`claims`). Any number of machines may do this on one folder.
 """
 
 import os
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,11 @@ from leval_harness.results.layout import RUN_FILE, RUNS_FOLDER, SCHEMA_VERSION, 
 from leval_harness.sweep import SweepError
 from leval_harness.sweep.claims import Folder, RunState
 from leval_harness.sweep.config import SweepConfig
-from leval_harness.sweep.estimate import Estimator, MeasuredRates, flops_by_run
+from leval_harness.sweep.estimate import Estimate, Estimator, MeasuredRates, flops_by_run
 from leval_harness.sweep.executor import Executor, create_executor
 from leval_harness.sweep.gpus import VISIBLE_DEVICES
-from leval_harness.sweep.groups import Group, grouped
+from leval_harness.sweep.groups import Group, grouped, work_of
+from leval_harness.sweep.parts import expected_parts
 from leval_harness.sweep.preflight import check_runs
 from leval_harness.sweep.progress import Progress, say
 from leval_harness.sweep.run_record import RunRecord
@@ -30,6 +31,8 @@ from resonance_vllm.common.errors import escape_control_characters
 from resonance_vllm.common.files import write_json
 
 POLL_SECONDS = 0.5
+WORTH_JOINING_SECONDS = 60.0
+"""A further worker has to load the model: for a run that takes less, it would come too late."""
 
 
 def write_sweep(
@@ -68,6 +71,7 @@ class Sweep:
         request: what every worker is given; each gets the runs of its group in addition.
         progress: prints what happens.
         workers: the running workers of this process, each with its group.
+        sleep: waits so many seconds before the next look; a simulation advances its clock.
     """
 
     folder: Folder
@@ -76,6 +80,7 @@ class Sweep:
     request: WorkerRequest
     progress: Progress
     workers: dict[Any, Group] = field(default_factory=dict)
+    sleep: Callable[[float], None] = time.sleep
 
     def run(self) -> dict[str, RunState]:
         """Compute what nobody else computes, and return the state of each run at the end.
@@ -102,7 +107,7 @@ class Sweep:
         idle_since = None
         while True:
             self._remove_ended()
-            states = {run: self.folder.state(run) for run in runs}
+            states = self.folder.states(runs)
             self.progress.update(states)
             if self._start_one(states):
                 continue
@@ -112,9 +117,10 @@ class Sweep:
                 # A machine that died looks alive until its claims are old. So wait until each
                 # owner has given a sign of life after we became idle.
                 idle_since = idle_since or self.folder.now()
-                if all(owner["seen"] > idle_since for owner in elsewhere(states)):
+                owners = [owner for state in states.values() for owner in state.owners]
+                if all(owner["seen"] > idle_since for owner in owners):
                     return states
-            time.sleep(POLL_SECONDS)
+            self.sleep(POLL_SECONDS)
 
     def _remove_ended(self) -> None:
         for worker in list(self.workers):
@@ -138,27 +144,41 @@ class Sweep:
         """Return the groups that can use another worker, the one that needs it most first.
 
         A second worker loads the model a second time. So it joins a group only when every group
-        has a worker, and then the group that has the fewest.
+        has a worker, and then the group of which most is left for each of its workers.
         """
         workers_of = Counter(group.key for group in self.workers.values())
         needing = [
             group for group in self.groups if self._can_use(group, states, workers_of[group.key])
         ]
         waiting = [group for group in needing if workers_of[group.key] == 0]
-        return waiting or sorted(needing, key=lambda group: workers_of[group.key])
+
+        def left(group: Group) -> float:
+            work = [
+                self.request.work.get(run.run_id, 1.0) * states[run.run_id].share_left()
+                for run in group.runs
+            ]
+            return sum(work) / (workers_of[group.key] + 1)
+
+        return waiting or sorted(needing, key=left, reverse=True)
 
     def _can_use(self, group: Group, states: Mapping[str, RunState], workers: int) -> bool:
-        """Return whether one more worker would find a run of the group to compute."""
-        members = [states[run.run_id] for run in group.runs]
-        unclaimed = sum(state.is_open for state in members)
-        if unclaimed == 0:
+        """Return whether one more worker would find a part of a run of the group to compute."""
+        members = [(run.run_id, states[run.run_id]) for run in group.runs]
+        free = sum(self._free_parts(name, state) for name, state in members)
+        if free == 0:
             return False
-        # A worker that still loads its model has no claim yet, but will take an unclaimed run.
+        # A worker that still starts has no claim yet, but will claim one of these parts.
         claimed_here = 0
-        for state in members:
-            if state.owner is not None and state.owner.get("sweep") == self.request.sweep:
-                claimed_here += 1
-        return unclaimed + claimed_here > workers
+        for _, state in members:
+            claimed_here += sum(owner.get("sweep") == self.request.sweep for owner in state.owners)
+        return free + claimed_here > workers
+
+    def _free_parts(self, run: str, state: RunState) -> int:
+        """Return how many further workers could take part in a run."""
+        expected = self.request.expected_parts.get(run)
+        if expected is None:
+            return int(state.is_open)  # it takes too little time to be divided
+        return len(state.free_parts(expected))
 
     def _free_slot(self, group: Group) -> list[str] | None:
         """Return the GPUs that a worker of a group would get; None if there is no room for it."""
@@ -167,13 +187,7 @@ class Sweep:
             on_cpu = sum(running.gpus == 0 for running in self.workers.values())
             return [] if on_cpu < capacity.cpu_workers else None
         taken = {gpu for worker in self.workers for gpu in worker.gpus}
-        # neighbours first: GPUs 0 to 3 are usually connected better than 0, 1, 6 and 7
-        for first in range(0, len(capacity.gpus) - group.gpus + 1, group.gpus):
-            neighbours = list(capacity.gpus[first : first + group.gpus])
-            if not taken.intersection(neighbours):
-                return neighbours
-        free = [gpu for gpu in capacity.gpus if gpu not in taken]
-        return free[: group.gpus] if len(free) >= group.gpus else None
+        return neighbouring(capacity.gpus, taken, group.gpus)
 
     def _environment(self, group: Group, gpus: Sequence[str]) -> dict[str, str]:
         """Return the variables of a worker: it sees only its GPUs, and has its share of the cores."""
@@ -196,9 +210,47 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
+def neighbouring(gpus: Sequence[str], taken: Collection[str], number: int) -> list[str] | None:
+    """Return so many free GPUs that are as close together as possible; None if there are too few.
+
+    GPUs 0 to 3 are usually connected better than 0, 1, 6 and 7. Blocks that begin at a multiple of
+    their size go first, so that what is left over can be a block again.
+
+    Args:
+        gpus: names of all GPUs, neighbours side by side.
+        taken: names of those that are in use.
+        number: how many are needed, at least one.
+    """
+    free = [at for at, gpu in enumerate(gpus) if gpu not in taken]
+    candidates = [free[first : first + number] for first in range(len(free) - number + 1)]
+    if not candidates:
+        return None
+
+    def distance(places: Sequence[int]) -> tuple[int, bool]:
+        return places[-1] - places[0], places[0] % number != 0
+
+    return [gpus[at] for at in min(candidates, key=distance)]
+
+
 def elsewhere(states: Mapping[str, RunState]) -> list[Mapping[str, Any]]:
     """Return the owners of runs that are still being computed."""
     return [state.owner for state in states.values() if state.owner is not None]
+
+
+def parts_worth_sharing(
+    runs: Iterable[RunRecord], estimates: Mapping[str, Estimate], workloads: Workloads
+) -> dict[str, int]:
+    """Return about how many parts runs will have, without runs that are too short to be divided."""
+    return {
+        run.run_id: expected_parts(run, workloads.of(run))
+        for run in runs
+        if is_worth_joining(estimates[run.run_id])
+    }
+
+
+def is_worth_joining(estimate: Estimate) -> bool:
+    """Return whether a run takes so long that further workers may join it, as far as is known."""
+    return estimate.hours is None or estimate.hours * 3600 > WORTH_JOINING_SECONDS
 
 
 def run_sweep(
@@ -231,7 +283,9 @@ def run_sweep(
     check_runs(to_do, where.capacity, workloads)
     estimator = Estimator(workloads, MeasuredRates(path))
     estimates = estimator.of_all(to_do)
-    groups = grouped(runs, where.capacity.gpus)
+    flops = flops_by_run(estimates)
+    work = work_of(to_do, flops)
+    groups = grouped(runs, where.capacity.gpus, work)
     folder = Folder(path)
     write_sweep(folder, config, runs, command)
     for run in runs:
@@ -246,7 +300,9 @@ def run_sweep(
         command=command,
         time_limit=config.time_limit,
         stall_limit=config.stall_limit,
-        flops=flops_by_run(estimates),
+        flops=flops,
+        work=work,
+        expected_parts=parts_worth_sharing(to_do, estimates, workloads),
     )
     progress = Progress(runs, folder, estimates)
     return Sweep(folder, groups, where, request, progress).run()

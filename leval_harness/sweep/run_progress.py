@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,3 +66,28 @@ def read_progress(path: Path) -> RunProgress | None:
         return RunProgress(**content)
     except (OSError, ValueError, TypeError):
         return None
+
+
+def together(workers: Sequence[RunProgress]) -> RunProgress | None:
+    """Return the progress of a run from that of the workers which take part in it.
+
+    Args:
+        workers: what each has written. What one has found answered, others may have computed just
+            before: the least of it was there before them all.
+
+    Returns:
+        Counts and seconds of all workers; None without any.
+    """
+    if not workers:
+        return None
+    resumed = min(one.resumed for one in workers)
+    answered = resumed + sum(one.answered - one.resumed for one in workers)
+    requests = max(one.requests for one in workers)
+    return RunProgress(
+        requests=requests,
+        answered=min(answered, requests),
+        resumed=resumed,
+        prefilled=sum(one.prefilled for one in workers),
+        decoded=sum(one.decoded for one in workers),
+        seconds=sum(one.seconds for one in workers),
+    )

@@ -28,10 +28,12 @@ class Workload(NamedTuple):
     Attributes:
         documents: documents that are scored, or questions that are answered.
         passes: what the model reads and generates, in any order.
+        texts: different texts that are read; several questions may be about one.
     """
 
     documents: int
     passes: Sequence[Pass]
+    texts: int
 
 
 class Workloads:
@@ -116,7 +118,7 @@ def _of_running_text(run: RunRecord) -> Workload:
         documents += len(docs)
         for doc in docs:
             passes += _passes_of_windows(task.windows(doc), shares)
-    return Workload(documents, passes)
+    return Workload(documents, passes, documents)
 
 
 def _passes_of_windows(windows: Sequence[Any], shares: bool) -> Iterator[Pass]:
@@ -137,7 +139,11 @@ def _passes_of_windows(windows: Sequence[Any], shares: bool) -> Iterator[Pass]:
 
 def _of_questions(run: RunRecord) -> Workload | None:
     """Return the prompts of L-Eval's closed-ended tasks, estimated from a few documents of each."""
-    counts = {task.task_name: len(task.test_docs()) for task in loaded_tasks(run)}
+    counts = {}
+    texts = 0
+    for task in loaded_tasks(run):
+        counts[task.task_name] = len(task.test_docs())
+        texts += len({doc["document_id"] for doc in task.test_docs()[: run.limit]})
     few = {key: value for key, value in run.metadata.items() if key != "min_questions"}
     number = min(SAMPLED_DOCUMENTS, int(run.metadata.get("num_docs") or SAMPLED_DOCUMENTS))
     sample = run.model_copy(update={"metadata": {**few, "num_docs": number}})
@@ -153,7 +159,7 @@ def _of_questions(run: RunRecord) -> Workload | None:
         questions = min(counts[task.task_name], run.limit or counts[task.task_name])
         total += questions
         passes += _repeated(sampled, questions * len(sampled) // len(task.test_docs()))
-    return Workload(total, passes)
+    return Workload(total, passes, texts)
 
 
 def _passes_of_questions(task: Any, shares: bool) -> Iterator[Pass]:
@@ -239,7 +245,7 @@ def _of_ruler(run: RunRecord) -> Workload | None:
     names = tasks_in_folder(run.tasks, "ruler")
     questions = len(names) * (run.limit or QUESTIONS_OF_RULER) * len(lengths)
     one = Pass(int(max(lengths)), generated=TOKENS_OF_RULER)
-    return Workload(questions, [one] * questions)
+    return Workload(questions, [one] * questions, questions)
 
 
 def loaded_tasks(run: RunRecord) -> list[Any]:
