@@ -18,7 +18,7 @@ from resonance_vllm.common.files import write_json
 
 STATES = {
     "open": RunState(False),
-    "running": RunState(False, None, {"host": "here", "gpus": "0,1"}),
+    "running": RunState(False, None, [{"host": "here", "gpus": "0,1"}]),
     "done": RunState(True),
     "failed": RunState(False, "no luck"),
 }
@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Folder:
 
 
 def computed(folder: Folder, name: str, **counts: Any) -> None:
-    write_progress(folder.work / "progress" / name, RunProgress(**counts))
+    write_progress(folder.work / "progress" / f"{name}.1", RunProgress(**counts))
 
 
 @pytest.mark.parametrize(

@@ -191,3 +191,58 @@ def test_run_of_more_documents_reuses_losses(tiny: Path, forks: Forks, tmp_path:
             log = (path.parent / "log.txt").read_text()
             found += re.findall(r"(\d+ of \d+) answers are there already", log)
     assert sorted(found) == ["2 of 3", "6 of 9"], "full reads and windows"
+
+
+SLOW_PARTS = """
+import os, time
+from leval_harness.sweep import parts_of_run
+finish = parts_of_run.PartsOfRun.finish
+def finish_slowly(parts, number, counts):
+    time.sleep(0.5)
+    with open(os.environ["RECORD"], "a") as record:
+        record.write(f"{parts.claim.run}+{number} {os.getpid()}\\n")
+    finish(parts, number, counts)
+parts_of_run.PartsOfRun.finish = finish_slowly
+"""
+RESULTS = ("losses_*.npy", "samples_*.jsonl")
+DIVIDED = {
+    "losses": ["--set=tasks=effective_context_pydocs", "--set=metadata={window: 64, num_docs: 6}"],
+    "answers": [
+        "--set=tasks=[{tasks: [leval_closed_quality, leval_closed_toefl, leval_closed_coursera]}]",
+        "--set=metadata.data_dir=sample",
+        "--set=gen_kwargs={max_gen_toks: 4}",
+    ],
+}
+
+
+def result_files(out: Path) -> dict[str, bytes]:
+    """Run and name -> content of the files with results, numbers of lm-eval's among them."""
+    found = {}
+    for pattern in RESULTS:
+        for path in out.glob(f"*/runs/*/{pattern}"):
+            name = re.sub(r"_\d{4}-.*", "", path.name)
+            found[f"{path.parent.name}/{name}"] = path.read_bytes()
+    for path in out.glob("*/runs/*/results_*.json"):
+        numbers = json.loads(path.read_text())["results"]
+        found[f"{path.parent.name}/numbers"] = json.dumps(numbers).encode()
+    return found
+
+
+@pytest.mark.parametrize("task", DIVIDED)
+def test_divided_run_equals_that_of_one_worker(
+    tiny: Path, forks: Forks, tmp_path: Path, task: str
+) -> None:
+    """Bit for bit, whoever computed which documents."""
+    base = ["--set=models.tiny.backend=hf-long", "--set=context_lengths=[1024]", *DIVIDED[task]]
+    base += ["--set=methods={yarn: {rope_type: yarn, factor: 8}}", "--set=baseline=yarn"]
+    alone, together, record = tmp_path / "alone", tmp_path / "together", tmp_path / "record"
+    assert forks.sweep(tiny / "sweep.yaml", alone, *base) == 0, forks.said()
+    words = ("sweep", tiny / "sweep.yaml", "--out", together, *base, "--jobs", "3")
+    ended = forks.python(SLOW_PARTS + SWEEP, *words, RECORD=str(record))
+    assert ended.returncode == 0, ended.stderr
+    parts, workers = zip(*map(str.split, record.read_text().splitlines()), strict=True)
+    assert len(parts) == len(set(parts)), "no part is computed twice"
+    assert len(set(workers)) == 3
+    assert result_files(alone) == result_files(together)
+    assert result_files(alone)
+    assert not list(together.glob("*/.work/parts/*"))
