@@ -9,10 +9,6 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from leval_harness.backends import BACKENDS
-from leval_harness.sweep.identity import RUNNING_TEXT
-from leval_harness.sweep.run_record import RunRecord
-from leval_harness.sweep.task_registry import families_of
-from leval_harness.sweep.workload import Workload
 
 MOST_REQUESTS = 64
 """Requests that are passed on at a time: so many are repeated after a kill, at most."""
@@ -85,7 +81,7 @@ def _limits(requests: Sequence[Numbered], backend: str) -> Limits:
     An engine is fast when it has many requests. On transformers, a document of several questions and
     a window are read alone, so that small portions cost nothing and let more workers take part.
     """
-    if _is_engine(backend):
+    if is_engine(backend):
         return Limits(MOST_PROMPT_TOKENS_OF_ENGINE, MOST_REQUESTS)
     documents = sum(1 for _ in groupby(requests, document_of))
     if documents == len(requests) and not _has_windows(requests):
@@ -93,7 +89,7 @@ def _limits(requests: Sequence[Numbered], backend: str) -> Limits:
     return Limits(MOST_TOKENS, max(1, documents // FEWEST_PARTS))
 
 
-def _is_engine(backend: str) -> bool:
+def is_engine(backend: str) -> bool:
     """Return whether a backend answers requests of several documents side by side."""
     return backend not in BACKENDS or BACKENDS[backend].library != "transformers"
 
@@ -161,26 +157,3 @@ def _is_sampled(portion: Portion) -> bool:
             if argument.get("do_sample") or float(argument.get("temperature") or 0) > 0:
                 return True
     return False
-
-
-def expected_parts(run: RunRecord, workload: Workload | None) -> int:
-    """Return about how many parts a run will have, before its requests are made.
-
-    Args:
-        run: a planned run.
-        workload: what it makes its model read; None where that is not known, which counts as one
-            part until the first worker has made the requests.
-    """
-    if workload is None or not workload.passes:
-        return 1
-    documents = workload.texts
-    tokens = sum(one.tokens - one.cached for one in workload.passes) / documents
-    requests = len(workload.passes) / documents
-    has_windows = families_of(run.tasks) <= RUNNING_TEXT
-    most_tokens = MOST_TOKENS
-    if _is_engine(run.model.backend) and not has_windows:
-        most_tokens = MOST_PROMPT_TOKENS_OF_ENGINE
-    in_portion = min(MOST_REQUESTS / requests, most_tokens / tokens)
-    if not _is_engine(run.model.backend) and (has_windows or requests > 1):
-        in_portion = min(in_portion, documents / FEWEST_PARTS)
-    return min(MOST_PARTS, round(documents / max(1.0, in_portion)) or 1)

@@ -8,7 +8,7 @@ import os
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,22 +17,20 @@ from leval_harness.results.layout import RUN_FILE, RUNS_FOLDER, SCHEMA_VERSION, 
 from leval_harness.sweep import SweepError
 from leval_harness.sweep.claims import Folder, RunState
 from leval_harness.sweep.config import SweepConfig
-from leval_harness.sweep.estimate import Estimate, Estimator, MeasuredRates, flops_by_run
+from leval_harness.sweep.estimate import Estimator, MeasuredRates, flops_by_run
 from leval_harness.sweep.executor import Executor, create_executor
 from leval_harness.sweep.gpus import VISIBLE_DEVICES
 from leval_harness.sweep.groups import Group, grouped, work_of
-from leval_harness.sweep.parts import expected_parts
 from leval_harness.sweep.preflight import check_runs
 from leval_harness.sweep.progress import Progress, say
 from leval_harness.sweep.run_record import RunRecord
+from leval_harness.sweep.sharing import parts_worth_sharing
 from leval_harness.sweep.worker import WorkerRequest
 from leval_harness.sweep.workload import Workloads
 from resonance_vllm.common.errors import escape_control_characters
 from resonance_vllm.common.files import write_json
 
 POLL_SECONDS = 0.5
-WORTH_JOINING_SECONDS = 60.0
-"""A further worker has to load the model: for a run that takes less, it would come too late."""
 
 
 def write_sweep(
@@ -235,22 +233,6 @@ def neighbouring(gpus: Sequence[str], taken: Collection[str], number: int) -> li
 def elsewhere(states: Mapping[str, RunState]) -> list[Mapping[str, Any]]:
     """Return the owners of runs that are still being computed."""
     return [state.owner for state in states.values() if state.owner is not None]
-
-
-def parts_worth_sharing(
-    runs: Iterable[RunRecord], estimates: Mapping[str, Estimate], workloads: Workloads
-) -> dict[str, int]:
-    """Return about how many parts runs will have, without runs that are too short to be divided."""
-    return {
-        run.run_id: expected_parts(run, workloads.of(run))
-        for run in runs
-        if is_worth_joining(estimates[run.run_id])
-    }
-
-
-def is_worth_joining(estimate: Estimate) -> bool:
-    """Return whether a run takes so long that further workers may join it, as far as is known."""
-    return estimate.hours is None or estimate.hours * 3600 > WORTH_JOINING_SECONDS
 
 
 def run_sweep(
