@@ -199,7 +199,7 @@ def _of_needles(run: RunRecord) -> Workload:
         task.config.generation_kwargs.update(run.gen_kwargs)
         docs = task.test_docs()[: run.limit]
         passes += _passes_of_needles(task, docs, BACKENDS[run.model.backend].shares_documents)
-    return Workload(len(passes), passes)
+    return Workload(len(passes), passes, len(passes))
 
 
 def _passes_of_needles(task: Any, docs: Sequence[Any], shares: bool) -> Iterator[Pass]:

@@ -93,7 +93,7 @@ def test_workload_of_needles(planned: Planned, backend: str, shares: bool) -> No
         Pass(length - 16, cached=min(cached, length - 17) * shares, generated=16)
         for length, cached in first + second
     ]
-    assert workload == Workload(9, expected)
+    assert workload == Workload(9, expected, 9)
 
 
 def test_workload_of_ruler(planned: Planned) -> None:
