@@ -46,7 +46,7 @@ def expected_parts(run: RunRecord, workload: Workload | None) -> int:
     """
     if workload is None or not workload.passes:
         return 1
-    documents = workload.texts
+    documents = workload.texts or workload.documents
     tokens = sum(one.tokens - one.cached for one in workload.passes) / documents
     requests = len(workload.passes) / documents
     has_windows = families_of(run.tasks) <= RUNNING_TEXT

@@ -28,12 +28,13 @@ class Workload(NamedTuple):
     Attributes:
         documents: documents that are scored, or questions that are answered.
         passes: what the model reads and generates, in any order.
-        texts: different texts that are read; several questions may be about one.
+        texts: different texts that are read, where several questions may be about one; 0 where each
+            document is a text of its own.
     """
 
     documents: int
     passes: Sequence[Pass]
-    texts: int
+    texts: int = 0
 
 
 class Workloads:
@@ -118,7 +119,7 @@ def _of_running_text(run: RunRecord) -> Workload:
         documents += len(docs)
         for doc in docs:
             passes += _passes_of_windows(task.windows(doc), shares)
-    return Workload(documents, passes, documents)
+    return Workload(documents, passes)
 
 
 def _passes_of_windows(windows: Sequence[Any], shares: bool) -> Iterator[Pass]:
@@ -199,7 +200,7 @@ def _of_needles(run: RunRecord) -> Workload:
         task.config.generation_kwargs.update(run.gen_kwargs)
         docs = task.test_docs()[: run.limit]
         passes += _passes_of_needles(task, docs, BACKENDS[run.model.backend].shares_documents)
-    return Workload(len(passes), passes, len(passes))
+    return Workload(len(passes), passes)
 
 
 def _passes_of_needles(task: Any, docs: Sequence[Any], shares: bool) -> Iterator[Pass]:
@@ -245,7 +246,7 @@ def _of_ruler(run: RunRecord) -> Workload | None:
     names = tasks_in_folder(run.tasks, "ruler")
     questions = len(names) * (run.limit or QUESTIONS_OF_RULER) * len(lengths)
     one = Pass(int(max(lengths)), generated=TOKENS_OF_RULER)
-    return Workload(questions, [one] * questions, questions)
+    return Workload(questions, [one] * questions)
 
 
 def loaded_tasks(run: RunRecord) -> list[Any]:

@@ -49,7 +49,7 @@ def test_workload_of_full_and_reference_reads(planned: Planned) -> None:
     reference, full = planned(tasks="effective_context_pydocs", metadata=metadata, methods=LONG,
                               context_lengths=[320])  # fmt: skip
     # windows of 128 tokens that move by 64, each document read to its end
-    assert workload_of(full) == Workload(2, [Pass(320, scored=320 - 32)] * 2, 2)
+    assert workload_of(full) == Workload(2, [Pass(320, scored=320 - 32)] * 2)
     windows = workload_of(reference)
     assert windows is not None
     assert [one.tokens for one in windows.passes[: len(windows.passes) // 2]] == [128] * 4
@@ -93,13 +93,13 @@ def test_workload_of_needles(planned: Planned, backend: str, shares: bool) -> No
         Pass(length - 16, cached=min(cached, length - 17) * shares, generated=16)
         for length, cached in first + second
     ]
-    assert workload == Workload(9, expected, 9)
+    assert workload == Workload(9, expected)
 
 
 def test_workload_of_ruler(planned: Planned) -> None:
     (run,) = planned(tasks="niah_single_1", methods=LONG, context_lengths=[1024], limit=3)
     workload = workload_of(run)
-    assert workload == Workload(3, [Pass(1024, generated=128)] * 3, 3)
+    assert workload == Workload(3, [Pass(1024, generated=128)] * 3)
 
 
 def test_methods_share_one_workload(planned: Planned) -> None:
@@ -263,7 +263,7 @@ def test_warning_of_a_small_stride_without_a_rate(planned: Planned) -> None:
 
 
 def test_memory_of_chunks_and_of_one_pass(planned: Planned) -> None:
-    workload = Workload(1, [Pass(9000, scored=9000)], 1)
+    workload = Workload(1, [Pass(9000, scored=9000)])
     needed = []
     tokens = []
     for backend, args in (("hf-long", {"prefill_chunk": 64}), ("hf-long", {}), ("hf", {})):
