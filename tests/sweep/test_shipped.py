@@ -17,6 +17,7 @@ SHIPPED = SWEEPS["quickstart"].parent
 
 CONFIGS: dict[str, tuple[float, int, dict[str, object] | None]] = {
     "smollm2": (1e5, 8192, None),
+    "gemma3-270m": (1e6, 32768, None),
     "Llama-2|llama2": (1e4, 4096, None),
     "Llama-3.1": (5e5, 131072, LLAMA31),
     "Qwen2.5": (1e6, 32768, None),
