@@ -319,10 +319,14 @@ class Folder:
         self._forget_parts(run)
 
     def _forget_parts(self, run: str) -> None:
-        """Remove what is known of the parts and the progress of a run."""
+        """Remove the parts, the claims on them and the progress of a run.
+
+        Who still has such a claim was stopped for long, and ends its part when it goes on.
+        """
         shutil.rmtree(self.work / "parts" / run, ignore_errors=True)
-        for path in (self.work / "progress").glob(f"{run}.*"):
-            path.unlink(missing_ok=True)
+        for pattern in (f"claims/{run}+*", f"progress/{run}.*"):
+            for path in self.work.glob(pattern):
+                path.unlink(missing_ok=True)
 
     def forget_answers(self, run: str) -> None:
         """Remove the stored answers of a finished run."""

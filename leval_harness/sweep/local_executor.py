@@ -20,6 +20,34 @@ STOPPED_BY_USER = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that somebody sends to end a process, not because of its run: that is simply open again."""
 
 
+MOST_EARLY_ENDS = 3
+"""Workers in a row that may be killed before they claim a run: more are no accident."""
+
+
+class KilledEarlyError(SweepError):
+    """A worker was ended by a signal before it had claimed a run, so that no run is to blame."""
+
+
+class EarlyEnds:
+    """Counts workers that were killed before they had claimed a run."""
+
+    def __init__(self) -> None:
+        self.in_a_row = 0
+
+    def note(self, error: KilledEarlyError | None) -> None:
+        """Note how a worker has ended; None if it was not killed early.
+
+        Raises:
+            SweepError: too many workers in a row were killed early.
+        """
+        if error is None:
+            self.in_a_row = 0
+            return
+        self.in_a_row += 1
+        if self.in_a_row > MOST_EARLY_ENDS:
+            raise SweepError(f"{self.in_a_row} workers in a row: {error}") from error
+
+
 class LocalWorker:
     """A running worker process, in a session of its own that all it starts belongs to."""
 
@@ -55,7 +83,8 @@ class LocalWorker:
         that fails by itself costs its run at once.
 
         Raises:
-            SweepError: it ended before it had claimed a run.
+            KilledEarlyError: a signal ended it before it had claimed a run.
+            SweepError: it failed before it had claimed a run.
         """
         code = self.process.returncode
         try:
@@ -67,7 +96,8 @@ class LocalWorker:
             if code < 0:
                 end = f"was ended by {signal.Signals(-code).name}"
             if not claims:
-                raise SweepError(f"a worker {end}: {last_line(printed)}")
+                kind = KilledEarlyError if code < 0 else SweepError
+                raise kind(f"a worker {end}: {last_line(printed)}")
             if code == -signal.SIGKILL:
                 end += " (out of memory?)"
             reason = f"its process {end}; last output: {last_line(printed)}"
@@ -102,6 +132,7 @@ class LocalExecutor:
 
     def __init__(self, cpu_workers: int) -> None:
         self.capacity = capacity_here("local", cpu_workers)
+        self.early_ends = EarlyEnds()
 
     def start(
         self, request: WorkerRequest, gpus: Sequence[str], environment: Mapping[str, str]
@@ -113,7 +144,12 @@ class LocalExecutor:
         """Return whether a worker has ended, see `Executor.poll`."""
         if not worker.has_ended():
             return False
-        worker.record_end()
+        try:
+            worker.record_end()
+        except KilledEarlyError as error:
+            self.early_ends.note(error)
+        else:
+            self.early_ends.note(None)
         return True
 
     def stop(self, worker: LocalWorker) -> None:

@@ -8,7 +8,7 @@ import ray
 
 from leval_harness.sweep import SweepError
 from leval_harness.sweep.executor import Capacity
-from leval_harness.sweep.local_executor import LocalWorker
+from leval_harness.sweep.local_executor import EarlyEnds, KilledEarlyError, LocalWorker
 from leval_harness.sweep.worker import WorkerRequest
 
 UNPLACEABLE_SECONDS = 60.0
@@ -49,6 +49,7 @@ class RayExecutor:
         per_node = gpus_of_living_nodes()
         names = [str(number) for number in range(int(sum(per_node)))]
         cores = int(ray.cluster_resources().get("CPU", 0))
+        self.early_ends = EarlyEnds()
         self.capacity = Capacity(names, cores, int(max(per_node, default=0)))
 
     def start(
@@ -72,8 +73,11 @@ class RayExecutor:
             return False
         try:
             ray.get(worker.task)
+            self.early_ends.note(None)
         except ray.exceptions.RayTaskError as error:
-            raise SweepError(str(error.cause or error)) from error
+            if not isinstance(error.cause, KilledEarlyError):
+                raise SweepError(str(error.cause or error)) from error
+            self.early_ends.note(error.cause)
         except ray.exceptions.RayError:
             pass  # Ray lost the node or the process: another worker takes the claim over
         return True

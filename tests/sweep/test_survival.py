@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from forked_programs import SWEEP, Forks
-from running_sweeps import claims, wait_for
+from running_sweeps import claims, eight_runs, wait_for
 
 from leval_harness.sweep.run_progress import read_progress
 
@@ -276,3 +276,38 @@ def test_unloadable_model_is_tried_once_for_all_runs(
     assert f"{model}: transformers cannot load it" in forks.said()
     logs = [path.read_text() for path in tmp_path.glob("out/sweep/failed/*/log.txt")]
     assert sum("loading tiny" in log for log in logs) == 1
+
+
+KILLS = 50
+
+
+@pytest.mark.slow(long=True)
+def test_fifty_random_kills_lose_nothing(tiny: Path, forks: Forks, tmp_path: Path) -> None:
+    """Of workers and of the sweep, which is started again; forty runs, each the same as undisturbed."""
+    config, dice = eight_runs(tiny, tmp_path, ", device: cpu"), random.Random(5)
+    methods = {f"x{factor}": {"rope_type": "linear", "factor": factor} for factor in range(2, 7)}
+    options = [f"--set=methods={json.dumps(methods)}", "--jobs=2"]
+    assert forks.sweep(config, tmp_path / "quiet", *options) == 0, forks.said()
+    undisturbed = results(tmp_path / "quiet" / "eight")
+    assert len(undisturbed) == 40
+    finished: dict[Path, bytes] = {}
+    kills = rounds = 0
+    while kills < KILLS:
+        rounds += 1
+        where = tmp_path / f"out{rounds}"
+        while kills < KILLS and len(list(where.glob("eight/runs/*"))) < len(undisturbed):
+            sweep = begin(forks, config, where, *options)
+            while psutil.pid_exists(sweep):
+                time.sleep(dice.uniform(0.0, 1.0))
+                victims = [claim["pid"] for claim in claims(where)]
+                victim = sweep if dice.random() < 0.2 or not victims else dice.choice(victims)
+                if kills < KILLS:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(victim, signal.SIGKILL)
+                        kills += 1
+            forks.ended()
+            assert finished.items() <= {p: p.read_bytes() for p in finished}.items()
+            finished |= {path: path.read_bytes() for path in where.glob("eight/runs/*/*")}
+        assert forks.sweep(config, where, *options) == 0, forks.said()
+        assert results(where / "eight") == undisturbed
+        assert not list(where.glob("eight/.work/[!l]*/*")), "only logs of killed sweeps are left"
