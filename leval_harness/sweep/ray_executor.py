@@ -46,7 +46,7 @@ class RayExecutor:
             ray.init(ignore_reinit_error=True, **quiet)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise SweepError(f"Ray: {error}") from error
-        per_node = gpus_of_living_nodes()
+        per_node = [resources.get("GPU", 0) for resources in living_nodes()]
         names = [str(number) for number in range(int(sum(per_node)))]
         cores = int(ray.cluster_resources().get("CPU", 0))
         self.early_ends = EarlyEnds()
@@ -89,19 +89,21 @@ class RayExecutor:
     def _refuse_unplaceable(self, worker: RayWorker) -> None:
         """End the sweep if no living node could ever run a task: Ray itself would wait for ever."""
         needed = len(worker.gpus)
-        largest = max(gpus_of_living_nodes(), default=0)
-        if largest >= needed:
+        with_cores = [node.get("GPU", 0) for node in living_nodes() if node.get("CPU", 0) >= 1]
+        if any(gpus >= needed for gpus in with_cores):
             worker.unplaceable_since = None
             return
         now = time.monotonic()
         worker.unplaceable_since = worker.unplaceable_since or now
         if now - worker.unplaceable_since > UNPLACEABLE_SECONDS:
+            largest = max(with_cores, default=0)
             raise SweepError(
-                f"Ray: a worker needs {needed} GPUs on one node, and the largest living node has "
-                f"{largest:g}; start a node with enough GPUs and run the same command again"
+                f"Ray: a worker needs 1 core and {needed} GPUs on one node, and of the living nodes "
+                f"with a core the largest has {largest:g} GPUs; start a node with enough GPUs and "
+                "run the same command again"
             )
 
 
-def gpus_of_living_nodes() -> list[float]:
-    """Return the number of GPUs of each node of the cluster that is alive."""
-    return [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]]
+def living_nodes() -> list[dict[str, float]]:
+    """Return the resources of each node of the cluster that is alive."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]

@@ -52,3 +52,50 @@ def test_a_model_of_more_gpus_than_a_node_has_is_refused(tiny: Path, tmp_path: P
     ended = over_ray(tmp_path, tiny / "sweep.yaml", "--set", "models.tiny.gpus=4")
     assert ended.returncode == 2
     assert "tiny takes 4 GPUs and 2 are visible on one machine" in ended.stderr
+
+
+NODE_THAT_DIES = """
+import os, threading, time
+from pathlib import Path
+from ray.cluster_utils import Cluster
+from leval_harness.cli.main import main
+from leval_harness.sweep import ray_executor
+
+memory = 80_000_000
+head = {"num_cpus": 1, "num_gpus": 0, "object_store_memory": memory, "include_dashboard": False}
+cluster = Cluster(initialize_head=True, head_node_args=head)
+node = cluster.add_node(num_cpus=1, num_gpus=2, object_store_memory=memory)
+os.environ["RAY_ADDRESS"] = cluster.address
+ray_executor.UNPLACEABLE_SECONDS = 3.0
+
+def end_node():
+    while not list(Path("results").glob("*/.work/claims/*")):
+        time.sleep(0.2)
+    cluster.remove_node(node, allow_graceful=False)
+
+threading.Thread(target=end_node, daemon=True).start()
+main()
+"""
+
+
+@pytest.mark.slow(long=True)
+def test_sweep_ends_when_the_only_node_with_gpus_dies(tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("def hang(docs):\n    import time; time.sleep(1000)\n")
+    task = (tiny / "tiny_gen.yaml").read_text()
+    (tmp_path / "bad.yaml").write_text(f"{task}\nprocess_docs: !function bad.hang\n")
+    config = tmp_path / "sweep.yaml"
+    config.write_text((tiny / "sweep.yaml").read_text().replace(", device: cpu", ""))
+    words = ["sweep", str(config), "--executor", "ray", "--out", "results"]
+    ended = subprocess.run(
+        [sys.executable, "-c", NODE_THAT_DIES, *words, f"--set=tasks={tmp_path}/bad.yaml"],
+        cwd=tmp_path,
+        env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert ended.returncode == 1, ended.stdout[-3000:] + ended.stderr[-3000:]
+    assert "Ray: a worker needs 1 core and 1 GPUs on one node, and of the living" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not list(tmp_path.glob("results/*/failed/*")), "the run is open again"
