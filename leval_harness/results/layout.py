@@ -7,7 +7,7 @@ runs/<id>/              a finished run; it appears by one rename and never chang
     losses_<task>_<document>_<read>.npy      loss of each token of a document, nats, float32
     log.txt             output of the run
 failed/<id>/            failed.json and log.txt of the last attempt at a run that failed
-.work/                  claims, unfinished runs, caches
+.work/                  claims, parts of runs, unfinished runs, stored answers
 
 `sweep.json` holds `schema_version`, `name`, `baseline`, `margin`, `command` and `runs`. Each entry
 of
