@@ -24,6 +24,7 @@ def vllm(part: Part) -> None:
     try:
         runner(part, lm)
         graphs_after_swap(part, lm, model)
+        single = scores_by_method(part, lm)
         lm.set_rope(None)
         throughput(part, lm)
         effective_context(part, lm, model, longest)
@@ -31,7 +32,7 @@ def vllm(part: Part) -> None:
         lm.close()
         del lm
         gc.collect()
-    tensor_parallel(part, model)
+    tensor_parallel(part, model, single)
 
 
 def start(model: Path, part: Part, length: int, **arguments: Any) -> Any:
@@ -85,6 +86,7 @@ def graphs_after_swap(part: Part, lm: Any, model: Path) -> None:
         temperature=0, max_tokens=16, logprobs=0, ignore_eos=True, detokenize=False
     )
     prompt = [{"prompt_token_ids": context}]
+    unmodified: tuple[list[int], np.ndarray] | None = None
     for name, rope in METHODS.items():
         lm.model.collective_rpc("set_rope", args=(rope,))
         (answer,) = lm.model.generate(prompt, greedy, use_tqdm=False)
@@ -92,12 +94,17 @@ def graphs_after_swap(part: Part, lm: Any, model: Path) -> None:
         steps = zip(tokens, answer.outputs[0].logprobs, strict=True)
         decoded = np.array([candidates[token].logprob for token, candidates in steps])
         prefilled = scores(lm, context, tokens)
+        if unmodified is None:
+            unmodified = (tokens, prefilled)
+        same_tokens, before = unmodified
         expected = by_transformers(model, rope, context, tokens, part)
         part.row(
             f"graphs after a swap: {name}",
             graphs=str(lm.model.llm_engine.vllm_config.compilation_config.cudagraph_mode),
             decode_and_prefill=float(np.abs(decoded - prefilled).max()),
             vllm_and_transformers=float(np.abs(prefilled - expected).max()),
+            # What a stale table would show at least.
+            method_and_unmodified=float(np.abs(scores(lm, context, same_tokens) - before).max()),
         )
 
 
@@ -171,27 +178,33 @@ def effective_context(part: Part, lm: Any, model: Path, longest: int) -> None:
     part.row(f"effective context at {longest}", tokens=tokens, seconds=seconds, gib=peak)
 
 
-def tensor_parallel(part: Part, model: Path) -> None:
-    """Compare two processes that divide a model with one, before and after a swap."""
+def scores_by_method(part: Part, lm: Any) -> dict[str, np.ndarray]:
+    """Return method -> log-probabilities of the same tokens."""
+    context, tokens = request(lm, part)
+    by_method = {}
+    for method, rope in METHODS.items():
+        lm.model.collective_rpc("set_rope", args=(rope,))
+        by_method[method] = scores(lm, context, tokens)
+    return by_method
+
+
+def tensor_parallel(part: Part, model: Path, single: dict[str, np.ndarray]) -> None:
+    """Compare two processes that divide a model with one, before and after a swap.
+
+    `single` is what one process scored, by method.
+    """
     name = "tensor parallel 2"
     if part.device == "cuda" and torch.cuda.device_count() < 2:
         part.row(name, note="not run: one GPU is visible")
         return
     if not part.has_time(name):
         return
-    length = part.size.lengths[0]
-    differences = {}
-    found: dict[str, dict[str, np.ndarray]] = {}
-    for size in (1, 2):
-        lm = start(model, part, length, tensor_parallel_size=size)
-        try:
-            context, tokens = request(lm, part)
-            found[str(size)] = {}
-            for method, rope in METHODS.items():
-                lm.model.collective_rpc("set_rope", args=(rope,))
-                found[str(size)][method] = scores(lm, context, tokens)
-        finally:
-            lm.close()
-    for method in METHODS:
-        differences[method] = float(np.abs(found["1"][method] - found["2"][method]).max())
-    part.row(name, **differences)
+    lm = start(model, part, part.size.lengths[0], tensor_parallel_size=2)
+    try:
+        divided = scores_by_method(part, lm)
+    finally:
+        lm.close()
+    part.row(
+        name,
+        **{method: float(np.abs(divided[method] - single[method]).max()) for method in METHODS},
+    )

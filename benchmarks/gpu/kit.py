@@ -43,9 +43,10 @@ SIZES = {
     "tiny": Size(
         model={"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
                "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 320},
-        engine={"hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1},
+        engine={"hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1,
+                "initializer_range": 0.15},
         lengths=(96, 192), questions=3, new_tokens=2,
-        text_tokens=600, train_length=64, seconds=600,
+        text_tokens=600, train_length=64, seconds=3600,
     ),
 }  # fmt: skip
 

@@ -77,6 +77,7 @@ def test_part_of_vllm_runs_at_tiny_size_on_a_cpu(tmp_path):
         row = rows[f"graphs after a swap: {method}"]
         assert row["decode_and_prefill"] <= 1e-3
         assert row["vllm_and_transformers"] <= 1e-3
+        assert (row["method_and_unmodified"] > 0.01) == (method != "unmodified")
         assert rows["tensor parallel 2"][method] <= 1e-3
     assert rows["L-Eval throughput at 192"]["same_answers"] == 6
     assert rows["effective context at 192"]["tokens"] > 0

@@ -159,6 +159,16 @@ def test_a_backend_that_does_not_report_tokens_is_refused():
         check_reports_tokens(scoring_of(get_model("dummy")()), "DummyLM")
 
 
+@pytest.mark.parametrize("task", ["ppl_govreport", "effective_context_govreport"])
+def test_chat_endpoints_are_refused_before_a_request(evaluate, tiny, data_dir, task):
+    metadata = {"data_dir": str(data_dir), "context_length": 64, "window": 32, "stride": 16}
+    address = "http://127.0.0.1:9/v1/chat/completions"  # nothing answers there
+    with pytest.raises(SettingError, match=r"LocalChatCompletion .*chat endpoints do not"):
+        evaluate(
+            "local-chat-completions", tiny, metadata, task, base_url=address, tokenizer=str(tiny)
+        )
+
+
 LIMIT = LengthLimit("HFLM", 256)
 
 
