@@ -13,6 +13,7 @@ import numpy as np
 from lm_eval.models.vllm_causallms import VLLM
 
 from leval_harness.backends import CannotSwapError, get_backend
+from leval_harness.backends.answers import settings_that_change_answers
 from leval_harness.backends.vllm_start import starting, with_cpu_cache, with_token_budget
 from leval_tasks.common.token_logprobs import Logprobs, Request, TokenScoring, score_by_vllm
 from resonance_vllm.checkpoint.overrides import vllm_hf_overrides
@@ -60,6 +61,20 @@ def scores_given_ids(engine: Any) -> bool:
     return uses_v2_runner and "prompt_logprob_token_ids" in SamplingParams.__struct_fields__
 
 
+def ignored_settings(model: str, revision: str | None) -> dict[str, Any]:
+    """Return the settings in a checkpoint's generation_config.json that would change answers.
+
+    lm-eval's `vllm` gives the engine those of a request alone.
+    """
+    from transformers import GenerationConfig
+
+    try:
+        config = GenerationConfig.from_pretrained(model, revision=revision or "main")
+    except (OSError, ValueError):  # no such file, or none that transformers reads
+        return {}
+    return settings_that_change_answers(config)
+
+
 class RopeVLLM(VLLM):
     """lm-eval's `vllm`, which starts on a CPU and whose RoPE settings can be swapped.
 
@@ -69,6 +84,8 @@ class RopeVLLM(VLLM):
     """
 
     token_scoring = TokenScoring(score=score_given_tokens, generated=1)
+    neutralized: Mapping[str, Any] = {}
+    """Generation settings of the checkpoint that lm-eval's `vllm` does not read."""
 
     def __init__(self, pretrained: str, **arguments: Any) -> None:
         for problem in get_backend("vllm").argument_problems(arguments):
@@ -76,6 +93,7 @@ class RopeVLLM(VLLM):
         engine = with_token_budget(pretrained, with_cpu_cache(arguments))
         engine = {"worker_extension_cls": WORKER, **engine}
         self._shipped, self._loaded_with = pretrained, engine.get("revision")
+        self.neutralized = ignored_settings(pretrained, engine.get("revision"))
         with starting():
             super().__init__(pretrained, **engine)
         self._engine_length: int | None = self._max_length
@@ -96,6 +114,10 @@ class RopeVLLM(VLLM):
         except Exception as error:  # of a worker's process, which names its type in the text alone
             raise CannotSwapError(str(error)) from error
         self._max_length = context_length or self._engine_length
+
+    def telemetry(self) -> dict[str, Any]:
+        """Return the generation settings of the checkpoint that would change answers, and do not."""
+        return {"neutralized": dict(self.neutralized)}
 
     def ends_of_batch(self, output: list[Any], generate: bool = False, **_: Any) -> list[bool]:
         """Return how each answer ended; nothing where documents were scored."""
@@ -129,9 +151,9 @@ class VLLMLong(RopeVLLM):
         super().__init__(pretrained, **{**arguments, "batch_size": "auto"})
         self.counted = {"tokens_prefilled": 0, "tokens_generated": 0}
 
-    def telemetry(self) -> dict[str, int]:
-        """Return the prompt tokens computed and the tokens generated, as the engine counts them."""
-        return dict(self.counted)
+    def telemetry(self) -> dict[str, Any]:
+        """Return in addition the prompt tokens computed and the tokens generated, by the engine."""
+        return {**super().telemetry(), **self.counted}
 
     def count_anew(self) -> None:
         """Set the counts of `telemetry` to zero."""

@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 import sys
+import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -61,7 +62,8 @@ class Side:
         """Write this side to a file, which appears complete or not at all."""
         documents = [[document.name, document.text] for document in self.documents]
         header = {"setup": self.setup, "documents": documents, "template": self.chat}
-        temporary = path.with_name(f".{path.name}.part")
+        # Random, because another process may save the same file.
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         with temporary.open("wb") as file:
             np.savez_compressed(
                 file,

@@ -1,5 +1,7 @@
 """Scores at given tokens alone, as vLLM's V2 model runner returns them, and where it can run."""
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -62,3 +64,12 @@ def test_v2_runner_runs_where_triton_does(monkeypatch: pytest.MonkeyPatch, smoll
         np.testing.assert_allclose(scores, ranked, atol=1e-4)
     finally:
         lm.close()
+
+
+def test_ignored_settings_are_those_that_change_answers(tmp_path: Path) -> None:
+    from leval_harness.backends.vllm_long import ignored_settings
+
+    assert ignored_settings(str(tmp_path), None) == {}
+    config = {"repetition_penalty": 1.1, "eos_token_id": 2, "do_sample": True, "temperature": 0.6}
+    (tmp_path / "generation_config.json").write_text(json.dumps(config))
+    assert ignored_settings(str(tmp_path), None) == {"repetition_penalty": 1.1}
