@@ -16,6 +16,8 @@ MOST_TOKENS = 16_384
 """Tokens of windows or prompts of several documents that are passed on at a time."""
 MOST_PROMPT_TOKENS_OF_ENGINE = 131_072
 """The same for prompts on an engine or a server, which answers many questions side by side."""
+DOCUMENTS_ON_SERVER = 8
+"""Documents of any length that a server is asked about at a time, if `num_concurrent` lets it."""
 CHARACTERS_PER_TOKEN = 4
 """Of a prompt whose tokens have not been counted."""
 FEWEST_PARTS = 8
@@ -45,10 +47,12 @@ class Limits(NamedTuple):
     Attributes:
         prompt_tokens: estimated tokens of prompts.
         documents: number of documents.
+        window_tokens: tokens of windows.
     """
 
     prompt_tokens: int
     documents: int
+    window_tokens: int = MOST_TOKENS
 
 
 Part = list[Portion]
@@ -78,9 +82,14 @@ def divide(requests: Mapping[str, Sequence[Any]], backend: str) -> list[Part]:
 def _limits(requests: Sequence[Numbered], backend: str) -> Limits:
     """Return the most that a portion may have.
 
-    An engine is fast when it has many requests. On transformers, a document of several questions and
-    a window are read alone, so that small portions cost nothing and let more workers take part.
+    An engine is fast when it has many requests, and a server reads long documents side by side. On
+    transformers, a document of several questions and a window are read alone, so that small portions
+    cost nothing and let more workers take part.
     """
+    if backend not in BACKENDS:
+        window_tokens = DOCUMENTS_ON_SERVER * _most_window_tokens(requests)
+        most = max(MOST_TOKENS, window_tokens)
+        return Limits(MOST_PROMPT_TOKENS_OF_ENGINE, MOST_REQUESTS, most)
     if is_engine(backend):
         return Limits(MOST_PROMPT_TOKENS_OF_ENGINE, MOST_REQUESTS)
     documents = sum(1 for _ in groupby(requests, document_of))
@@ -92,6 +101,12 @@ def _limits(requests: Sequence[Numbered], backend: str) -> Limits:
 def is_engine(backend: str) -> bool:
     """Return whether a backend answers requests of several documents side by side."""
     return backend not in BACKENDS or BACKENDS[backend].library != "transformers"
+
+
+def _most_window_tokens(requests: Sequence[Numbered]) -> int:
+    """Return the tokens of the windows of the document that has most of them."""
+    by_document = groupby(requests, document_of)
+    return max((sum(map(_window_tokens, of_document)) for _, of_document in by_document), default=0)
 
 
 def _has_windows(requests: Sequence[Numbered]) -> bool:
@@ -118,7 +133,8 @@ def portions(requests: Sequence[Numbered], limits: Limits) -> Iterator[list[Numb
 
 def _is_full(portion: Sequence[Numbered], limits: Limits) -> bool:
     """Return whether a portion has more than is passed on at a time."""
-    if len(portion) > MOST_REQUESTS or sum(map(_window_tokens, portion)) > MOST_TOKENS:
+    window_tokens = sum(map(_window_tokens, portion))
+    if len(portion) > MOST_REQUESTS or window_tokens > limits.window_tokens:
         return True
     # the prompts of a document begin alike, and are read once by backends that share it
     prompt_tokens = sum(

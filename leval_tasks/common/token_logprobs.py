@@ -57,21 +57,12 @@ class TokenScoring:
         reports_sums: whether the class reports at least the sum over a text.
         generated: tokens that a model generates after a scored text. They take positions of its
             limit.
-        side_by_side: the attribute of a model with the number of texts that it reads at a time;
-            empty if it reads one after the other, or as many as fit.
     """
 
     score: Scorer | None
     reason: str = ""
     reports_sums: bool = True
     generated: int = 0
-    side_by_side: str = ""
-
-    def texts_at_a_time(self, lm: Any) -> int:
-        """Return how many texts a model reads at a time, as far as it is known; at least 1."""
-        if not self.side_by_side:
-            return 1
-        return max(1, int(getattr(lm, self.side_by_side, 1)))
 
 
 def scoring_of(lm: Any) -> TokenScoring:
@@ -272,7 +263,7 @@ STOCK_CLASSES = MappingProxyType(
         "lm_eval.models.huggingface:HFLM": TokenScoring(score=score_by_forward_pass),
         "lm_eval.models.vllm_causallms:VLLM": TokenScoring(score=score_by_vllm, generated=1),
         "lm_eval.models.openai_completions:LocalCompletionsAPI": TokenScoring(
-            score=score_by_server, generated=1, side_by_side="_concurrent"
+            score=score_by_server, generated=1
         ),
         # These three inherit from the client of completions, and have protocols of their own.
         "lm_eval.models.sglang_generate_API:SGLANGGENERATEAPI": SERVER_WITH_SUMS,

@@ -107,9 +107,3 @@ def test_echoed_logprobs_of_other_tokens_are_refused(values: list[float | None] 
         token_logprobs._echoed_logprobs(
             {"choices": [answer(values)]}, tokens=[[5, 6, 7]], ctxlens=[1]
         )
-
-
-def test_texts_at_a_time_are_the_connections_of_a_client() -> None:
-    client = type("Client", (), {"_concurrent": 4})()
-    assert TokenScoring(score=None, side_by_side="_concurrent").texts_at_a_time(client) == 4
-    assert TokenScoring(score=None).texts_at_a_time(client) == 1

@@ -59,6 +59,8 @@ def questions(
         (questions(500, 1), "hf", [64] * 7 + [52]),
         (questions(500, 1), "vllm", [64] * 7 + [52]),
         (questions(8, 1, 400_000), "local-completions", [1] * 8),
+        (windows(12, 131_072), "local-completions", [8, 4]),
+        (windows(3, 512, 40), "local-completions", [40] * 3),
         ([], "hf", []),
     ],
 )
