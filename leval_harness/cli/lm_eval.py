@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import logging
-import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,7 +12,7 @@ import click
 from leval_harness.backends import take_over
 from leval_harness.cli.lm_eval_run import complete, requests_cache, with_json_dictionaries
 from leval_harness.cli.output import examples
-from leval_harness.sweep.answers import refuse_nan
+from leval_harness.sweep.not_finite import refuse_not_finite
 from resonance_vllm.checkpoint.arguments import ROPE_PRECISIONS
 from resonance_vllm.common.errors import RunError, SettingError, UserError, install_hint
 
@@ -110,16 +109,16 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
 
 @contextlib.contextmanager
 def nan_answers_reported(name: str) -> Iterator[None]:
-    """End a run with an error if an answer of its model was NaN.
+    """End a run with an error if an answer of its model was NaN, or a loss of text infinite.
 
-    lm-eval averages NaN, and counts a choice among NaN as an answer. The run is finished all the
+    lm-eval averages them, and counts a choice among NaN as an answer. The run is finished all the
     same, so that its other results are kept.
 
     Args:
         name: of the model in lm-eval's registry; a name that it does not know is left to lm-eval.
 
     Raises:
-        RunError: names task, document and position of the first NaN.
+        RunError: names task, document and position of the first of them.
     """
     from lm_eval.api.registry import get_model, model_registry
 
@@ -140,21 +139,15 @@ def nan_answers_reported(name: str) -> Iterator[None]:
 
 
 def _checked_model(model_class: Any, problems: list[str]) -> Any:
-    """Return a class of lm-eval's model that adds a message to `problems` for each NaN answer."""
-    from leval_tasks.common.token_logprobs import REQUEST, SumOfLogprobs, scored_requests
+    """Return a class of lm-eval's model that notes each answer without a number in `problems`."""
+    from leval_tasks.common.token_logprobs import REQUEST, scored_requests
 
     def checked(requests: Any, answers: Any) -> Any:
         for request, answer in zip(requests, answers, strict=True):
             try:
-                refuse_nan(request, answer)
+                refuse_not_finite(request, answer)
             except RunError as error:
                 problems.append(str(error))
-            else:
-                if isinstance(answer, SumOfLogprobs) and math.isinf(answer):
-                    problems.append(
-                        f"{request.task_name}, document {request.doc_id}: the log-probability of a "
-                        "token is minus infinity"
-                    )
         return answers
 
     class CheckedModel(model_class):

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from leval_tasks.perplexity.task import first_not_finite
 from resonance_vllm.common.errors import RunError
 
 
@@ -39,6 +38,8 @@ def refuse_not_finite(request: Any, answer: Any) -> None:
     what = "the log-likelihood is NaN"
     window = getattr(request, "window", None)
     if window is not None:
+        from leval_tasks.perplexity.task import first_not_finite
+
         first = answer.logprobs[np.argmax(wrong)]
         kind = "NaN" if np.isnan(first) else "infinite"
         what = (

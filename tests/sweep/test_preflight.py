@@ -219,6 +219,15 @@ LONG = {"model_type": "llama", "rope_theta": 1e6, "max_position_embeddings": 262
         "hidden_size": 64, "num_attention_heads": 1}  # fmt: skip
 
 
+def test_plan_says_what_is_beyond_the_model(
+    checkpoint: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    short = {**LONG, "max_position_embeddings": 512}
+    (checkpoint / "config.json").write_text(json.dumps(short))
+    planned(checkpoint, context_lengths=[3001])  # a length of its own: it is said once
+    assert "3,001 tokens are beyond the 512 positions" in caplog.text
+
+
 def test_dry_run_names_a_method_that_shortens(checkpoint: Path) -> None:
     (checkpoint / "config.json").write_text(json.dumps(LONG))
     yarn = {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 32_768}
