@@ -27,12 +27,12 @@ from leval_harness.backends.answer_limits import AnswerEnds
 from leval_harness.results.layout import RUN_FILE, RUNS_FOLDER
 from leval_harness.sweep.heartbeat import Heartbeat
 from leval_harness.sweep.identity import differences
+from leval_harness.sweep.not_finite import not_finite, refuse_not_finite
 from leval_harness.sweep.parts import Numbered, Portion, divide, document_of
 from leval_harness.sweep.parts_of_run import PartsOfRun
 from leval_harness.sweep.run_progress import RunProgress, write_progress
 from leval_harness.sweep.run_record import RunRecord
 from leval_tasks.common.token_logprobs import REQUEST, SumOfLogprobs, scored_requests
-from resonance_vllm.common.errors import RunError
 from resonance_vllm.common.files import iter_json_lines, read_json_object
 
 log = logging.getLogger("leval_harness.sweep.worker")
@@ -195,7 +195,7 @@ class Answers:
         fresh = self.methods[kind]([request for _, request in portion.requests], **options)
         answers = []
         for (at, request), answer in zip(portion.requests, fresh, strict=True):
-            refuse_nan(request, answer)
+            refuse_not_finite(request, answer)
             answers.append((at, answer))
             self.add_partial(kind, request.args, answer)  # does nothing if the backend did it
         return answers
@@ -229,7 +229,7 @@ class Answers:
         if arguments is None:
             return
         key = _key(kind, arguments)
-        if not self.not_stored[key] or nan_mask(answer).any():
+        if not self.not_stored[key] or not_finite(answer).any():
             return
         self.not_stored[key] -= 1
         row: dict[str, Any] = {"key": key, "answer": answer}
@@ -280,37 +280,6 @@ class Answers:
         )
         write_progress(self.progress_file, progress)
         return progress.tokens
-
-
-def nan_mask(answer: Any) -> "np.ndarray[Any, np.dtype[np.bool_]]":
-    """Return which of the log-probabilities in an answer are NaN; of generated text none is."""
-    values = getattr(answer, "logprobs", answer)
-    if isinstance(values, tuple | list):
-        values = values[0]  # a log-likelihood, and whether the text is the greedy answer
-    if values is None or isinstance(values, str):
-        return np.zeros(1, bool)
-    return np.isnan(np.atleast_1d(np.asarray(values, dtype=np.float64)))
-
-
-def refuse_nan(request: Any, answer: Any) -> None:
-    """Refuse an answer in which a log-probability is NaN: every mean over it would be NaN, too.
-
-    Raises:
-        RunError: names task, document and the first such token.
-    """
-    is_nan = nan_mask(answer)
-    if not is_nan.any():
-        return
-    _, context, scored = getattr(request, "token_parts", (None, (), ()))
-    what = "the log-likelihood is NaN"
-    if len(scored) == is_nan.size:
-        first = len(context) + int(np.argmax(is_nan))
-        what = f"the log-probability of token {first} of a window is NaN (of {is_nan.sum()} in all)"
-    document = document_of((request.doc_id, request))
-    raise RunError(
-        f"{request.task_name}, document {document}: {what}; the activations overflow, or weights or "
-        "rotation are damaged: try dtype float32 or bfloat16, and `leval-harness check`"
-    )
 
 
 def _named(portion: Sequence[Numbered]) -> str:

@@ -8,18 +8,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from lm_eval.api.instance import Instance
 
 from leval_harness.sweep import heartbeat as heartbeats
-from leval_harness.sweep.answers import Answers, refuse_nan
+from leval_harness.sweep.answers import Answers
 from leval_harness.sweep.claims import Claim, Folder, unique_name
 from leval_harness.sweep.groups import Group, grouped
 from leval_harness.sweep.heartbeat import GAVE_UP, Heartbeat, LostClaimError
 from leval_harness.sweep.run_record import RunRecord
-from leval_tasks.common.token_logprobs import SumOfLogprobs
-from resonance_vllm.common.errors import RunError
 
 
 @pytest.fixture
@@ -147,25 +144,6 @@ def test_groups_start_the_largest_and_longest_first() -> None:
 
 def request(kind: str = "loglikelihood") -> Instance:
     return Instance(kind, {"document_id": "d-7"}, ("text", "more"), 0, ("some_task", 7, 1))
-
-
-@pytest.mark.parametrize("answer", [(float("nan"), False), float("nan"), [np.nan, True]])
-def test_nan_log_likelihood_is_refused(answer: Any) -> None:
-    with pytest.raises(RunError, match="some_task, document d-7: the log-likelihood is NaN"):
-        refuse_nan(request(), answer)
-
-
-def test_nan_names_the_first_token() -> None:
-    asked = request()
-    asked.token_parts = (None, [1] * 100, [1] * 4)  # type: ignore[attr-defined]
-    logprobs = np.array([-1, -2, np.nan, np.nan], np.float32)
-    with pytest.raises(RunError, match=r"token 102 of a window is NaN \(of 2 in all\)"):
-        refuse_nan(asked, SumOfLogprobs(float("nan"), logprobs))
-
-
-@pytest.mark.parametrize("answer", ["nan", "", None, (-1.0, True), float("-inf"), -3.0])
-def test_other_answers_are_not_refused(answer: Any) -> None:
-    refuse_nan(request(), answer)
 
 
 def test_answers_without_arguments_are_not_stored(folder: Folder) -> None:
