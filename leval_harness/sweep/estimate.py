@@ -260,7 +260,7 @@ def run_cost(run: RunRecord, workloads: Workloads | None = None) -> float:
     return cost_of(size_of_model(run), workload.passes, workload.documents).flops
 
 
-WORTH_A_BENCHMARK = 1e12
+WORTH_A_BENCHMARK = 1e11
 """Operations of a run, some seconds at least, from which on the CPU's rate is worth half a second."""
 SHARE_OF_PRODUCT = 0.8
 """Rate of a whole forward pass beside that of its largest matrix products, see docs/measured.md."""

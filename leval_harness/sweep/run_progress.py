@@ -41,7 +41,9 @@ class RunProgress(NamedTuple):
     def share(self, computed: ComputedShare | None) -> float:
         """Return the share of the run that is computed, from 0 to 1.
 
-        Tokens tell it within a document; a backend that counts none tells it by its answers.
+        Tokens tell it within a document; a backend that counts none tells it by its answers. Both
+        count for questions, whose tokens are estimated from a few. Where text is scored the tokens
+        are known, and answers that another read has given already cost nothing.
 
         Args:
             computed: the share of the run that some tokens are; None if it is not known.
@@ -50,6 +52,8 @@ class RunProgress(NamedTuple):
         by_tokens = 0.0
         if computed is not None and self.tokens:
             by_tokens = self.resumed_share + computed.after(self.tokens)
+        if by_tokens and not self.decoded:
+            return min(1.0, by_tokens)
         return min(1.0, max(by_answers, by_tokens))
 
 
