@@ -10,9 +10,16 @@ from leval_harness.backends import BACKENDS
 from leval_harness.results.layout import RUNS_FOLDER
 from leval_harness.sweep import ConfigError
 from leval_harness.sweep.context_lengths import native_length
-from leval_harness.sweep.estimate import Estimate, Estimator, MeasuredRates, total, warnings_of
+from leval_harness.sweep.estimate import (
+    Estimate,
+    Estimator,
+    MeasuredRates,
+    flops_by_run,
+    total,
+    warnings_of,
+)
 from leval_harness.sweep.executor import Capacity
-from leval_harness.sweep.groups import Group, grouped
+from leval_harness.sweep.groups import Group, grouped, work_of
 from leval_harness.sweep.identity import closest
 from leval_harness.sweep.preflight import check_runs
 from leval_harness.sweep.run_record import RunRecord
@@ -122,7 +129,8 @@ def dry_run(
         problems = str(error).split("\n")
     estimator = Estimator(workloads, MeasuredRates(folder), device_tflops)
     estimates = estimator.of_all(to_do)
-    groups = [_group(group, estimates, others) for group in grouped(runs, capacity.gpus)]
+    work = work_of(to_do, flops_by_run(estimates))
+    groups = [_group(group, estimates, others) for group in grouped(runs, capacity.gpus, work)]
     warnings: dict[str, None] = {}
     for run in to_do:
         warnings.update(dict.fromkeys(warnings_of(run, estimates[run.run_id])))

@@ -138,6 +138,8 @@ class Progress:
     def _report_change(self, name: str, before: RunState, now: RunState) -> None:
         if now.owner and not before.owner:
             self._say(name, "started")
+        elif now.alone and not before.alone:
+            self._say(name, f"goes on with fewer workers: {now.alone}")
         elif now.done and not before.done:
             self._say(name, "done")
             self._say_verdict()
@@ -154,7 +156,7 @@ class Progress:
     def _report_running(self, running: Sequence[str]) -> None:
         """Print one line about all runs that are computed now."""
         shares = [f"{self.time_left.share(name):.0%}" for name in running]
-        rate = sum(self.time_left.tokens_per_second(name) for name in running)
+        rate = sum(self._tokens_per_second(name) for name in running)
         text = ", ".join(shares)
         if rate:
             text += f", {rate:,.0f} tokens/s"
@@ -162,6 +164,10 @@ class Progress:
             self._say(running[0], text)
         else:
             self._print(f"{len(running)} runs: {text}")
+
+    def _tokens_per_second(self, name: str) -> float:
+        """Return the tokens per second of all workers of a run."""
+        return self.time_left.tokens_per_second(name) * len(self.states[name].owners)
 
     def _say(self, name: str, text: str) -> None:
         self._print(f"{self.runs[name].title}: {text}")
@@ -209,10 +215,17 @@ class Progress:
                 f"{run.context_length or 0:,}",
                 str(owner.get("gpus") or "CPU"),
                 f"{self.time_left.share(name):.0%}",
-                f"{self.time_left.tokens_per_second(name):,.0f}",
-                "unknown" if remaining is None else str(timedelta(seconds=round(remaining))),
+                f"{self._tokens_per_second(name):,.0f}",
+                _duration(remaining, len(self.states[name].owners)),
             )
         return table
+
+
+def _duration(seconds: float | None, workers: int) -> str:
+    """Return how long some workers need for what takes one of them so many seconds."""
+    if seconds is None:
+        return "unknown"
+    return str(timedelta(seconds=round(seconds / max(1, workers))))
 
 
 class VerdictSoFar:
@@ -311,6 +324,8 @@ class TimeLeft:
             content = read_json_object(folder.path / RUNS_FOLDER / name / RUN_FILE) or {}
             seconds = float(content.get("seconds") or 0.0)
             last = self.progress.get(name, RunProgress())
+            # what one worker wrote is not the time of all that took part
+            seconds = max(seconds, last.seconds)
             self.progress[name] = last._replace(seconds=seconds, answered=last.requests)
 
     def share(self, name: str) -> float:
@@ -322,7 +337,7 @@ class TimeLeft:
         return self.progress[name].share(self.shares[name])
 
     def tokens_per_second(self, name: str) -> float:
-        """Return the tokens that a run has computed per second; 0 if its backend counts none."""
+        """Return the tokens per second of one worker of a run; 0 if its backend counts none."""
         progress = self.progress.get(name, RunProgress())
         if not progress.seconds:
             return 0.0
@@ -363,7 +378,7 @@ class TimeLeft:
         Args:
             states: id of each run -> its state.
         """
-        workers = sum(state.owner is not None for state in states.values())
+        workers = sum(len(state.owners) for state in states.values())
         total = 0.0
         for name, state in states.items():
             if state.is_over:

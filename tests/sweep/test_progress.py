@@ -164,6 +164,23 @@ def test_table_shows_what_is_running(folder: Folder) -> None:
     assert cells == ["small", "rope", "ppl_pydocs", "4,096", "0,1", "25%", "10", "0:01:15"]
 
 
+def test_several_workers_of_a_run(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    progress = Progress(RUNS[:1], folder, {"rope": ESTIMATES["rope"]})
+    owners = ({"host": "here", "gpus": "0"}, {"host": "there", "gpus": "1"})
+    progress.update({"rope": RunState(False, None, owners[:1])})
+    reading = RunProgress(requests=1, prefilled=250, seconds=25)
+    monkeypatch.setattr(folder, "progress", lambda name: reading)
+    progress.update({"rope": RunState(False, None, owners, alone="no memory is left")})
+    assert "goes on with fewer workers: no memory is left, ETA 0:00:38" in capsys.readouterr().out
+    output = io.StringIO()
+    Console(file=output, width=120).print(progress.table(["rope"]))
+    row = next(line for line in output.getvalue().splitlines() if "rope" in line)
+    cells = [cell.strip() for cell in row.strip("│").split("│")]
+    assert cells[4:] == ["0,1", "25%", "20", "0:00:38"]
+
+
 def test_first_line_says_what_the_sweep_will_take(
     folder: Folder, capsys: pytest.CaptureFixture[str]
 ) -> None:
