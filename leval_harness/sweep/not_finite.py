@@ -13,14 +13,22 @@ def not_finite(answer: Any) -> "np.ndarray[Any, np.dtype[np.bool_]]":
     NaN does everywhere, infinity where text is scored. A choice of a question may have the
     probability 0; of generated text nothing is wrong.
     """
+    numbers = _numbers(answer)
+    if hasattr(answer, "logprobs"):
+        return ~np.isfinite(numbers)
+    return np.isnan(numbers)
+
+
+def _numbers(answer: Any) -> "np.ndarray[Any, np.dtype[np.float64]]":
+    """Return the log-probabilities in an answer: those of tokens, or their sum where it is alone."""
     values = getattr(answer, "logprobs", answer)
-    scores_text = values is not answer
     if isinstance(values, tuple | list):
         values = values[0]  # a log-likelihood, and whether the text is the greedy answer
+    elif np.size(values) == 0:
+        values = answer  # a server that gives the sum alone
     if values is None or isinstance(values, str):
-        return np.zeros(1, bool)
-    numbers = np.atleast_1d(np.asarray(values, dtype=np.float64))
-    return ~np.isfinite(numbers) if scores_text else np.isnan(numbers)
+        return np.zeros(1)
+    return np.atleast_1d(np.asarray(values, dtype=np.float64))
 
 
 def refuse_not_finite(request: Any, answer: Any) -> None:
@@ -40,7 +48,7 @@ def refuse_not_finite(request: Any, answer: Any) -> None:
     if window is not None:
         from leval_tasks.perplexity.task import first_not_finite
 
-        first = answer.logprobs[np.argmax(wrong)]
+        first = _numbers(answer)[np.argmax(wrong)]
         kind = "NaN" if np.isnan(first) else "infinite"
         what = (
             f"the loss of position {first_not_finite(window, answer)} is {kind} "

@@ -28,8 +28,9 @@ def window_request() -> WindowRequest:
 
 
 def total(*logprobs: float) -> SumOfLogprobs:
+    """An answer with these log-probabilities; NaN alone, as of a server, without any."""
     values = np.array(logprobs, np.float32)
-    return SumOfLogprobs(float(values.sum()), values)
+    return SumOfLogprobs(float(values.sum()) if logprobs else NAN, values)
 
 
 @pytest.mark.parametrize("answer", [(NAN, False), NAN, [np.nan, True], (np.float32(NAN), True)])
@@ -45,6 +46,7 @@ def test_nan_log_likelihood_is_refused(answer: Any) -> None:
         ([-1, -INFINITE, -1, NAN], "position 514 is infinite (the first of 2"),
         ([INFINITE, -1, -1, -1], "position 513 is infinite (the first of 1"),
         ([NAN] * 4, "position 513 is NaN (the first of 4"),
+        ([], "position 513 is NaN (the first of 1"),
     ],
 )
 def test_losses_of_text_name_the_position(logprobs: list[float], words: str) -> None:
