@@ -15,10 +15,12 @@ from leval_harness.cli.output import (
     write_or_print,
 )
 from leval_harness.results.layout import WRITTEN
-from resonance_vllm.common.errors import SettingError
+from resonance_vllm.common.errors import RunError, SettingError
 from resonance_vllm.common.files import write_text
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from leval_harness.api import Comparison
     from leval_harness.report.table import Table
 
@@ -75,7 +77,8 @@ def table(
 ) -> None:
     """Show the verdict and the tables of one or more RESULTS folders.
 
-    RESULTS are folders of sweeps, or folders that lm-eval wrote results to.
+    RESULTS are folders of sweeps, or folders that lm-eval wrote results to. Exit code 1 says that a
+    number is NaN or infinite.
     """
     loaded = read_results(results, names, **how)
     if how["across"] == "methods" and loaded.compared["model"].nunique() > 1:
@@ -84,13 +87,14 @@ def table(
         from leval_harness.report.tables import build_tables
 
         show(loaded, build_tables(loaded.compared, published))
-        return
-    form = output or "text"
-    if as_json:
-        form = "json"
-    elif output is None and out is not None:
-        form = "md"
-    write_or_print(loaded.table(form, published), out)
+    else:
+        form = output or "text"
+        if as_json:
+            form = "json"
+        elif output is None and out is not None:
+            form = "md"
+        write_or_print(loaded.table(form, published), out)
+    check_finite(loaded.compared)
 
 
 @click.command(epilog=examples("leval-harness page results/quickstart --out public/leaderboard"))
@@ -141,9 +145,28 @@ def read_results(folders: Sequence[Path], names: Sequence[str] = (), **how: Any)
     return loaded
 
 
+def check_finite(compared: "pd.DataFrame") -> None:
+    """Refuse to call results complete in which a number is NaN or infinite.
+
+    Raises:
+        RunError: there is such a number; the message says where.
+    """
+    from leval_harness.report.labels import task_titles
+    from leval_harness.results.lm_eval_files import NOT_FINITE
+
+    rows = compared[compared["status"].eq(NOT_FINITE)]
+    if rows.empty:
+        return
+    first = rows.iloc[0]
+    task = task_titles(rows).iloc[0]
+    more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+    raise RunError(f"{first['label']}, {task}, {first['name']}: {first['note']}{more}")
+
+
 def show(loaded: "Comparison", tables: Sequence["Table"]) -> None:
     """Print the verdict and some tables: drawn on a terminal, plain text elsewhere."""
     from leval_harness.report.formats import draw, draw_verdict, render
+    from leval_harness.report.uncompared import uncompared_sentences
     from leval_harness.report.verdict import verdicts
 
     if not sys.stdout.isatty():
@@ -154,6 +177,8 @@ def show(loaded: "Comparison", tables: Sequence["Table"]) -> None:
     console = Console(highlight=False)
     for verdict in verdicts(loaded.compared):
         draw_verdict(verdict, console)
+    for sentence in uncompared_sentences(loaded.compared):
+        console.print(sentence, markup=False)
     for each_table in tables:
         draw(each_table, console)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from scipy import special  # its stdtrit is the quantile of Student's t; stats imports slowly
 
-from leval_harness.report.labels import blocks, labels
+from leval_harness.report.labels import blocks, labels, task_titles
 from leval_harness.results.columns import NUMBER as FLOAT
 from leval_harness.results.columns import TEXT, WHOLE, Column
 from leval_harness.results.load import Results, column
@@ -30,7 +30,7 @@ CANNOT_TELL = "?"
 NUMBER = ["run", "task", "name", "filter"]
 """What names a number of `scores`."""
 
-RIVALS = ["block", "task", "name", "filter", "rival_length"]
+RIVALS = ["block", "task_title", "name", "filter", "rival_length"]
 """What must agree before two numbers are ranked or compared; questions do too."""
 
 RANKED_BY = [*RIVALS, "value", "higher_is_better", "kind", "unit", "older", "questions"]
@@ -57,6 +57,7 @@ TOKENS_DIFFER = "not ranked: tokens of two models are not the same; compare bits
 COMPARED = {
     "block": Column(TEXT, "title of the rows that may be ranked against each other"),
     "label": Column(TEXT, "name of the row in tables"),
+    "task_title": Column(TEXT, "name of the task in tables: of a user's documents, of their file"),
     "kind": Column(TEXT, "`score` or `loss`"),
     "unit": Column(TEXT, "`share` (from 0 to 1), `percent`, `perplexity`, `nats`, `bits` or empty"),
     "n": Column(WHOLE, "questions that the samples hold"),
@@ -145,6 +146,7 @@ def _with_names(scores: pd.DataFrame, across: str) -> pd.DataFrame:
     units = [metric.unit for metric in metrics]
     scores = scores.assign(
         block=blocks(scores, across),
+        task_title=task_titles(scores),
         kind=pd.Series(kinds, scores.index, dtype=object),
         unit=pd.Series(units, scores.index, dtype=object),
     )

@@ -30,7 +30,7 @@ from leval_harness.report.effective_figures import (
     increase_figure,
 )
 from leval_harness.report.effective_summary import method_pairs, summary
-from leval_harness.report.labels import length_label, task_label
+from leval_harness.report.labels import length_label, task_title, task_titles
 from leval_harness.report.selection import is_higher_better, main_numbers
 from leval_harness.results.layout import REFERENCE
 from leval_tasks.common.metrics import FAMILY_OF
@@ -144,10 +144,10 @@ def _effective_figures(
 def _length_figures(main: pd.DataFrame, styles: MethodStyles) -> Iterator[PlannedFigure]:
     """Yield a figure for each block, task and metric that was run at several lengths."""
     is_drawn = main["task"].isin(list(FAMILY_OF)) | main["kind"].eq("score")
-    keys = ["block", "task", "metric", "filter"]
+    keys = ["block", task_titles(main[is_drawn]), "metric", "filter"]
     for (block, task, metric, _), rows in main[is_drawn].groupby(keys, sort=False, dropna=False):
         if rows["length"].nunique() > 1 and rows["label"].nunique() <= MOST_METHODS:
-            title = f"{block}: {task_label(task)}, {str(metric).replace('_', ' ')} by length"
+            title = f"{block}: {task}, {str(metric).replace('_', ' ')} by length"
             draw = partial(length_figure, rows, styles)
             yield PlannedFigure(BY_LENGTH, str(block), title, _length_alt_text(title, rows), draw)
 
@@ -161,7 +161,7 @@ def _forest_figures(main: pd.DataFrame, styles: MethodStyles) -> Iterator[Planne
             baseline = rows["baseline"].iloc[0]
             title = f"{block}: difference from {baseline} at {length_label(length)}"
             significant = rows[rows["mark"] == SIGNIFICANT]
-            names = significant["label"] + " on " + significant["task"].map(task_label)
+            names = significant["label"] + " on " + task_titles(significant)
             result = ", ".join(dict.fromkeys(names)) or "none"
             alt_text = f"{title}. Significant differences: {result}."
             draw = partial(forest_figure, rows, styles)
@@ -192,7 +192,9 @@ def length_figure(rows: pd.DataFrame, styles: MethodStyles) -> "Figure":
     scale = 100.0 if is_share else 1.0
 
     grid[0].set_ylabel(_length_axis(first))
-    grid[0].set_title(literal_text(f"{task_label(first['task'])} by context length"))
+    grid[0].set_title(
+        literal_text(f"{task_title(first['task'], first.get('source'))} by context length")
+    )
     _draw_curves(grid[0], rows, ("value", "low", "high"), scale, styles)
     if has_differences:
         _draw_curves(grid[1], rows, ("difference", "diff_low", "diff_high"), scale, styles)
@@ -244,14 +246,14 @@ def forest_figure(rows: pd.DataFrame, styles: MethodStyles) -> "Figure":
         rows: of the compared frame, of one block and context length.
         styles: of each method.
     """
-    rows = rows.drop_duplicates(["label", "task"])
-    tasks = list(rows["task"].unique())
+    rows = rows.assign(task_title=task_titles(rows)).drop_duplicates(["label", "task_title"])
+    tasks = list(rows["task_title"].unique())
     labels = list(rows["label"].unique())
     figure, (axes,) = new_figure(6.8, 1.5 + 0.3 * (len(labels) + 0.8) * len(tasks))
     for at, label in enumerate(labels):
         part = rows[rows["label"] == label]
         style = styles[label]
-        height = part["task"].map(tasks.index) + 0.64 * ((at + 0.5) / len(labels) - 0.5)
+        height = part["task_title"].map(tasks.index) + 0.64 * ((at + 0.5) / len(labels) - 0.5)
         ends = (100 * part[end].astype(float) for end in ("diff_low", "diff_high"))
         axes.hlines(height, *ends, color=style["color"], linewidth=1.5)
         fill = np.where(part["mark"] == SIGNIFICANT, style["color"], "white")
@@ -265,7 +267,7 @@ def forest_figure(rows: pd.DataFrame, styles: MethodStyles) -> "Figure":
         )
         axes.plot([], [], **{**style, "linestyle": "none"})
     axes.axvline(0, color="black", linewidth=1)
-    axes.set_yticks(range(len(tasks)), [literal_text(task_label(task)) for task in tasks])
+    axes.set_yticks(range(len(tasks)), [literal_text(task) for task in tasks])
     axes.set_ylim(len(tasks) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
     first = rows.iloc[0]

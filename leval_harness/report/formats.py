@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from leval_harness.report.table import BEST, QUIET, SECOND, Table
+from leval_harness.report.uncompared import uncompared_sentences
 from leval_harness.report.verdict import Verdict, verdicts
 from leval_harness.results.layout import FORMATS
 from resonance_vllm.common.errors import check_choice
@@ -80,6 +81,7 @@ def render(tables: Sequence[Table], compared: pd.DataFrame, form: str) -> str:
         return "\n".join(map(html, tables))
     write_verdict = {"md": verdict_markdown, "text": verdict_text}[form]
     parts = [write_verdict(verdict) for verdict in verdicts(compared)]
+    parts += [f"{sentence}\n" for sentence in _uncompared(compared, form)]
     return "\n".join([*parts, *map(markdown, tables)])
 
 
@@ -94,7 +96,17 @@ def records(numbers: pd.DataFrame) -> str:
 
 def verdicts_text(compared: pd.DataFrame) -> str:
     """Return the verdicts on all models as plain text; empty without a number."""
-    return "\n".join(verdict_text(verdict) for verdict in verdicts(compared))
+    parts = [verdict_text(verdict) for verdict in verdicts(compared)]
+    parts += [f"{sentence}\n" for sentence in uncompared_sentences(compared)]
+    return "\n".join(parts)
+
+
+def _uncompared(compared: pd.DataFrame, form: str) -> list[str]:
+    """Return a line for everything that is not compared, with markup escaped in Markdown."""
+    sentences = uncompared_sentences(compared)
+    if form == "md":
+        return [_markdown_sentence(sentence) for sentence in sentences]
+    return sentences
 
 
 def verdict_text(verdict: Verdict) -> str:

@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from leval_harness.results.methods import SETTING
 from leval_tasks.closed.catalog import TASKS
+from leval_tasks.common.metrics import FAMILY_OF
 
 CLOSED = {name: task.title for name, task in TASKS.items() if task.in_group}
 """The six tasks of the paper's Table 2, in its order; only all six have an average."""
@@ -27,6 +29,7 @@ _LABELS = {
     "ppl_proofpile": "Proof-pile",
     "ppl_pg19": "PG19",
     "ppl_pydocs": "Python docs",
+    "ppl_pysource": "Python source",
     **CLOSED,
     **BESIDE,
     **POSGEN,
@@ -40,6 +43,15 @@ OF_TASK = ("shots", "data")
 OF_MODEL = ("frame", "answer_prefix", "end_of_thinking", "task_hash")
 """Settings of a task that go with the model: they do not separate models from each other."""
 
+OF_GENERATION = ("gen_kwargs", "seed")
+"""Settings of a run that a task which generates nothing does not read."""
+
+PLAIN_TEXT = ("perplexity", "effective_context")
+"""Families of tasks that read documents as they are: a chat template changes nothing in them."""
+
+OWN_FILE = "_jsonl"
+"""End of the names of tasks that read a user's file."""
+
 JSON_COLUMNS = ("rope", "arguments")
 """Columns that hold settings as JSON."""
 
@@ -50,6 +62,26 @@ LONGEST = 60
 def task_label(task: str) -> str:
     """Return the short name of a task for the head of a column."""
     return _LABELS.get(task, task)
+
+
+def task_title(task: str, source: object = None) -> str:
+    """Return the name under which a task is shown: that of the file where it reads a user's.
+
+    Args:
+        task: name of the task.
+        source: where its documents are from; a path, for a user's file.
+    """
+    if task.endswith(OWN_FILE) and task in FAMILY_OF and isinstance(source, str) and source:
+        return Path(source).name
+    return task_label(task)
+
+
+def task_titles(rows: pd.DataFrame) -> pd.Series:
+    """Return the name under which the task of each row is shown."""
+    if "source" not in rows:
+        return rows["task"].map(task_label)
+    pairs = zip(rows["task"], rows["source"], strict=True)
+    return pd.Series([task_title(task, source) for task, source in pairs], rows.index, dtype=object)
 
 
 def length_label(length: float | None) -> str:
@@ -68,6 +100,21 @@ def counted(number: float, noun: str) -> str:
     return f"{number:.12g} {noun}{plural}"
 
 
+def model_and_method(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the columns `Model` and `Method` of tables.
+
+    Within a model they are block and label. Across models the label begins with the model, and the
+    block, if it has a title, says in which settings its runs differ from others.
+    """
+    models = []
+    methods = []
+    for block, label, model in zip(rows["block"], rows["label"], rows["model"], strict=True):
+        is_across = str(label).startswith(f"{model}, ")
+        models.append(f"{model}{_appended(block)}" if is_across else block)
+        methods.append(str(label).removeprefix(f"{model}, ") if is_across else label)
+    return pd.DataFrame({"Model": models, "Method": methods}, rows.index)
+
+
 def blocks(scores: pd.DataFrame, across: str) -> pd.Series:
     """Return a title for each row of scores, the same for those that may be ranked together.
 
@@ -82,7 +129,7 @@ def blocks(scores: pd.DataFrame, across: str) -> pd.Series:
     group = pd.Series("", scores.index) if of_models else scores["model"].copy()
     has_numbers = scores["name"].notna()
     title = group.copy()
-    for column in _separating_columns(scores, of_models):
+    for column in separating_columns(scores, of_models):
         texts = _texts_that_differ(scores[has_numbers], group[has_numbers], column)
         # What differs in one task separates the whole run, so that its tasks stay together.
         of_run = texts.groupby(scores["run"]).agg(_joined)
@@ -103,8 +150,13 @@ def blocks(scores: pd.DataFrame, across: str) -> pd.Series:
     return pd.Series(titles, scores.index, dtype=title.dtype).str.removeprefix(" · ")
 
 
-def _separating_columns(scores: pd.DataFrame, of_models: bool) -> list[str]:
-    """Return the columns with settings that separate runs which differ in them."""
+def separating_columns(scores: pd.DataFrame, of_models: bool) -> list[str]:
+    """Return the columns with settings that separate runs which differ in them.
+
+    Args:
+        scores: rows of `scores` with what `runs` says of each run.
+        of_models: whether models are compared, which have some settings of their own.
+    """
     columns = list(OF_TASK)
     if not of_models:
         columns = [*OF_RUN, *columns]
@@ -118,24 +170,39 @@ def _separating_columns(scores: pd.DataFrame, of_models: bool) -> list[str]:
 
 def _texts_that_differ(scores: pd.DataFrame, group: pd.Series, column: str) -> pd.Series:
     """Return a setting in words, of the rows whose group and task have it in several values."""
+    settings = _values_read(scores, column)
     texts = pd.Series(
-        [_setting_text(column, value) for value in _values_read(scores, column)],
-        scores.index,
-        dtype=object,
+        [_setting_text(column, value) for value in settings], scores.index, dtype=object
     )
-    values = texts.groupby([group, scores["task"]]).transform("nunique")
+    # two files of a user are two tasks, although one task reads them
+    values = texts.groupby([group, task_titles(scores)]).transform("nunique")
     return texts[values > 1]
 
 
 def _values_read(scores: pd.DataFrame, column: str) -> pd.Series:
     """Return a column of settings without those that a row's task does not read.
 
-    A task that generates nothing scores the same under any settings of generation.
+    A task that generates nothing scores the same under any settings of generation, and one that
+    reads documents as they are under any chat template.
     """
-    if column != "gen_kwargs":
-        return scores[column]
-    generates_nothing = scores["generates"].eq(False).fillna(False).astype(bool)
-    return scores[column].mask(generates_nothing)
+    if column in OF_GENERATION:
+        generates_nothing = scores["generates"].eq(False).fillna(False).astype(bool)
+        return scores[column].mask(generates_nothing | _reads_plain_text(scores))
+    if column == "chat_template":
+        return scores[column].mask(_reads_plain_text(scores))
+    return scores[column]
+
+
+def setting_texts(scores: pd.DataFrame, column: str) -> pd.Series:
+    """Return the values of a setting that the tasks of some rows read; empty where it is unset."""
+    values = _values_read(scores, column)
+    texts = ["" if pd.isna(value) or value in ("", "{}") else f"{value}" for value in values]
+    return pd.Series(texts, scores.index, dtype=object)
+
+
+def _reads_plain_text(scores: pd.DataFrame) -> pd.Series:
+    """Return where a task reads documents as they are and generates nothing."""
+    return scores["task"].map(FAMILY_OF).isin(PLAIN_TEXT)
 
 
 def _setting_text(name: str, value: object) -> str:
@@ -191,7 +258,8 @@ def labels(scores: pd.DataFrame, across: str) -> pd.DataFrame:
         `label`; `stem`, the same without a date; `older`, whether it is an earlier run of several.
     """
     stem = _labels_without_date(scores, across)
-    number_keys = [scores[name] for name in ("block", "context_length", "task", "name", "filter")]
+    number_keys = [scores[name] for name in ("block", "context_length", "name", "filter")]
+    number_keys.append(task_titles(scores).rename("task_title"))
     # A row without a name says only that a run has no numbers: it repeats nothing.
     has_number = scores["name"].notna()
     runs = scores["run"].where(has_number)

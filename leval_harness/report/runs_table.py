@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from leval_harness.report.labels import length_label, task_label
+from leval_harness.report.labels import length_label, task_titles
 from leval_harness.report.table import NONE, Table
 
 GIBIBYTE = 2**30
@@ -35,8 +35,8 @@ def runs_table(compared: pd.DataFrame) -> Table | None:
 def _row(run: object, part: pd.DataFrame) -> dict[str, str]:
     """Return the cells of one run."""
     first = part.iloc[0]
-    tasks = part["task"].drop_duplicates()
-    measured_tasks = tasks[tasks.ne("effective_context")]
+    measured = part[part["task"].ne("effective_context") & part["group"].ne(True).fillna(True)]
+    measured_tasks = task_titles(measured).drop_duplicates()
     tokens = _number(first, "tokens_prefilled") + _number(first, "tokens_generated")
     seconds = _number(first, "seconds")
     tokens_per_second = tokens / seconds if seconds else 0.0
@@ -44,7 +44,7 @@ def _row(run: object, part: pd.DataFrame) -> dict[str, str]:
         "Model": str(first["model"]),
         "Method": str(first["method"]),
         "Ctx": length_label(first["context_length"]),
-        "Tasks": ", ".join(map(task_label, measured_tasks)),
+        "Tasks": ", ".join(measured_tasks),
         "Tokens": _number_text(tokens),
         "Seconds": _number_text(seconds),
         "Tokens/s": _number_text(tokens_per_second),

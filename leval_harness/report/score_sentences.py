@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from leval_harness.report.compare import CANNOT_TELL, SIGNIFICANT
-from leval_harness.report.labels import counted, length_label, task_label
+from leval_harness.report.labels import counted, length_label, task_title
 from leval_harness.report.number_text import number_text
 from leval_harness.report.retrieval import retrievals
 from leval_harness.report.selection import is_higher_better, main_numbers
@@ -123,7 +123,8 @@ def _difference(row: pd.Series) -> str:
     word = "better" if is_better else "worse"
     if is_loss:
         word = "lower loss" if is_better else "higher loss"
-    where = f"on {task_label(row['task'])} at {length_label(row['length'])}"
+    task = task_title(row["task"], row.get("source"))
+    where = f"on {task} at {length_label(row['length'])}"
     return f"{size} {word} {where} ({interval})"
 
 

@@ -18,7 +18,14 @@ from leval_harness.report.effective_summary import (
     method_pairs,
     summary,
 )
-from leval_harness.report.labels import BESIDE, CLOSED, POSGEN, length_label, task_label
+from leval_harness.report.labels import (
+    BESIDE,
+    CLOSED,
+    POSGEN,
+    length_label,
+    model_and_method,
+    task_titles,
+)
 from leval_harness.report.number_text import (
     NOTHING,
     Estimate,
@@ -186,9 +193,9 @@ def _retrieval_tables(scores: pd.DataFrame) -> Iterator[Table]:
         tasks = ", ".join(sorted({task for tasks in rows["tasks"] for task in tasks}))
         note = f"Mean over {tasks}; each statement at the 95% level."
         yield Table.plain("Retrieval length", cells, note)
-    by_task = scores[_is_score_by_length(scores)].groupby("task", sort=False)
-    for task, part in by_task:
-        yield by_length(f"{task_label(str(task))} by length, %", part)
+    by_task = scores[_is_score_by_length(scores)].groupby(task_titles(scores), sort=False)
+    for title, part in by_task:
+        yield by_length(f"{title} by length, %", part)
 
 
 def _is_score_by_length(scores: pd.DataFrame) -> pd.Series:
@@ -265,7 +272,7 @@ def by_length(title: str, part: pd.DataFrame) -> Table:
 def _perplexity_tables(losses: pd.DataFrame) -> Iterator[Table]:
     """Yield perplexities by length, one table for each task and metric."""
     by_token = losses[losses["metric"] == "token_perplexity"].set_index(["run", "task", "length"])
-    for (task, metric), part in losses.groupby(["task", "metric"], sort=False):
+    for (task, metric), part in losses.groupby([task_titles(losses), "metric"], sort=False):
         if metric != "token_perplexity":
             keys = ["run", "task", "length"]
             beside = part.join(by_token["value"].rename("token_perplexity"), on=keys)
@@ -273,7 +280,7 @@ def _perplexity_tables(losses: pd.DataFrame) -> Iterator[Table]:
             if np.allclose(part["value"], beside["token_perplexity"], rtol=1e-9):
                 continue
         name = str(metric).replace("_", " ")
-        title = f"{task_label(str(task))}: {name} by length, lower is better"
+        title = f"{task}: {name} by length, lower is better"
         yield by_length(title, part)
 
 
@@ -303,8 +310,9 @@ def _with_model_in_title(
 
 def _row_keys(scores: pd.DataFrame) -> list[pd.Series]:
     """Return the columns that name a row, see `ROWS`."""
+    names = model_and_method(scores)
     length = scores["context_length"].map(length_label)
-    return [scores["block"].rename("Model"), scores["label"].rename("Method"), length.rename("Ctx")]
+    return [names["Model"], names["Method"], length.rename("Ctx")]
 
 
 def _wide(scores: pd.DataFrame, values: str, heads: str) -> pd.DataFrame:
@@ -312,20 +320,20 @@ def _wide(scores: pd.DataFrame, values: str, heads: str) -> pd.DataFrame:
     keys = _row_keys(scores)
     wide = scores.groupby([*keys, scores[heads]], sort=False)[values].last().unstack(heads)
 
-    blocks = list(dict.fromkeys(scores["block"]))
-    positions = scores.assign(position=range(len(scores)))
-    order = positions.groupby(keys, sort=False)[["context_length", "position"]].min()
-    order["block"] = [blocks.index(block) for block in order.index.get_level_values("Model")]
-    rows = order.sort_values(["block", "context_length", "position"]).index
+    block = pd.Series(pd.factorize(scores["block"])[0], scores.index)
+    positions = scores.assign(position=range(len(scores)), block_position=block)
+    order_columns = ["block_position", "context_length", "position"]
+    order = positions.groupby(keys, sort=False)[order_columns].min()
+    rows = order.sort_values(order_columns).index
     empty = NONE if values == "text" else ""
     return wide.reindex(rows).fillna(empty).rename_axis(columns=None)
 
 
 def _column_heads(scores: pd.DataFrame) -> pd.Series:
     """Return the column of each number: its task, with metric and filter where it has several."""
-    head = scores["task"].map(task_label)
+    head = task_titles(scores)
     for name in ("metric", "filter"):
-        has_several = scores.groupby("task")[name].transform("nunique") > 1
+        has_several = scores.groupby(head)[name].transform("nunique") > 1
         head = head.where(~has_several, head + " " + scores[name].fillna(""))
     return head.where(scores["higher_is_better"].ne(False), head + " ↓")
 
@@ -430,10 +438,15 @@ def _average(scores: pd.DataFrame) -> pd.DataFrame:
             text += f" ± {error:.2f}"
         if unparsed > MOST_UNPARSED:
             text += f" [a task {unparsed:.0%} unparsed]"
-        rows[key] = {"text": text, "ranked_mean": mean if can_rank else np.nan}
+        rows[key] = {
+            "text": text,
+            "ranked_mean": mean if can_rank else np.nan,
+            "block": part["block"].iloc[0],
+        }
     index = pd.MultiIndex.from_tuples(rows, names=ROWS)
-    averages = pd.DataFrame(rows.values(), index, columns=["text", "ranked_mean"])
-    by_block = averages["ranked_mean"].astype(float).groupby(level=["Model", "Ctx"], sort=False)
+    averages = pd.DataFrame(rows.values(), index, columns=["text", "ranked_mean", "block"])
+    lengths = averages.index.get_level_values("Ctx")
+    by_block = averages["ranked_mean"].astype(float).groupby([averages["block"], lengths])
     rank = by_block.rank("dense", ascending=False)
     rank = rank.where(by_block.transform("nunique") > 1)  # one mean alone is not the best
     return averages.assign(css=rank.map({1: BEST, 2: SECOND}).fillna(""))
@@ -468,10 +481,9 @@ def _table_of_failures(rows: pd.DataFrame) -> Table:
     """Return the runs that have no numbers, and why."""
     cells = pd.DataFrame(
         {
-            "Model": rows["block"],
-            "Method": rows["label"],
+            **model_and_method(rows),
             "Ctx": rows["context_length"].map(length_label),
-            "Task": rows["task"].map(task_label),
+            "Task": task_titles(rows),
             "State": rows["status"],
             "Reason": rows["note"].fillna("").str[:LONGEST_REASON],
         }

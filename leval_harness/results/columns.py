@@ -66,8 +66,8 @@ SCORES = {
     "value": Column(NUMBER, "as in the file; a share is from 0 to 1"),
     "stderr": Column(NUMBER, "standard error as in the file"),
     "higher_is_better": Column(YES_OR_NO, "as the file says, else as is known; missing if neither"),
-    "status": Column(TEXT, "`done`, `not available` (N/A, NaN, infinity), `unscored` (answers kept "
-                     "alone), or that of a run without numbers"),
+    "status": Column(TEXT, "`done`, `not finite` (NaN, infinity), `not available` (N/A), `unscored` "
+                     "(answers kept alone), or that of a run without numbers"),
     "note": Column(TEXT, "reason of the status"),
     "asked": Column(WHOLE, "questions"),
     "partial": Column(YES_OR_NO, "some questions were excluded"),

@@ -55,6 +55,9 @@ UNSET: tuple[Any, ...] = ("", {}, [])
 DEFAULTS = {"trust_remote_code": False, "load_in_8bit": False, "load_in_4bit": False}
 """Arguments whose default in lm-eval is known to be this value: writing it changes nothing."""
 
+NOT_FINITE = "not finite"
+"""Status of a number that was computed and is NaN or infinite."""
+
 OLDEST = "0.4.5"
 """The oldest version of lm-eval whose files are read."""
 
@@ -397,8 +400,11 @@ def _number_columns(task: str, key: str, file: Plain) -> dict[str, Any]:
         status = "unscored"
         note = "answers were kept and not scored (--predict_only)"
     elif value is None:
+        position = _not_finite_note(file.metadata_of(task))
         status = "not available"
-        note = _not_finite_note(file.metadata_of(task)) or f"lm-eval wrote {values[key]}"
+        if position or isinstance(values[key], float):
+            status = NOT_FINITE
+        note = position or f"lm-eval wrote {values[key]}"
     known = metric_of(name, task)
     return {
         "name": name,

@@ -222,7 +222,7 @@ def test_scores_that_are_not_finite_say_where(tmp_path):
     write(tmp_path, {"loss,none": float("nan")}, "effective_context_govreport",
           fields={"metadata": metadata})  # fmt: skip
     (score,) = load_results(tmp_path).scores.to_dict("records")
-    assert score["status"] == "not available"
+    assert score["status"] == "not finite"
     assert score["note"] == "NaN from position 514 of document govreport-3"
 
 
@@ -248,7 +248,7 @@ def test_what_lm_eval_calls_not_available_is_that(tmp_path):
     results = load_results(tmp_path)
     found = results.scores.set_index("name")
     assert found["status"].to_dict() == {
-        "acc": "not available", "f1": "not available", "ppl": "not available", "em": "done",
+        "acc": "not available", "f1": "not finite", "ppl": "not finite", "em": "done",
         "bypass": "unscored",
     }  # fmt: skip
     assert found.loc["em", "value"] == 0.25, "lm-eval writes numbers of numpy as text"
