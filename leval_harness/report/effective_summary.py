@@ -17,7 +17,7 @@ from leval_harness.report.effective_context import (
     NEAR,
     TASK,
 )
-from leval_harness.report.number_text import Estimate, tokens_text
+from leval_harness.report.number_text import NOTHING, Estimate, tokens_text
 from leval_harness.results.layout import REFERENCE
 from leval_tasks.statistics.effective_context import BLOCK
 
@@ -58,6 +58,21 @@ class EffectiveLength:
         if self.is_undecided:
             return f"≥ {tokens_text(self.at_least)}, undecided beyond"
         return f"≥ {tokens_text(self.at_least)} (longest measured)"
+
+    @property
+    def native_text(self) -> str:
+        """Return the native context length in tokens; a dash where it is unknown."""
+        return NOTHING if self.native is None else tokens_text(self.native)
+
+    @property
+    def relative_text(self) -> str:
+        """Return the length in multiples of the native context length: `1.19×`, `≥ 1.38×`."""
+        if self.native is None:
+            return NOTHING
+        if self.at_least is None:
+            return "undecided" if self.below is None else f"< {self.below / self.native:.2f}×"
+        bound = "≥ " if self.below is None else ""
+        return f"{bound}{self.at_least / self.native:.2f}×"
 
     @property
     def _degraded_length(self) -> str:

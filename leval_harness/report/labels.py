@@ -69,7 +69,7 @@ def task_title(task: str, source: object = None) -> str:
 
     Args:
         task: name of the task.
-        source: where its documents are from; a path, for a user's file.
+        source: the column of that name; the path of a user's file.
     """
     if task.endswith(OWN_FILE) and task in FAMILY_OF and isinstance(source, str) and source:
         return Path(source).name

@@ -10,8 +10,11 @@ import pandas as pd
 from leval_harness.report.effective_context import TASK_PREFIX
 from leval_harness.report.labels import counted
 from leval_harness.report.number_text import Estimate, joined_names
+from leval_harness.results.methods import SETTING
 
 SWEEP_COMMAND = "leval-harness sweep "
+
+NUMBER_OF_DOCUMENTS = f"{SETTING}num_docs"
 
 MOST_TIMES = 16
 """A method that needs more documents than so many times those read lies at the margin."""
@@ -59,6 +62,13 @@ def command_that_decides(undecided: Sequence[Undecided], part: pd.DataFrame) -> 
             f"{undecided[0].margin:g}. More documents do not decide it; choose another --margin."
         )
     runs = part[part["task"].str.startswith(TASK_PREFIX)].drop_duplicates(["run", "task"])
+    if _has_no_further_documents(runs):
+        read = int(runs["asked"].max())
+        return (
+            f"Undecided: {names}. No further documents of this length are left: the tasks have "
+            f"{counted(read, 'document')}. Add a task with other documents, or choose another "
+            "--margin."
+        )
     documents_read = runs.drop_duplicates("task").set_index("task")["num_docs"].fillna(1)
     # At least one more: a factor of one would ask for the same documents again.
     needed = {
@@ -68,6 +78,14 @@ def command_that_decides(undecided: Sequence[Undecided], part: pd.DataFrame) -> 
     minutes = max(1, round(_busy_seconds(runs) * growth / 60))
     how = _settings_or_command(runs["command"].iloc[0], needed)
     return f"Undecided: {names}. To decide, in about {counted(minutes, 'minute')}: {how}"
+
+
+def _has_no_further_documents(runs: pd.DataFrame) -> bool:
+    """Return whether every task had fewer documents than it was asked to read."""
+    if not {"asked", NUMBER_OF_DOCUMENTS} <= {*runs}:
+        return False
+    wanted = pd.to_numeric(runs[NUMBER_OF_DOCUMENTS], errors="coerce")
+    return bool(runs["asked"].lt(wanted).fillna(False).all())
 
 
 def _settings_or_command(command: object, documents: dict[str, int]) -> str:

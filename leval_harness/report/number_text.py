@@ -10,6 +10,9 @@ MINUS = "−"
 NOTHING = "–"
 """A cell without a number."""
 
+IDENTICAL = "identical"
+"""A difference of exactly zero on every token: two methods that compute the same."""
+
 UNKNOWN = "unknown"
 """An end of an interval that one block alone does not have."""
 

@@ -23,7 +23,7 @@ from leval_harness.report.figures import (
     write_figures,
 )
 from leval_harness.report.formats import html, render
-from leval_harness.report.number_text import NOTHING, Estimate, digits_of
+from leval_harness.report.number_text import IDENTICAL, NOTHING, Estimate, digits_of
 from leval_harness.report.runs_table import runs_table
 from leval_harness.report.table import Table
 from leval_harness.report.tables import build_tables
@@ -80,10 +80,12 @@ class Cell:
     effect: str = ""
 
     @classmethod
-    def of_estimate(cls, estimate: Estimate | None, digits: int) -> "Cell":
-        """Return a cell; a dash where there is no difference."""
-        if estimate is None or estimate.is_exactly_zero:
+    def of_estimate(cls, estimate: Estimate | None, digits: int, zero: str = NOTHING) -> "Cell":
+        """Return a cell; a dash where there is no difference, `zero` where it is exactly zero."""
+        if estimate is None:
             return cls(NOTHING)
+        if estimate.is_exactly_zero:
+            return cls(zero)
         effect = ""
         if estimate.is_significant:
             effect = "worse" if estimate.mean > 0 else "better"
@@ -283,7 +285,7 @@ def _answer_rows(summary: ModelSummary) -> list[AnswerRow]:
                 length=length,
                 remark=remark,
                 cost=Cell.of_estimate(method.cost, cost_digits),
-                difference=Cell.of_estimate(method.difference, difference_digits),
+                difference=Cell.of_estimate(method.difference, difference_digits, IDENTICAL),
             )
         )
     return rows

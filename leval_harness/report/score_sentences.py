@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from leval_harness.report.compare import CANNOT_TELL, SIGNIFICANT
+from leval_harness.report.identical import identity_reason
 from leval_harness.report.labels import counted, length_label, task_title
 from leval_harness.report.number_text import number_text
 from leval_harness.report.retrieval import retrievals
@@ -33,6 +34,10 @@ def score_sentences(part: pd.DataFrame) -> Iterator[str]:
     rows = part[is_compared]
     methods = rows.groupby(["task", "name", "length"], dropna=False)["label"].transform("nunique")
     for (label, baseline), of_pair in rows.groupby(["label", "baseline"], sort=False):
+        reason = identity_reason(part, str(label), str(baseline))
+        if reason:
+            yield f"{label} is identical to {baseline} at every length measured: {reason}."
+            continue
         most_methods = int(methods[of_pair.index].max())
         yield f"{label} compared with {baseline}: {_differences(of_pair, most_methods)}."
 

@@ -27,6 +27,7 @@ from leval_harness.report.labels import (
     task_titles,
 )
 from leval_harness.report.number_text import (
+    IDENTICAL,
     NOTHING,
     Estimate,
     digits_of,
@@ -99,7 +100,7 @@ def effective_tables(compared: pd.DataFrame) -> Iterator[Table]:
             against_reference = part[part["baseline"] == REFERENCE]
             yield Table.plain(
                 f"Loss increase over the reference by position{model}",
-                _by_position(against_reference, against_reference["label"], "Method"),
+                _by_position(against_reference, against_reference["label"], "Method", NOTHING),
                 f"Loss under the method minus loss of {reference_text(answer)}, in nats/token: "
                 "positive is worse.",
                 "In square brackets: 99.5% intervals, simultaneous over the positions of a method. "
@@ -109,10 +110,12 @@ def effective_tables(compared: pd.DataFrame) -> Iterator[Table]:
         if not pairs.empty:
             yield Table.plain(
                 f"Differences between methods by position{model}",
-                _by_position(pairs, pairs["label"] + " against " + pairs["baseline"], "Methods"),
+                _by_position(
+                    pairs, pairs["label"] + " against " + pairs["baseline"], "Methods", IDENTICAL
+                ),
                 "Loss under the first method minus loss under the second on the same tokens, in "
                 "nats/token: positive is worse. In square brackets: 99.5% intervals, simultaneous "
-                f"over the positions of a pair. {NOTHING}: identical.",
+                "over the positions of a pair.",
             )
 
 
@@ -120,6 +123,9 @@ def _lengths_table(answer: ModelSummary, model: str) -> Table:
     """Return the table of the verdict with the absolute losses beside the differences."""
     methods = answer.methods
     columns = {"Effective context length": [method.length.text for method in methods]}
+    if len({method.length.native for method in methods}) > 1:
+        columns["Native context length"] = [method.length.native_text for method in methods]
+        columns["Relative to native"] = [method.length.relative_text for method in methods]
     losses_within = [method.loss_within for method in methods]
     losses_beyond = [method.loss_beyond for method in methods]
     native = "the native context length"
@@ -133,7 +139,7 @@ def _lengths_table(answer: ModelSummary, model: str) -> Table:
     if any(method.documents > 1 for method in methods):
         columns["Cost of single documents"] = _cost_ranges(methods)
     if answer.baseline:
-        differences = column_of_estimates([method.difference for method in methods])
+        differences = column_of_estimates([method.difference for method in methods], IDENTICAL)
         columns[_capitalized(difference_heading(answer))] = differences
     names = pd.Index([method.method for method in methods], name="Method")
     return Table.plain(
@@ -164,15 +170,22 @@ def _capitalized(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _by_position(rows: pd.DataFrame, names: pd.Series, head: str) -> pd.DataFrame:
-    """Return the differences of each bin with their intervals: names down, positions across."""
+def _by_position(rows: pd.DataFrame, names: pd.Series, head: str, zero: str) -> pd.DataFrame:
+    """Return the differences of each bin with their intervals: names down, positions across.
+
+    Args:
+        rows: differences of methods from one another, or from the reference.
+        names: name of the row that each of them is in.
+        head: heading of the names.
+        zero: what is shown where a difference is exactly zero on every token.
+    """
     bins = bins_of(rows).sort_values(["start", "end"], kind="stable")
     columns = {}
     for (start, end), part in bins.groupby(["start", "end"], sort=False):
         estimates = {names[index]: Estimate.of_row(row) for index, row in part.iterrows()}
         digits = digits_of(estimates.values())
         texts = {
-            name: NOTHING if estimate.is_exactly_zero else estimate.text(digits)
+            name: zero if estimate.is_exactly_zero else estimate.text(digits)
             for name, estimate in estimates.items()
         }
         columns[range_of_tokens(start, end)] = texts
@@ -398,13 +411,13 @@ def _number_text(row: pd.Series) -> str:
         return f"({row['status']})"
     scale = 100.0 if row["unit"] == "share" else 1.0
     digits = metric_of(str(row["name"]), row["task"]).decimals
-    text = f"{scale * row['value']:.{digits}f}"
+    text = number_text(scale * row["value"], digits)
     if pd.notna(row["mark"]):
         text += row["mark"]
     if pd.notna(row["stderr"]):
         text += f" ± {scale * row['stderr']:.{digits}f}"
     elif row["interval"] == "exact":
-        text += f" ({scale * row['low']:.1f} to {scale * row['high']:.1f})"
+        text += f" ({scale * row['low']:.{digits}f} to {scale * row['high']:.{digits}f})"
     if pd.notna(row["unparsed"]) and row["unparsed"] > MOST_UNPARSED:
         text += f" [{100 * row['unparsed']:.0f}% unparsed]"
     return text

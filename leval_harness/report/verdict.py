@@ -19,9 +19,11 @@ from leval_harness.report.effective_summary import (
     method_pairs,
     summary,
 )
+from leval_harness.report.identical import identity_reason
 from leval_harness.report.labels import counted
 from leval_harness.report.next_step import Undecided, command_that_decides
 from leval_harness.report.number_text import (
+    IDENTICAL,
     NOTHING,
     Estimate,
     digits_of,
@@ -95,7 +97,7 @@ class Verdict:
             columns[cost_heading(self.summary)] = column_of_estimates(costs)
         if self.summary.baseline:
             differences = [method.difference for method in methods]
-            columns[difference_heading(self.summary)] = column_of_estimates(differences)
+            columns[difference_heading(self.summary)] = column_of_estimates(differences, IDENTICAL)
         return pd.DataFrame(columns)
 
 
@@ -126,16 +128,23 @@ def difference_heading(summary: ModelSummary) -> str:
     return f"against {summary.baseline}, {positions}"
 
 
-def column_of_estimates(estimates: list[Estimate | None]) -> list[str]:
+def column_of_estimates(estimates: list[Estimate | None], zero: str = NOTHING) -> list[str]:
     """Return differences with their intervals, all with the same digits.
 
-    A method without a difference, or that is what it would be compared with, gets a dash.
+    Args:
+        estimates: of each method; None where it has no difference, which is shown as a dash.
+        zero: what is shown where the difference is exactly zero on every token.
     """
     digits = digits_of(estimates)
-    return [
-        NOTHING if estimate is None or estimate.is_exactly_zero else estimate.text(digits)
-        for estimate in estimates
-    ]
+    texts = []
+    for estimate in estimates:
+        if estimate is None:
+            texts.append(NOTHING)
+        elif estimate.is_exactly_zero:
+            texts.append(zero)
+        else:
+            texts.append(estimate.text(digits))
+    return texts
 
 
 def _verdict(block: str, part: pd.DataFrame, several: bool) -> Verdict:
@@ -152,7 +161,9 @@ def _verdict(block: str, part: pd.DataFrame, several: bool) -> Verdict:
     if answer is not None:
         sentences += _method_of_measurement(answer)
     sentences += score_sentences(part)
-    return Verdict(block, heading, answer, recommendation, tuple(sentences))
+    # Losses and scores may give the same reason why two methods are identical.
+    unique = tuple(dict.fromkeys(sentences))
+    return Verdict(block, heading, answer, recommendation, unique)
 
 
 def _heading(answer: ModelSummary) -> str:
@@ -195,7 +206,7 @@ def _effective_sentences(
     answer: ModelSummary, rows: pd.DataFrame, part: pd.DataFrame
 ) -> Iterator[str]:
     yield from _degrading_sentences(answer)
-    yield from _pair_sentences(answer, method_pairs(rows))
+    yield from _pair_sentences(answer, method_pairs(rows), part)
     yield from _beyond_native(answer, rows)
     yield from _undecided(answer, part)
 
@@ -208,13 +219,17 @@ def _degrading_sentences(answer: ModelSummary) -> Iterator[str]:
         yield f"Every method degrades at or before {tokens_text(max(known))} tokens."
 
 
-def _pair_sentences(answer: ModelSummary, pairs: pd.DataFrame) -> Iterator[str]:
+def _pair_sentences(answer: ModelSummary, pairs: pd.DataFrame, part: pd.DataFrame) -> Iterator[str]:
     """Compare methods with each other where the table does not: Resonance with the same without.
 
     Methods that have the same loss on every token are named as identical: no number of documents
     could distinguish them.
     """
     for label, other in pairs[["label", "baseline"]].drop_duplicates().to_numpy():
+        reason = identity_reason(part, label, other)
+        if reason:
+            yield f"{label} is identical to {other} at every length measured: {reason}."
+            continue
         if is_identical(pairs, label, other):
             yield f"{label} is identical to {other} on all tokens measured."
             continue

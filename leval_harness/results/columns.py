@@ -72,7 +72,7 @@ SCORES = {
     "asked": Column(WHOLE, "questions"),
     "partial": Column(YES_OR_NO, "some questions were excluded"),
     "chance": Column(NUMBER, "expected value of a guess"),
-    "source": Column(TEXT, "where the documents are from"),
+    "source": Column(TEXT, "where the documents are from: of a user's, the path of their file"),
     "sample": Column(YES_OR_NO, "the bundled sample was read"),
     "data": Column(TEXT, "fingerprint of the documents' files"),
     "shots": Column(WHOLE, "examples in the prompt"),

@@ -465,7 +465,7 @@ def _task_columns(task: str, known: dict[str, Any], file: Plain) -> dict[str, An
         "length": _prompt_length(metadata) or known.get("context_length"),
         "partial": _is_partial(task, known, file),
         "chance": number(metadata.get("chance")),
-        "source": _text(data.get("source")),
+        "source": _source(data),
         "sample": data.get("sample") is True or data.get("source") == "sample",
         "data": _fingerprint(data),
         "shots": _whole(shots),
@@ -479,6 +479,14 @@ def _task_columns(task: str, known: dict[str, Any], file: Plain) -> dict[str, An
         text = value if isinstance(value, str) else json.dumps(value, default=str)
         columns[f"{SETTING}{name}"] = text
     return columns
+
+
+def _source(data: dict[str, Any]) -> str | None:
+    """Return where documents are from: the path of a user's file, else a word for it."""
+    source = _text(data.get("source"))
+    if source == "file":
+        return _text(data.get("path")) or next(iter(object_of(data.get("files"))), source)
+    return source
 
 
 def _generates(task: str, file: Plain) -> bool | None:

@@ -3,10 +3,11 @@
 import numpy as np
 import pandas as pd
 import pytest
-from block_frames import COMMAND, compared_of, frames
+from block_frames import BLOCKS, COMMAND, compared_of, frames
 
 from leval_harness.report.effective_context import effective_rows
 from leval_harness.report.formats import verdict_markdown, verdict_text
+from leval_harness.report.identical import acts_beyond
 from leval_harness.report.verdict import verdicts
 
 REAL = {"rope": "rope", "yarn": "yarn"}
@@ -161,6 +162,71 @@ def test_identical_methods_need_no_documents():
     verdict = verdict_of({"rope": noise(), "yarn": noise()})
     assert "yarn is identical to rope on all tokens measured." in verdict.sentences
     assert not any("distinguished" in sentence for sentence in verdict.sentences)
+
+
+def within_native(length):
+    """Real reads of documents that end at a length, under plain RoPE and dynamic NTK."""
+    blocks = BLOCKS[BLOCKS["start"] < length]
+    same = {"rope": noise(), "dynamic": noise(size=8.0 + (length > 8192))}
+    compared, blocks = frames(same, blocks=blocks, length=length)
+    rows = effective_rows(compared, blocks).assign(sample=False, group=False)
+    return verdicts(pd.concat([compared, rows], ignore_index=True))[0]
+
+
+@pytest.mark.parametrize(("length", "is_identical"), [(8192, True), (11264, False)])
+def test_verdict_names_a_method_that_cannot_act(length, is_identical):
+    verdict = within_native(length)
+    sentence = "dynamic is identical to rope at every length measured: it acts beyond 8,192 tokens."
+    assert (sentence in verdict.sentences) == is_identical
+    assert (verdict.table().iloc[1, -1] == "identical") == is_identical
+
+
+@pytest.mark.parametrize(
+    ("rope", "native", "start"),
+    [
+        (
+            {"rope_type": "dynamic", "factor": 2, "original_max_position_embeddings": 4096},
+            8192,
+            4096,
+        ),
+        ({"rope_type": "dynamic", "factor": 2}, 8192, 8192),
+        ({"rope_type": "dynamic", "factor": 2}, None, None),
+        ({"rope_type": "longrope", "short_factor": [1, 1], "attention_factor": 1}, 4096, 4096),
+        ({"rope_type": "longrope", "short_factor": [1, 1.2], "attention_factor": 1}, 4096, None),
+        ({"rope_type": "longrope", "short_factor": [1, 1]}, 4096, None),
+        ({"rope_type": "yarn", "factor": 2}, 8192, None),
+        ({"rope_type": "resonance_dynamic", "factor": 2}, 8192, None),
+    ],
+)
+def test_acts_beyond_a_length(rope, native, start):
+    assert acts_beyond(rope, native) == start
+
+
+def test_acts_beyond_is_where_frequencies_differ():
+    """The methods themselves: equal to plain RoPE up to the length, and not after it."""
+    from resonance_vllm.core.frequencies import closed_form_inv_freq
+    from resonance_vllm.core.spec import RopeSpec
+
+    plain = RopeSpec.from_dict({"rope_type": "default", "rope_theta": 1e4})
+    for rope in (
+        {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 4096},
+        {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8,
+         "attention_factor": 1.0, "original_max_position_embeddings": 4096},
+    ):  # fmt: skip
+        spec = RopeSpec.from_dict({**rope, "rope_theta": 1e4})
+        start = acts_beyond(rope, None)
+        expected = closed_form_inv_freq(plain, 16, start)
+        assert closed_form_inv_freq(spec, 16, start).equal(expected)
+        assert not closed_form_inv_freq(spec, 16, start + 1).equal(expected)
+
+
+def test_undecided_without_further_documents_says_so():
+    compared, blocks = frames(REAL, documents=2, asked=2, **{"setting num_docs": "3"})
+    rows = effective_rows(compared, blocks).assign(sample=False, group=False)
+    (verdict,) = verdicts(pd.concat([compared, rows], ignore_index=True))
+    (sentence,) = [s for s in verdict.sentences if s.startswith("Undecided")]
+    assert sentence.startswith("Undecided: yarn. No further documents of this length are left: the")
+    assert "num_docs" not in sentence
 
 
 def test_undecided_says_so_and_how_to_decide():

@@ -115,7 +115,7 @@ def test_table_prints_what_is_not_compared_as_one_line(tmp_path):
 def test_own_files_are_shown_by_name_and_compared_apart(tmp_path):
     for at, method in enumerate(({}, YARN)):
         for file in ("novels.jsonl", "letters.jsonl"):
-            data = {"source": f"/somewhere/{file}", "files": {file: file}}
+            data = {"source": "file", "path": f"/somewhere/{file}", "files": {file: file}}
             write(
                 tmp_path / file / f"{at}", PERPLEXITY, "ppl_jsonl", **metadata(data=data), **method
             )

@@ -13,6 +13,7 @@ BLOCKS = pd.read_csv(Path(__file__).with_name("quickstart_blocks.csv"))
 ROPES = {
     "rope": {"rope_type": "default", "rope_theta": 1e5},
     "yarn": {"rope_type": "yarn", "rope_theta": 1e5, "factor": 2},
+    "dynamic": {"rope_type": "dynamic", "factor": 2, "original_max_position_embeddings": 8192},
     "resonance_yarn": {"rope_type": "resonance_yarn", "rope_theta": 1e5, "factor": 2},
 }
 COMMAND = "leval-harness sweep quickstart --out results --set models.m.dtype=float32 --set seed=1"
