@@ -1,5 +1,6 @@
 """One style for all figures, and one way to write them, by matplotlib."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,37 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINE_STYLES = ("-", (0, (4, 1.5)))
 """A second round through the palette is dashed: fourteen methods can be distinguished."""
 
+INK = "#1b1f24"
+GREY = "#555555"
+EDGE = "#888888"
+GRID = "#dddddd"
+PAPER = "#ffffff"
+NATIVE_SHADE = "#f0f3f7"
+
+DARK = {
+    INK: "#e8ecf1",
+    GREY: "#a3adb9",
+    EDGE: "#717b87",
+    GRID: "#2f3740",
+    PAPER: "#101418",
+    NATIVE_SHADE: "#1c2530",
+    "#0072B2": "#4aa3df",
+    "#D55E00": "#ff8a3d",
+    "#009E73": "#2fc99a",
+    "#CC79A7": "#e29ac3",
+    "#E69F00": "#f2b632",
+    "#56B4E9": "#8fd0ff",
+    "#000000": "#ffffff",
+}
+"""Colour on white -> the same on a dark ground."""
+
 RC = {
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "figure.facecolor": PAPER,
+    "axes.facecolor": "none",
     "svg.hashsalt": "leval-harness",  # keeps the ids in an SVG the same
     "svg.fonttype": "none",  # text stays text in SVG …
     "pdf.fonttype": 42,  # … and in PDF
@@ -26,17 +57,16 @@ RC = {
     "axes.titlelocation": "left",
     "axes.grid": True,
     "axes.axisbelow": True,
-    "axes.edgecolor": "#888888",
+    "axes.edgecolor": EDGE,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "grid.color": "#dddddd",
+    "grid.color": GRID,
     "grid.linewidth": 0.6,
     "legend.frameon": False,
     "legend.fontsize": 8,
 }
 """Settings of matplotlib."""
 
-GREY = "#555555"
 SMALL = {"fontsize": 7, "color": GREY}
 DOTTED = {"linewidth": 0.9, "linestyle": ":"}
 DASHED = {"linewidth": 0.9, "linestyle": "--"}
@@ -48,6 +78,15 @@ LONGEST_TEXT = 110
 
 LONGEST_NAME = 34
 """Letters of a name at the end of a line."""
+
+LEFT = 0.75
+"""Inches to the left of axes."""
+
+TOP = 0.4
+"""Inches above axes, for their title."""
+
+FEW_NAMES = 9
+"""More names at the ends of lines are written smaller."""
 
 LETTER_WIDTH = 0.082
 """Inches of a letter in the size of names, rather too many."""
@@ -96,26 +135,31 @@ def new_figure(
 
 
 def figure_with_names(
-    width: float, height: float, names: Iterable[str], below: float
-) -> tuple["Figure", Any]:
-    """Return a figure with one axes and room for names at the ends of its lines.
+    width: float, heights: Sequence[float], names: Iterable[str], below: float
+) -> tuple["Figure", list[Any]]:
+    """Return a figure of axes above each other, with room for names at the ends of their lines.
 
     Args:
         width: inches.
-        height: inches.
+        heights: of the axes from the top, inches.
         names: what is written to the right of the axes.
-        below: inches below the axes, for the axis and notes.
+        below: inches below the last axes, for the axis and notes.
     """
     from matplotlib.figure import Figure
 
     longest = max((min(len(name), LONGEST_NAME) for name in names), default=0)
-    right = 0.4 + LETTER_WIDTH * longest
-    left = 0.75
-    top = 0.4
+    right = 0.5 + LETTER_WIDTH * longest
+    height = sum(heights) + TOP * len(heights) + below
     figure = Figure(figsize=(width, height))
-    box = (left / width, below / height)
-    size = ((width - left - right) / width, (height - top - below) / height)
-    return figure, figure.add_axes((*box, *size))
+    all_axes: list[Any] = []
+    bottom = height
+    for axes_height in heights:
+        bottom -= TOP + axes_height
+        box = (LEFT / width, bottom / height)
+        size = ((width - LEFT - right) / width, axes_height / height)
+        first = all_axes[0] if all_axes else None
+        all_axes.append(figure.add_axes((*box, *size), sharex=first))
+    return figure, all_axes
 
 
 @dataclass(frozen=True)
@@ -126,23 +170,25 @@ class LineEnd:
         name: what is written.
         x: position of the end, data.
         y: the same.
-        color: of line and name.
+        color: of the line.
+        linestyle: of the line.
     """
 
     name: str
     x: float
     y: float
     color: str
+    linestyle: Any = "-"
 
 
 def name_line_ends(axes: Any, ends: Sequence[LineEnd]) -> None:
     """Write names beside the ends of lines, moved apart so that none covers another.
 
-    The limits of the axes must be final. A thin line leads from each end to its name.
+    The limits of the axes must be final. A piece of the line itself leads from its end to its name.
     """
     if not ends:
         return
-    size = 9.0
+    size = 9.0 if len(ends) <= FEW_NAMES else 8.0
     height = axes.get_position().height * axes.figure.get_figheight() * 72
     gap = 1.25 * size / height
     low, high = axes.get_ylim()
@@ -152,14 +198,20 @@ def name_line_ends(axes: Any, ends: Sequence[LineEnd]) -> None:
         axes.annotate(
             literal_text(end.name, LONGEST_NAME),
             (end.x, end.y),
-            xytext=(1.03, level),
+            xytext=(1.045, level),
             textcoords="axes fraction",
             fontsize=size,
-            fontweight="bold",
-            color=end.color,
             va="center",
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": end.color, "lw": 0.6, "shrinkA": 1},
+            arrowprops={
+                "arrowstyle": "-",
+                "color": end.color,
+                "linestyle": end.linestyle,
+                "lw": 1.6,
+                "shrinkA": 2,
+                "shrinkB": 0,
+                "relpos": (0, 0.5),
+            },
         )
 
 
@@ -257,3 +309,24 @@ def write_figure(draw: Callable[[], "Figure"], *targets: Path, dpi: int = 200) -
         for target in targets:
             target.parent.mkdir(parents=True, exist_ok=True)
             figure.savefig(target, dpi=dpi, metadata=undated[target.suffix])
+            if target.suffix == ".svg":
+                target.write_text(with_dark_colours(target.read_text("utf-8")), "utf-8")
+
+
+def with_dark_colours(svg: str) -> str:
+    """Return an SVG whose colours follow the reader's light or dark setting; paper stays light.
+
+    Args:
+        svg: as matplotlib writes it, with the colours of `DARK`.
+    """
+    names = {light.lower(): f"--c{at}" for at, light in enumerate(DARK)}
+    colour = re.compile("|".join(names), re.IGNORECASE)
+    head, root, body = svg.partition("<svg ")
+    body = colour.sub(lambda match: f"var({names[match[0].lower()]})", body)
+    light = ";".join(f"--c{at}:{colour}" for at, colour in enumerate(DARK))
+    dark = ";".join(f"--c{at}:{colour}" for at, colour in enumerate(DARK.values()))
+    style = (
+        f"<style>:root{{{light}}}@media screen and (prefers-color-scheme:dark)"
+        f"{{:root{{{dark}}}}}</style>"
+    )
+    return head + root + body.replace(">", f">{style}", 1)

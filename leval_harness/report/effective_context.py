@@ -63,6 +63,12 @@ COLUMNS = {
 }
 """Columns that these rows add to the compared frame; `native_length` is the reference's window."""
 
+ROW_COLUMNS = (
+    "run", "block", "label", "task", "kind", "unit", "status", "clusters", "n", "metric", "value",
+    "baseline", "margin", "difference", "diff_low", "diff_high", "mark",
+)  # fmt: skip
+"""Columns of the compared frame that these rows fill, whichever of them there are."""
+
 Row = dict[str, Any]
 
 
@@ -121,7 +127,8 @@ def effective_rows(
             rows += _rows_of_method(part.dropna(subset=["difference"]), used_margin)
         for label, other in _pairs(of_model):
             rows += _rows_of_pair(blocks_of[label], blocks_of[other], other)
-    return pd.DataFrame(rows, columns=None if rows else ["run", "task", *COLUMNS])
+    frame = pd.DataFrame(rows)
+    return frame.reindex(columns=list(dict.fromkeys([*frame, *ROW_COLUMNS, *COLUMNS])))
 
 
 def position_curves(compared: pd.DataFrame, blocks: pd.DataFrame) -> pd.DataFrame:

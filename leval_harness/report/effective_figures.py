@@ -1,7 +1,8 @@
 """Figures of effective context length: the loss increase by position, upwards is worse."""
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,9 @@ import pandas as pd
 from leval_harness.report.drawing import (
     DOTTED,
     GREY,
+    INK,
+    LEFT,
+    NATIVE_SHADE,
     LineEnd,
     MethodStyles,
     figure_with_names,
@@ -27,14 +31,34 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH = 9.2
-HEIGHT = 4.4
+HEIGHT = 3.1
+"""Inches of the axes."""
+
+DETAIL_HEIGHT = 2.5
+"""Inches of the axes that show lines near the margin, below the others."""
+
+DETAIL = 3.0
+"""The highest increase in these axes, in margins."""
+
+MOST_LINES = 3
+"""More lines near the margin, below one that leaves it far behind, get axes of their own."""
+
+HEIGHT_PER_LINE = 0.19
+"""Inches that a name at the end of a line needs."""
+
 BELOW = 0.88
 """Inches below the axes: ticks, label and two lines of notes."""
+
+SECOND_BASELINE = (0, (1, 1))
+"""Line style of differences from another method than most are compared with: dotted."""
+
+BAND_OPACITY = 0.16
+FEW_BANDS = 4
+"""The bands of more lines are fainter."""
 
 NOTE_LETTERS = 150
 """Letters of a line of notes."""
 
-NATIVE_SHADE = "#f0f3f7"
 WINDOW_TEXT = f"Lines: running mean over {WINDOW * BLOCK} tokens."
 
 
@@ -51,20 +75,24 @@ def increase_figure(
     """
     bins = bins_of(rows[rows["baseline"] == REFERENCE])
     lines = {method.method: (method.method, REFERENCE) for method in answer.methods}
-    figure, axes = _axes_with_lines(answer, bins, curves, lines, styles)
     margin = answer.methods[0].margin
-    axes.axhline(margin, color=GREY, **DOTTED)
-    axes.annotate(
-        f"margin: {margin:g}",
-        (0, margin),
-        xycoords=("axes fraction", "data"),
-        xytext=(3, 2),
-        textcoords="offset points",
-        color=GREY,
-        fontsize=8,
-    )
-    axes.set_title(f"Loss increase over {reference_text(answer)} (the reference)")
-    axes.set_ylabel("Loss increase (nats/token)")
+    plotted = _plotted_lines(curves, lines, styles)
+    ends = [line.points["difference"].iloc[-1] for line in plotted]
+    limit = DETAIL * margin
+    near = [line for line, end in zip(plotted, ends, strict=True) if abs(end) < limit]
+    far = [line for line in plotted if line not in near]
+    named = [plotted]
+    if len(near) > MOST_LINES and far:
+        named = [far, near]
+    figure, all_axes = _axes_with_lines(answer, bins, plotted, named)
+    if len(named) > 1:
+        _show_near_margin(all_axes[1], near, limit)
+    for axes in all_axes:
+        _draw_margin(axes, margin)
+        axes.set_ylabel("Loss increase (nats/token)")
+    all_axes[0].set_title(f"Loss increase over {reference_text(answer)} (the reference)")
+    for axes, lines_of_axes in zip(all_axes, named, strict=True):
+        name_line_ends(axes, [line.end for line in lines_of_axes])
     note = (
         f"{WINDOW_TEXT} Bands: 99.5% intervals, simultaneous over the bins of a method. "
         f"Below {margin:g} an increase is treated as negligible."
@@ -90,73 +118,142 @@ def difference_figure(
         f"{label} {MINUS} {baseline}": (label, baseline)
         for label, baseline in bins[["label", "baseline"]].drop_duplicates().to_numpy()
     }
-    figure, axes = _axes_with_lines(answer, bins, curves, lines, styles)
+    plotted = _plotted_lines(curves, lines, styles)
+    figure, (axes,) = _axes_with_lines(answer, bins, plotted, [plotted])
     axes.set_title("Difference between methods on the same tokens")
     axes.set_ylabel("Loss difference (nats/token)")
+    name_line_ends(axes, [line.end for line in plotted])
     note = f"{WINDOW_TEXT} Bands: 99.5% intervals, simultaneous over the bins of a pair."
     _add_notes(figure, answer, note)
     return figure
 
 
+@dataclass(frozen=True, eq=False)
+class PlottedLine:
+    """A line with its bands.
+
+    Attributes:
+        name: what is written at its end.
+        label: the method.
+        baseline: what its difference is from.
+        points: `position` in tokens and `difference` in nats/token.
+        color: of the method, in every figure.
+        linestyle: of the method; dashed against a second baseline.
+    """
+
+    name: str
+    label: str
+    baseline: str
+    points: pd.DataFrame
+    color: str
+    linestyle: Any
+
+    @property
+    def end(self) -> LineEnd:
+        """Return where the line ends."""
+        last = self.points.iloc[-1]
+        position = float(last["position"])
+        return LineEnd(self.name, position, float(last["difference"]), self.color, self.linestyle)
+
+
+def _plotted_lines(
+    curves: pd.DataFrame, lines: Mapping[str, tuple[str, str]], styles: MethodStyles
+) -> list[PlottedLine]:
+    """Return the lines that have points.
+
+    Args:
+        curves: the points of all lines.
+        lines: name -> method and what its difference is from.
+        styles: of each method.
+    """
+    plotted = []
+    baselines = list(dict.fromkeys(baseline for _, baseline in lines.values()))
+    for name, (label, baseline) in lines.items():
+        points = curves[curves["label"].eq(label) & curves["baseline"].eq(baseline)]
+        if points.empty:
+            continue
+        linestyle = styles[label]["linestyle"]
+        if baselines.index(baseline) > 0:
+            linestyle = SECOND_BASELINE
+        color = styles[label]["color"]
+        plotted.append(PlottedLine(name, label, baseline, points, color, linestyle))
+    return plotted
+
+
 def _axes_with_lines(
     answer: ModelSummary,
     bins: pd.DataFrame,
-    curves: pd.DataFrame,
-    lines: Mapping[str, tuple[str, str]],
-    styles: MethodStyles,
-) -> tuple["Figure", Any]:
+    lines: Sequence[PlottedLine],
+    named: Sequence[Sequence[PlottedLine]],
+) -> tuple["Figure", list[Any]]:
     """Draw lines and bands over position, with the native context length shaded.
 
     Args:
         answer: what was measured of the model.
         bins: rows whose intervals are the bands.
-        curves: the points of the lines.
-        lines: name -> method and what its difference is from.
-        styles: of each method.
+        lines: all of them are drawn in each of the axes.
+        named: for each of the axes the lines that have their names there.
     """
-    figure, axes = figure_with_names(WIDTH, HEIGHT, lines, BELOW)
-    ends = []
-    baselines = list(dict.fromkeys(baseline for _, baseline in lines.values()))
-    for name, (label, baseline) in lines.items():
-        # The colour is the method's; against a second baseline its line is dashed.
-        style = dict(styles[label])
-        if baselines.index(baseline) > 0:
-            style["linestyle"] = "--"
-        own_bins = bins[bins["label"].eq(label) & bins["baseline"].eq(baseline)]
-        _draw_bands(axes, own_bins, style["color"])
-        own = curves[curves["label"].eq(label) & curves["baseline"].eq(baseline)]
-        if own.empty:
-            continue
-        axes.plot(
-            own["position"],
-            own["difference"],
-            color=style["color"],
-            linestyle=style["linestyle"],
-            linewidth=1.6,
-            label=literal_text(name),
-            zorder=3,
-        )
-        last = own.iloc[-1]
-        ends.append(LineEnd(name, last["position"], last["difference"], style["color"]))
+    wanted = (HEIGHT, DETAIL_HEIGHT)
+    heights = [
+        max(height, HEIGHT_PER_LINE * len(names))
+        for height, names in zip(wanted, named, strict=False)
+    ]
+    figure, all_axes = figure_with_names(WIDTH, heights, [line.name for line in lines], BELOW)
+    opacity = BAND_OPACITY / max(1.0, len(lines) / FEW_BANDS)
     first = min(method.length.first for method in answer.methods)
-    axes.set_xlim(first, answer.longest)
-    axes.set_ylim(*_limits(axes))
-    axes.axhline(0, color="#333333", linewidth=1)
-    _shade_native_length(axes, answer)
-    axes.set_xlabel("Position in the document (tokens)")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}".replace("-", MINUS))
-    name_line_ends(axes, ends)
-    return figure, axes
+    for axes in all_axes:
+        for line in lines:
+            is_own = bins["label"].eq(line.label) & bins["baseline"].eq(line.baseline)
+            _draw_bands(axes, bins[is_own], line.color, opacity)
+            axes.plot(
+                line.points["position"],
+                line.points["difference"],
+                color=line.color,
+                linestyle=line.linestyle,
+                linewidth=1.6,
+                label=literal_text(line.name),
+                zorder=3,
+            )
+        axes.set_xlim(first, answer.longest)
+        axes.set_ylim(*_limits(axes))
+        axes.axhline(0, color=INK, linewidth=1)
+        _shade_native_length(axes, answer, with_words=axes is all_axes[0])
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}".replace("-", MINUS))
+        axes.tick_params(labelbottom=axes is all_axes[-1])
+    all_axes[-1].set_xlabel("Position in the document (tokens)")
+    return figure, all_axes
 
 
-def _draw_bands(axes: Any, bins: pd.DataFrame, color: str) -> None:
+def _show_near_margin(axes: Any, lines: Sequence[PlottedLine], limit: float) -> None:
+    """Limit axes to what lies near the margin, down to the lowest of some lines."""
+    lowest = min(float(line.points["difference"].min()) for line in lines)
+    axes.set_ylim(max(min(lowest, 0.0) - 0.1 * limit, -limit), limit)
+    axes.set_title("The same near the margin")
+
+
+def _draw_margin(axes: Any, margin: float) -> None:
+    """Draw the margin as a dotted line, with its value."""
+    axes.axhline(margin, color=GREY, **DOTTED)
+    axes.annotate(
+        f"margin: {margin:g}",
+        (0, margin),
+        xycoords=("axes fraction", "data"),
+        xytext=(3, 2),
+        textcoords="offset points",
+        color=GREY,
+        fontsize=8,
+    )
+
+
+def _draw_bands(axes: Any, bins: pd.DataFrame, color: str, opacity: float) -> None:
     """Draw the interval of each bin over its positions."""
     for _, row in bins.iterrows():
         ends = float(row["diff_low"]), float(row["diff_high"])
         if all(np.isfinite(ends)):
             positions = [float(row["start"]), float(row["end"])]
-            axes.fill_between(positions, *ends, color=color, alpha=0.16, linewidth=0, zorder=2)
+            axes.fill_between(positions, *ends, color=color, alpha=opacity, linewidth=0, zorder=2)
 
 
 def _limits(axes: Any) -> tuple[float, float]:
@@ -168,12 +265,15 @@ def _limits(axes: Any) -> tuple[float, float]:
     return low - 0.05 * extent, high + 0.1 * extent  # room for the words at the top
 
 
-def _shade_native_length(axes: Any, answer: ModelSummary) -> None:
+def _shade_native_length(axes: Any, answer: ModelSummary, with_words: bool) -> None:
+    """Shade the positions within the native context length, and name it."""
     if answer.native is None:
         return
     first, last = axes.get_xlim()
     end = min(answer.native, last)
     axes.axvspan(first, end, color=NATIVE_SHADE, zorder=0, linewidth=0)
+    if not with_words:
+        return
     axes.annotate(
         f"native context length: {tokens_text(answer.native)} tokens",
         (end, 1),
@@ -193,8 +293,8 @@ def _add_notes(figure: "Figure", answer: ModelSummary, note: str) -> None:
     where = f"{answer.model}, {documents} document{plural}. " if answer.model else ""
     lines = textwrap.wrap(where + note, NOTE_LETTERS)
     text = "\n".join(literal_text(line, NOTE_LETTERS) for line in lines)
-    left = 0.75 / WIDTH
-    figure.text(left, 0.08 / HEIGHT, text, fontsize=7.5, color=GREY, va="bottom")
+    bottom = 0.08 / figure.get_figheight()
+    figure.text(LEFT / WIDTH, bottom, text, fontsize=7.5, color=GREY, va="bottom")
 
 
 def increase_alt_text(answer: ModelSummary) -> str:

@@ -13,7 +13,10 @@ import pandas as pd
 from leval_harness.report.compare import SIGNIFICANT
 from leval_harness.report.drawing import (
     DOTTED,
+    EDGE,
+    INK,
     ON_LEVEL,
+    PAPER,
     MethodStyles,
     add_source_note,
     legend,
@@ -200,10 +203,10 @@ def length_figure(rows: pd.DataFrame, styles: MethodStyles) -> "Figure":
         _draw_curves(grid[1], rows, ("difference", "diff_low", "diff_high"), scale, styles)
         unit = "points" if is_share else "nats/token (positive is worse)"
         grid[1].set_ylabel(f"difference from {literal_text(first['baseline'])},\n{unit}")
-        grid[1].axhline(0, color="black", linewidth=1)
+        grid[1].axhline(0, color=INK, linewidth=1)
     if pd.notna(first["chance"]) and is_share:
         chance = scale * first["chance"]
-        grid[0].axhline(chance, color="#888888", **DOTTED)
+        grid[0].axhline(chance, color=EDGE, **DOTTED)
         grid[0].annotate("chance", (1, chance), ha="right", **ON_LEVEL)
 
     lengths = sorted(rows["length"].dropna().astype(int).unique())
@@ -256,7 +259,7 @@ def forest_figure(rows: pd.DataFrame, styles: MethodStyles) -> "Figure":
         height = part["task_title"].map(tasks.index) + 0.64 * ((at + 0.5) / len(labels) - 0.5)
         ends = (100 * part[end].astype(float) for end in ("diff_low", "diff_high"))
         axes.hlines(height, *ends, color=style["color"], linewidth=1.5)
-        fill = np.where(part["mark"] == SIGNIFICANT, style["color"], "white")
+        fill = np.where(part["mark"] == SIGNIFICANT, style["color"], PAPER)
         axes.scatter(
             100 * part["difference"],
             height,
@@ -266,7 +269,7 @@ def forest_figure(rows: pd.DataFrame, styles: MethodStyles) -> "Figure":
             zorder=3,
         )
         axes.plot([], [], **{**style, "linestyle": "none"})
-    axes.axvline(0, color="black", linewidth=1)
+    axes.axvline(0, color=INK, linewidth=1)
     axes.set_yticks(range(len(tasks)), [literal_text(task) for task in tasks])
     axes.set_ylim(len(tasks) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")

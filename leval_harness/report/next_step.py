@@ -62,7 +62,7 @@ def command_that_decides(undecided: Sequence[Undecided], part: pd.DataFrame) -> 
             f"{undecided[0].margin:g}. More documents do not decide it; choose another --margin."
         )
     runs = part[part["task"].str.startswith(TASK_PREFIX)].drop_duplicates(["run", "task"])
-    if _has_no_further_documents(runs):
+    if have_no_further_documents(runs):
         read = int(runs["asked"].max())
         return (
             f"Undecided: {names}. No further documents of this length are left: the tasks have "
@@ -80,7 +80,7 @@ def command_that_decides(undecided: Sequence[Undecided], part: pd.DataFrame) -> 
     return f"Undecided: {names}. To decide, in about {counted(minutes, 'minute')}: {how}"
 
 
-def _has_no_further_documents(runs: pd.DataFrame) -> bool:
+def have_no_further_documents(runs: pd.DataFrame) -> bool:
     """Return whether every task had fewer documents than it was asked to read."""
     if not {"asked", NUMBER_OF_DOCUMENTS} <= {*runs}:
         return False

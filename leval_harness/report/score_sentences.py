@@ -9,6 +9,7 @@ import pandas as pd
 from leval_harness.report.compare import CANNOT_TELL, SIGNIFICANT
 from leval_harness.report.identical import identity_reason
 from leval_harness.report.labels import counted, length_label, task_title
+from leval_harness.report.next_step import NUMBER_OF_DOCUMENTS, have_no_further_documents
 from leval_harness.report.number_text import number_text
 from leval_harness.report.retrieval import retrievals
 from leval_harness.report.selection import is_higher_better, main_numbers
@@ -112,7 +113,11 @@ def _were_all_documents_read(rows: pd.DataFrame) -> bool:
     """Return whether no document of the tasks is left that could be read in addition."""
     if not {"partial", "num_docs"} <= {*rows}:
         return False
-    return bool(rows["partial"].eq(False).all() and rows["num_docs"].isna().all())
+    is_whole = rows["partial"].eq(False).all() and rows["num_docs"].isna().all()
+    if NUMBER_OF_DOCUMENTS in rows and rows[NUMBER_OF_DOCUMENTS].notna().any():
+        # a task that draws documents: it read all that it has where they are fewer than it drew
+        return bool(is_whole and have_no_further_documents(rows))
+    return bool(is_whole)
 
 
 def _difference(row: pd.Series) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from leval_harness.report.compare import OTHER_QUESTIONS
+from leval_harness.report.effective_context import TASK_PREFIX
 from leval_harness.report.labels import (
     length_label,
     separating_columns,
@@ -55,11 +56,26 @@ def uncompared_sentences(compared: pd.DataFrame) -> list[str]:
     # Across models the title of a comparison group holds no model, and all of them are one subject.
     is_across = not rows["block"].str.startswith(tuple(rows["model"].unique())).any()
     subjects = [rows] if is_across else [part for _, part in rows.groupby("model", sort=False)]
+    sentences += _without_reference(compared)
     for of_model in subjects:
         sentences += _between_groups(of_model)
         for _, of_group in of_model.groupby("block", sort=False):
             sentences += _within_group(of_group)
     return list(dict.fromkeys(sentences))
+
+
+def _without_reference(compared: pd.DataFrame) -> Iterator[str]:
+    """Yield the methods that read documents which the unmodified model's windows did not."""
+    is_read = compared["task"].str.startswith(TASK_PREFIX) & compared["status"].eq("done")
+    is_method = ~compared["method"].eq(REFERENCE)
+    has_reference = set(compared.loc[compared["baseline"].eq(REFERENCE), "label"])
+    labels = compared.loc[is_read & is_method, "label"]
+    missing = labels[~labels.isin(has_reference)]
+    if not missing.empty:
+        yield (
+            f"Without a reference: {_names(missing)}. Evaluate the unmodified model on the same "
+            "documents, too: the same command without --rope."
+        )
 
 
 def _between_groups(rows: pd.DataFrame) -> Iterator[str]:

@@ -124,6 +124,7 @@ def load_results(*folders: Path | str, method_names: Mapping[str, str] | None = 
         reasons = "".join(f"\n{entry}" for entry in excluded[:3])
         raise ResultsError(f"{names}: no run.json and no results of lm-eval below it{reasons}")
     run_rows = _renamed(_once(all_runs, excluded), method_names or {})
+    run_rows = _with_short_names(run_rows)
 
     reads: list[TaskRead] = []
     for number, run in enumerate(run_rows):
@@ -522,6 +523,22 @@ def _renamed(runs: list[Run], names: Mapping[str, str]) -> list[Run]:
         methods = ", ".join(sorted({run["method"] for run in runs}))
         missing = ", ".join(map(repr, sorted(unused)))
         raise ResultsError(f"method-name: no method, run or folder {missing}; methods: {methods}")
+    return renamed
+
+
+def _with_short_names(runs: list[Run]) -> list[Run]:
+    """Return the runs with models that are named by a path under the name of their folder.
+
+    A path stays where another model's folder has the same name: they would count as one model.
+    """
+    paths_of_name: dict[str, set[str]] = {}
+    for model in {run["model"] for run in runs}:
+        paths_of_name.setdefault(Path(model).name, set()).add(model)
+    renamed = []
+    for run in runs:
+        name = Path(run["model"]).name
+        is_unique = Path(run["model"]).is_absolute() and len(paths_of_name[name]) == 1
+        renamed.append({**run, "model": name if is_unique else run["model"]})
     return renamed
 
 

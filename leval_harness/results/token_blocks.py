@@ -2,8 +2,10 @@
 
 A document is read in full under a method, and by the reference: the unmodified model, in sliding
 windows of its native context length. A sweep keeps the losses of tokens beside its results, and the
-reference is a run of its own. lm-eval alone makes both reads in one run, and keeps sums over blocks
-in its samples. Both are divided into blocks by `leval_tasks.statistics.effective_context`.
+reference is a run of its own. lm-eval alone makes both reads in one run, both under the method of
+that run, and keeps sums over blocks in its samples: the windows of a run of the unmodified model are
+then the reference of the runs under a method. `leval_tasks.statistics.effective_context` divides
+losses into blocks.
 """
 
 import json
@@ -132,10 +134,11 @@ def blocks_of(
 ) -> list[dict[str, Any]]:
     """Return the rows of the frame `blocks`: each full read beside the reference's read.
 
-    The reference of a document is in its own run, else in the reference run of the same model and
-    sweep. Where neither kept any, it is the unmodified model's full read of a document that is not
-    longer than the native context length, since one window then holds it. The reference of other
-    documents is missing.
+    The reference of a document is in its own run if that has the unmodified model, else in the
+    reference run of the same model and sweep. Where neither kept any, it is the unmodified model's
+    full read of a document that is not longer than the native context length, since one window then
+    holds it. A run of lm-eval alone under a method takes the reference from one of the unmodified
+    model. The reference of other documents is missing.
 
     Args:
         runs: the frame `runs`.
@@ -151,13 +154,42 @@ def blocks_of(
         run = run_of_number[document.run]
         key = (run.sweep, run.model, document.task, document.document, document.digest)
         reads_of_document.setdefault(key, []).append((document, run))
+    shared = _shared_references(reads_of_document, native_lengths)
     rows: list[dict[str, Any]] = []
-    for reads in reads_of_document.values():
+    for (_, *document_key), reads in reads_of_document.items():
         reference = _reference_losses(reads, native_lengths)
+        sums = shared.get(tuple(document_key))
         for document, run in reads:
             if run.method != REFERENCE:
-                rows += _block_rows(document, reference)
+                rows += _block_rows(document, reference, sums, is_unmodified=_is_unmodified(run))
     return rows
+
+
+def _shared_references(
+    reads_of_document: Mapping[tuple[Any, ...], Sequence[tuple[ReadDocument, Any]]],
+    native_lengths: Mapping[tuple[int, str], float],
+) -> dict[tuple[Any, ...], Floats]:
+    """Return model, task, document and digest -> sums of the reference by an unmodified model.
+
+    Args:
+        reads_of_document: sweep, model, task, document and digest -> its reads.
+        native_lengths: run and task -> native context length in tokens, where it is known.
+
+    Returns:
+        nats in each block, `[B]`.
+    """
+    shared: dict[tuple[Any, ...], Floats] = {}
+    for (_, *document_key), reads in reads_of_document.items():
+        for document, run in reads:
+            if not _is_unmodified(run):
+                continue
+            sums = document.blocks[REFERENCE]
+            native_length = native_lengths.get((document.run, document.task), 0)
+            if document.last_position <= native_length:
+                sums = document.blocks[FULL]  # one window holds the document
+            if not np.isnan(sums).any():
+                shared.setdefault(tuple(document_key), sums)
+    return shared
 
 
 def _reference_losses(
@@ -194,20 +226,30 @@ def _is_unmodified(run: Any) -> bool:
     return bool(rope.get("rope_type") == "default")
 
 
-def _block_rows(document: ReadDocument, reference: Floats | None) -> Iterator[dict[str, Any]]:
+def _block_rows(
+    document: ReadDocument,
+    reference: Floats | None,
+    shared: Floats | None,
+    *,
+    is_unmodified: bool,
+) -> Iterator[dict[str, Any]]:
     """Yield the blocks of a document that a method read in full.
 
     Args:
         document: the document under the method.
-        reference: losses by the reference run, `[T]`; the run's own reference read comes first.
+        reference: losses by the reference run, `[T]`; the unmodified model's own come first.
+        shared: sums of an unmodified model's reference in another run, `[B]`.
+        is_unmodified: whether the run has the unmodified model, whose windows are the reference.
     """
     full = document.token_losses(FULL)
     own_reference = document.token_losses(REFERENCE)
-    if own_reference is not None:
+    if own_reference is not None and is_unmodified:
         reference = own_reference
     columns = document.blocks
     if full is not None:
         columns = _sums_of_tokens(int(document.blocks["start"][0]), full, reference)
+    elif not is_unmodified:
+        columns = _with_reference(columns, shared)
     for values in zip(*(columns[name] for name in BLOCK_COLUMNS), strict=True):
         start, tokens, *sums = map(float, values)
         if np.isnan(sums[0]):  # the run did not read this document in full
@@ -221,6 +263,17 @@ def _block_rows(document: ReadDocument, reference: Floats | None) -> Iterator[di
             "tokens": int(tokens),
             **dict(zip(BLOCK_COLUMNS[2:], sums, strict=True)),
         }
+
+
+def _with_reference(columns: dict[str, Floats], reference: Floats | None) -> dict[str, Floats]:
+    """Return sums over blocks with the reference of another run, and the difference from it.
+
+    Losses of tokens are not there, so that this difference is clipped in none of them.
+    """
+    full = columns[FULL]
+    if reference is None or reference.shape != full.shape:
+        reference = np.full(full.shape, np.nan)
+    return {**columns, REFERENCE: reference, "difference": full - reference}
 
 
 def _sums_of_tokens(start: int, full: Floats, reference: Floats | None) -> dict[str, Floats]:

@@ -9,7 +9,9 @@ import pytest
 from lm_eval_output import ACC, ROPE, answers, run, sample, write
 
 from leval_harness.report.compare import compare
+from leval_harness.report.effective_context import compared_frame
 from leval_harness.report.labels import SAMPLE
+from leval_harness.report.uncompared import uncompared_sentences
 from leval_harness.results.lm_eval_files import NOT_DECIDING
 from leval_harness.results.load import ResultsError, load_results
 
@@ -378,3 +380,52 @@ def test_blocks_reference_beyond_native_length(tmp_path, native_length):
     assert fits.all() == (native_length == 4096)
     assert fits.equals(blocks["reference"].notna())
     assert fits.equals(blocks["difference"].notna())
+
+
+def effective_run(folder, reference, full, rope=None, windows="both"):
+    """A run of lm-eval alone on one document of two blocks, with sums of both reads."""
+    rows = [
+        [64 * at, 64, full, reference, full - reference] if windows == "both"
+        else [64 * at, 64, full, None, None]
+        for at in (2, 3)
+    ]  # fmt: skip
+    line = sample(0, [full, 64], "loss", filtered_resps=[rows],
+                  doc={"document_id": "a", "cluster": "a", "tokens_sha256": "1"})  # fmt: skip
+    metadata = {"shipped_length": 128, "settings": {"window": 128}}
+    arguments = {"pretrained": "m", **({"rope_parameters": rope} if rope else {})}
+    values = {"loss,none": full / 64}
+    return write(folder, values, "effective_context_pydocs", [line], stamp=f"s{full}",
+                 fields={"metadata": metadata}, config={"model_args": arguments})  # fmt: skip
+
+
+def test_reference_of_a_method_is_the_unmodified_model(tmp_path):
+    """lm-eval alone reads the windows under the method: they are no reference of it."""
+    effective_run(tmp_path / "a", reference=128.0, full=130.0)
+    effective_run(tmp_path / "b", reference=150.0, full=140.0, rope=YARN)
+    blocks = load_results(tmp_path).blocks.groupby("run")
+    assert blocks["reference"].unique().tolist() == [[128.0], [128.0]]
+    assert blocks["difference"].unique().tolist() == [[2.0], [12.0]]
+
+
+def test_reference_of_a_method_alone_is_missing(tmp_path):
+    effective_run(tmp_path, reference=150.0, full=140.0, rope=YARN)
+    results = load_results(tmp_path)
+    assert results.blocks["reference"].isna().all()
+    assert results.blocks["difference"].isna().all()
+    (sentence,) = uncompared_sentences(compared_frame(results))
+    assert sentence.startswith("Without a reference: yarn x2. Evaluate the unmodified model")
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (("/a/llama", "/b/qwen"), ["llama", "qwen"]),
+        (("/a/llama", "/b/llama"), ["/a/llama", "/b/llama"]),
+        (("org/llama", "/b/qwen"), ["org/llama", "qwen"]),
+        (("org/llama", "/b/llama"), ["org/llama", "/b/llama"]),
+    ],
+)
+def test_models_in_folders_are_shown_by_name(tmp_path, names, shown):
+    for at, name in enumerate(names):
+        write(tmp_path / f"{at}", ACC, f"arc{at}", model_name=name)
+    assert load_results(tmp_path).runs["model"].tolist() == shown
