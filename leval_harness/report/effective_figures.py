@@ -200,7 +200,7 @@ def _axes_with_lines(
         for height, names in zip(wanted, named, strict=False)
     ]
     figure, all_axes = figure_with_names(WIDTH, heights, [line.name for line in lines], BELOW)
-    opacity = BAND_OPACITY / max(1.0, len(lines) / FEW_BANDS)
+    opacity = BAND_OPACITY / min(max(1.0, len(lines) / FEW_BANDS), 2.0)
     first = min(method.length.first for method in answer.methods)
     for axes in all_axes:
         for line in lines:
@@ -230,6 +230,7 @@ def _show_near_margin(axes: Any, lines: Sequence[PlottedLine], limit: float) -> 
     """Limit axes to what lies near the margin, down to the lowest of some lines."""
     lowest = min(float(line.points["difference"].min()) for line in lines)
     axes.set_ylim(max(min(lowest, 0.0) - 0.1 * limit, -limit), limit)
+    axes.locator_params(axis="y", nbins=5)
     axes.set_title("The same near the margin")
 
 

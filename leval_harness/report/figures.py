@@ -33,7 +33,9 @@ from leval_harness.report.effective_figures import (
     increase_figure,
 )
 from leval_harness.report.effective_summary import method_pairs, summary
-from leval_harness.report.labels import length_label, task_title, task_titles
+from leval_harness.report.heat_map import heat_map_alt_text, heat_map_figure
+from leval_harness.report.labels import length_label, task_label, task_title, task_titles
+from leval_harness.report.retrieval import needle_grids
 from leval_harness.report.selection import is_higher_better, main_numbers
 from leval_harness.results.layout import REFERENCE
 from leval_tasks.common.metrics import FAMILY_OF
@@ -51,6 +53,7 @@ EFFECTIVE = "effective"
 DIFFERENCES = "difference"
 BY_LENGTH = "length"
 FOREST = "forest"
+HEAT = "depth"
 SUFFIXES = (".svg", ".png", ".pdf")
 
 
@@ -109,6 +112,7 @@ def planned_figures(compared: pd.DataFrame, blocks: pd.DataFrame) -> Iterator[Pl
     styles = method_styles(methods["label"].dropna())
     yield from _effective_figures(methods, blocks, styles)
     main = methods[main_numbers(methods) & methods["status"].eq("done")]
+    yield from _heat_maps(methods)
     yield from _length_figures(main, styles)
     yield from _forest_figures(main, styles)
 
@@ -142,6 +146,15 @@ def _effective_figures(
                 difference_alt_text(answer, pairs),
                 partial(difference_figure, answer, pairs, curves_of_block, styles),
             )
+
+
+def _heat_maps(compared: pd.DataFrame) -> Iterator[PlannedFigure]:
+    """Yield the accuracy by depth and length of each needle grid."""
+    for block, task, rows in needle_grids(compared):
+        if rows["label"].nunique() <= MOST_METHODS:
+            title = f"{block}: {task_label(task)}, accuracy by depth and length"
+            alt_text = heat_map_alt_text(task, rows)
+            yield PlannedFigure(HEAT, block, title, alt_text, partial(heat_map_figure, task, rows))
 
 
 def _length_figures(main: pd.DataFrame, styles: MethodStyles) -> Iterator[PlannedFigure]:

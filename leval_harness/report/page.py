@@ -6,7 +6,7 @@ lets no script run but its own two files, which sort and filter tables: what a m
 
 import shutil
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from leval_harness.report.effective_summary import EffectiveLength, MethodSummar
 from leval_harness.report.figures import (
     DIFFERENCES,
     EFFECTIVE,
+    HEAT,
     PlannedFigure,
     write_figures,
 )
@@ -27,6 +28,7 @@ from leval_harness.report.number_text import IDENTICAL, NOTHING, Estimate, digit
 from leval_harness.report.runs_table import runs_table
 from leval_harness.report.table import Table
 from leval_harness.report.tables import build_tables
+from leval_harness.report.uncompared import uncompared_sentences
 from leval_harness.report.verdict import (
     TERMS,
     Verdict,
@@ -103,6 +105,7 @@ class AnswerRow:
     remark: str
     cost: Cell
     difference: Cell
+    retrieval: str = ""
 
 
 @dataclass
@@ -176,6 +179,7 @@ def write_page(results: Results, compared: pd.DataFrame, out: Path, title: str) 
     index = templates.get_template("index.html.j2").render(
         title=title,
         sections=sections,
+        uncompared=uncompared_sentences(compared),
         across=across,
         terms=TERMS,
         runs=None if measured is None else html(measured),
@@ -244,14 +248,18 @@ def _section(
     verdict = next(iter(verdicts(part)), None)
     section = Section(anchor=f"model-{number}", verdict=verdict, title=block)
     if verdict is not None and verdict.summary is not None:
-        section.rows = _answer_rows(verdict.summary)
+        section.rows = _answer_rows(verdict.summary, verdict.retrieval)
         section.measured = _capitalized(
             f"{measured_text(verdict.summary)}; reference: {reference_text(verdict.summary)}"
         )
         section.cost_heading = _capitalized(cost_heading(verdict.summary))
         if verdict.summary.baseline:
             section.difference_heading = _capitalized(difference_heading(verdict.summary))
-    of_kind = {EFFECTIVE: section.first_figures, DIFFERENCES: section.difference_figures}
+    of_kind = {
+        EFFECTIVE: section.first_figures,
+        HEAT: section.difference_figures,
+        DIFFERENCES: section.difference_figures,
+    }
     for name, figure in figures.items():
         if figure.block == block:
             of_kind.get(figure.kind, section.more_figures)[name] = figure
@@ -269,8 +277,13 @@ def _tables_html(tables: Sequence[Table]) -> list[str]:
     return [html(table) for table in tables if table.title != "What was run"]
 
 
-def _answer_rows(summary: ModelSummary) -> list[AnswerRow]:
-    """Return the rows of the table of the first screen."""
+def _answer_rows(summary: ModelSummary, retrieval: Mapping[str, str]) -> list[AnswerRow]:
+    """Return the rows of the table of the first screen.
+
+    Args:
+        summary: what was measured of the model.
+        retrieval: method -> its effective context length by retrieval; empty where not measured.
+    """
     methods = summary.methods
     cost_digits = digits_of(method.cost for method in methods)
     difference_digits = digits_of(method.difference for method in methods)
@@ -286,6 +299,7 @@ def _answer_rows(summary: ModelSummary) -> list[AnswerRow]:
                 remark=remark,
                 cost=Cell.of_estimate(method.cost, cost_digits),
                 difference=Cell.of_estimate(method.difference, difference_digits, IDENTICAL),
+                retrieval=retrieval.get(method.method, NOTHING) if retrieval else "",
             )
         )
     return rows

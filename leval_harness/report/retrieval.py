@@ -1,50 +1,84 @@
-"""RULER's scores at several lengths, as the length up to which a model retrieves."""
+"""Scores of retrieval at several lengths: how far a model finds, and at which depth it does not."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
 
 from leval_harness.report.labels import length_label
+from leval_harness.report.number_text import joined_names, tokens_text
+from leval_tasks.common.metrics import FAMILY_OF
 from leval_tasks.statistics.retrieval import RetrievalLength, Retrieved, length_above
 
 RULER = r"niah_.*|ruler_.*"
 """Tasks of lm-eval's RULER; their numbers are named after lengths."""
 
+FAMILY = "retrieval"
+"""Family of this package's tasks that hide needles at several depths."""
+
+ACCURACY = "accuracy"
+"""Their metric over all depths of a length."""
+
+DEPTH = "depth_"
+"""Their metric at one depth, before the depth in percent."""
+
+COLUMNS = ["block", "label", "tasks", "lengths", "questions", "above", "length"]
+
+
+def is_needle_grid(rows: pd.DataFrame) -> pd.Series:
+    """Return where a number is of one of this package's retrieval tasks."""
+    return rows["task"].map(FAMILY_OF).eq(FAMILY)
+
+
+def is_of_depth(rows: pd.DataFrame) -> pd.Series:
+    """Return where a number is of one depth and one length."""
+    is_depth = rows["metric"].str.startswith(DEPTH).fillna(False).astype(bool)
+    return is_needle_grid(rows) & is_depth
+
 
 def retrievals(compared: pd.DataFrame) -> pd.DataFrame:
-    """Return how far each model retrieves under each method that was run with RULER's tasks.
+    """Return how far each model retrieves under each method, by RULER's tasks and by needle grids.
 
     Args:
         compared: the compared frame.
 
     Returns:
-        a row for each `block` and `label`: `tasks` that all `lengths` have, `questions` at each of
-        them, and as a text `above`, the largest length that reaches RULER's threshold.
+        a row for each `block`, `label` and kind of task: `tasks` that all `lengths` have,
+        `questions` at each of them; as texts `above`, the largest length that reaches RULER's
+        threshold, and `length`, the same as an effective context length.
     """
-    is_score = compared["task"].str.fullmatch(RULER) & compared["name"].str.fullmatch(r"\d+")
-    rows = compared[is_score.eq(True)].dropna(subset=["value", "n"])
-    retrieval_rows: list[dict[str, Any]] = []
-    for (block, label), part in rows.groupby(["block", "label"], sort=False):
-        # a mean over other tasks at another length would be compared with this one
-        tasks = set.intersection(
-            *(set(at_length["task"]) for _, at_length in part.groupby("length"))
-        )
-        common = part[part["task"].isin(tasks)]
-        sums = common.assign(right=common["value"] * common["n"])
-        sums = sums.groupby("length")[["right", "n"]].sum()
-        counts = [Retrieved(int(row.Index), row.right, int(row.n)) for row in sums.itertuples()]
-        if not counts:
-            continue
-        retrieval_rows.append({
-            "block": block,
-            "label": label,
-            "tasks": tuple(sorted(tasks)),
-            "lengths": tuple(map(int, sums.index)),
-            "questions": tuple(map(int, sums["n"])),
-            "above": length_text(length_above(counts)),
-        })  # fmt: skip
-    columns = ["block", "label", "tasks", "lengths", "questions", "above"]
-    return pd.DataFrame(retrieval_rows, columns=columns)
+    names = compared["name"]
+    is_ruler = compared["task"].str.fullmatch(RULER) & names.str.fullmatch(r"\d+")
+    is_grid = is_needle_grid(compared) & compared["metric"].eq(ACCURACY)
+    rows: list[dict[str, Any]] = []
+    for is_kind in (is_ruler, is_grid):
+        of_kind = compared[is_kind.eq(True)].dropna(subset=["value", "n"])
+        for (block, label), part in of_kind.groupby(["block", "label"], sort=False):
+            row = _retrieval_of(part)
+            if row:
+                rows.append({"block": block, "label": label, **row})
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _retrieval_of(part: pd.DataFrame) -> dict[str, Any]:
+    """Return how far one method retrieves; empty where no task has all lengths."""
+    # a mean over other tasks at another length would be compared with this one
+    tasks = set.intersection(*(set(at_length["task"]) for _, at_length in part.groupby("length")))
+    common = part[part["task"].isin(tasks)]
+    sums = common.assign(right=common["value"] * common["n"])
+    sums = sums.groupby("length")[["right", "n"]].sum()
+    counts = [Retrieved(int(row.Index), row.right, int(row.n)) for row in sums.itertuples()]
+    if not counts:
+        return {}
+    lengths = tuple(map(int, sums.index))
+    bounds = length_above(counts)
+    return {
+        "tasks": tuple(sorted(tasks)),
+        "lengths": lengths,
+        "questions": tuple(map(int, sums["n"])),
+        "above": length_text(bounds),
+        "length": effective_length_text(bounds, lengths),
+    }
 
 
 def length_text(length: RetrievalLength) -> str:
@@ -57,3 +91,33 @@ def length_text(length: RetrievalLength) -> str:
     if length.low == length.high and length.refused is not None:
         return f"{reached}, not {length_label(length.refused)}"
     return f"at least {reached}"
+
+
+def effective_length_text(length: RetrievalLength, measured: tuple[int, ...]) -> str:
+    """Return an effective context length by retrieval, with what is undecided.
+
+    Args:
+        length: its bounds.
+        measured: the lengths that were measured, ascending.
+    """
+    if length.low is None:
+        return "undecided"
+    if length.low == 0:
+        return f"< {tokens_text(measured[0])}"
+    reached = tokens_text(length.low)
+    if length.low == measured[-1]:
+        return f"≥ {reached} (longest measured)"
+    undecided = [n for n in measured if length.low < n <= length.high]
+    if undecided:
+        names = joined_names(map(tokens_text, undecided), "and")
+        return f"≥ {reached}, undecided at {names}"
+    return f"{reached} (not {tokens_text(length.refused or 0)})"
+
+
+def needle_grids(compared: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """Yield block, task and rows of each needle grid; `depth` is in percent of the document."""
+    rows = compared[is_of_depth(compared) & compared["status"].eq("done")]
+    depth = rows["metric"].str.removeprefix(DEPTH).astype(float)
+    rows = rows.assign(depth=depth).dropna(subset=["length"])
+    for (block, task), part in rows.groupby(["block", "task"], sort=False):
+        yield str(block), str(task), part

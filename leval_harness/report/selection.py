@@ -5,7 +5,7 @@ import pandas as pd
 from leval_harness.report.effective_context import TASK
 from leval_tasks.common.metrics import FAMILY_OF
 
-MAIN_METRICS = ("exact_match", "ood_accuracy", "acc_norm", "acc", "score", "f1")
+MAIN_METRICS = ("exact_match", "ood_accuracy", "acc_norm", "acc", "score", "f1", "accuracy", "mrcr")
 """Metrics in order of preference: the first that a task of this package has is its main number."""
 
 PERPLEXITIES = ("token_perplexity", "paper_perplexity")

@@ -24,6 +24,7 @@ from leval_harness.report.labels import (
     POSGEN,
     length_label,
     model_and_method,
+    task_label,
     task_titles,
 )
 from leval_harness.report.number_text import (
@@ -35,7 +36,7 @@ from leval_harness.report.number_text import (
     range_of_tokens,
     tokens_text,
 )
-from leval_harness.report.retrieval import retrievals
+from leval_harness.report.retrieval import is_needle_grid, needle_grids, retrievals
 from leval_harness.report.runs_table import runs_table
 from leval_harness.report.score_sentences import questions_text
 from leval_harness.report.selection import main_numbers
@@ -70,6 +71,7 @@ def build_tables(compared: pd.DataFrame, published: bool = False) -> list[Table]
     is_curve = main["task"].isin(list(FAMILY_OF)) & main["kind"].eq("loss")
     scores = main[~is_curve]
     tables = [*effective_tables(compared), *_retrieval_tables(scores)]
+    tables += _needle_tables(compared)
     tables += _score_tables(scores, published)
     tables += _perplexity_tables(main[is_curve])
     without_number = compared["status"].ne("done") & ~compared["method"].eq(REFERENCE)
@@ -211,9 +213,38 @@ def _retrieval_tables(scores: pd.DataFrame) -> Iterator[Table]:
         yield by_length(f"{title} by length, %", part)
 
 
+def _needle_tables(compared: pd.DataFrame) -> Iterator[Table]:
+    """Yield the accuracy of each method at each depth and length, with exact intervals."""
+    for block, task, rows in needle_grids(compared):
+        rows = rows.assign(text=text_of(rows), head=rows["length"].map(length_label))
+        rows = rows.sort_values(["length", "depth"], kind="stable")
+        heads = list(rows["head"].drop_duplicates())
+        cells = rows.pivot_table(
+            index=["label", "depth"], columns="head", values="text", aggfunc="last", sort=False
+        )[heads]
+        order = {label: at for at, label in enumerate(dict.fromkeys(compared["label"]))}
+        cells = cells.sort_index(
+            level="label", key=lambda level: level.map(order), sort_remaining=False
+        )
+        cells.index = pd.MultiIndex.from_tuples(
+            [(label, f"{depth:g}") for label, depth in cells.index], names=["Method", "Depth, %"]
+        )
+        title = f"{task_label(task)} by depth and length, %"
+        if block:
+            title = f"{title}, {block}"
+        yield Table.plain(
+            title,
+            cells.rename_axis(columns=None).fillna(NONE),
+            "Share of the needles that were found; in brackets the exact 95% interval, where samples "
+            "were logged.",
+        )
+
+
 def _is_score_by_length(scores: pd.DataFrame) -> pd.Series:
-    """Return where a metric is named after a length, as those of RULER are."""
-    return scores["name"].str.fullmatch(r"\d+").fillna(False).astype(bool)
+    """Return where a number is of one length of several: RULER's, and those of needle grids."""
+    is_ruler = scores["name"].str.fullmatch(r"\d+").fillna(False).astype(bool)
+    is_grid = is_needle_grid(scores) & scores["length"].notna()
+    return is_ruler | is_grid
 
 
 # ------------------------------------------------------------------ scores

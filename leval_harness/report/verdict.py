@@ -5,8 +5,8 @@ Every number is one of the compared frame. A difference is method minus baseline
 positive is worse.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import pandas as pd
 
@@ -31,12 +31,17 @@ from leval_harness.report.number_text import (
     range_of_tokens,
     tokens_text,
 )
+from leval_harness.report.retrieval import retrievals
 from leval_harness.report.score_sentences import score_sentences
 from leval_harness.report.shortened import shortening_sentences
 from leval_tasks.statistics.effective_context import ERROR_RATE, ERROR_RATE_OF_ONE_DOCUMENT
 
+MOST_NAMES = 4
+"""Methods that a recommendation names; of more the first ones."""
+
 METHOD = "method"
 LENGTH = "effective context length"
+BY_RETRIEVAL = "by retrieval"
 
 TERMS = {
     "Reference": "The unmodified model in sliding windows of its native context length, which move "
@@ -68,6 +73,7 @@ class Verdict:
         summary: the numbers of the table; None without effective-context results.
         recommendation: the sentence after `Recommended: `; empty where there is none.
         sentences: what follows, in order.
+        retrieval: method -> its effective context length by retrieval; empty where not measured.
     """
 
     block: str
@@ -75,6 +81,7 @@ class Verdict:
     summary: ModelSummary | None
     recommendation: str
     sentences: tuple[str, ...]
+    retrieval: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def all_sentences(self) -> list[str]:
@@ -85,6 +92,9 @@ class Verdict:
 
     def table(self) -> pd.DataFrame | None:
         """Return the table as texts, a row for each method; None without one."""
+        if self.summary is None and self.retrieval:
+            names = list(self.retrieval)
+            return pd.DataFrame({METHOD: names, BY_RETRIEVAL: [self.retrieval[n] for n in names]})
         if self.summary is None:
             return None
         methods = self.summary.methods
@@ -92,6 +102,9 @@ class Verdict:
             METHOD: [method.method for method in methods],
             LENGTH: [method.length.text for method in methods],
         }
+        if self.retrieval:
+            lengths = [self.retrieval.get(method.method, NOTHING) for method in methods]
+            columns[BY_RETRIEVAL] = lengths
         costs = [method.cost for method in methods]
         if any(cost is not None for cost in costs):
             columns[cost_heading(self.summary)] = column_of_estimates(costs)
@@ -110,7 +123,7 @@ def verdicts(compared: pd.DataFrame) -> list[Verdict]:
     blocks = compared.groupby("block", sort=False)
     several = compared["block"].nunique() > 1
     of_blocks = [_verdict(str(block), part, several) for block, part in blocks]
-    return [v for v in of_blocks if v.summary is not None or v.sentences]
+    return [v for v in of_blocks if v.summary is not None or v.sentences or v.retrieval]
 
 
 def cost_heading(summary: ModelSummary) -> str:
@@ -163,7 +176,16 @@ def _verdict(block: str, part: pd.DataFrame, several: bool) -> Verdict:
     sentences += score_sentences(part)
     # Losses and scores may give the same reason why two methods are identical.
     unique = tuple(dict.fromkeys(sentences))
-    return Verdict(block, heading, answer, recommendation, unique)
+    return Verdict(block, heading, answer, recommendation, unique, _by_retrieval(part))
+
+
+def _by_retrieval(part: pd.DataFrame) -> dict[str, str]:
+    """Return method -> effective context length by retrieval, where needles or RULER decide it."""
+    rows = retrievals(part)
+    texts: dict[str, str] = {}
+    for label, text in zip(rows["label"], rows["length"], strict=True):
+        texts[str(label)] = text  # a needle grid comes after RULER, and takes its place
+    return texts
 
 
 def _heading(answer: ModelSummary) -> str:
@@ -196,10 +218,18 @@ def _recommendation(answer: ModelSummary) -> str:
 
 
 def _recommended_range(part: Recommendation, is_first: bool) -> str:
-    names = joined_names(part.methods, "or")
+    names = _alternatives(part.methods)
     if is_first:
         return f"{names} up to {tokens_text(part.end)} tokens"
     return f"{names} from {tokens_text(part.start)} to {tokens_text(part.end)}"
+
+
+def _alternatives(methods: Sequence[str]) -> str:
+    """Return methods that are equally good; of many the first few, and how many others."""
+    if len(methods) <= MOST_NAMES:
+        return joined_names(methods, "or")
+    first = methods[: MOST_NAMES - 1]
+    return joined_names([*first, f"{len(methods) - len(first)} others"], "or")
 
 
 def _effective_sentences(
@@ -265,9 +295,14 @@ def _beyond_native(answer: ModelSummary, rows: pd.DataFrame) -> Iterator[str]:
     if better.empty:
         yield f"Beyond {native} tokens no method is better than {unscaled}."
         return
+    methods_at: dict[str, list[str]] = {}
     for label, part in better.groupby("label", sort=False):
-        positions = [range_of_tokens(*pair) for pair in part[["start", "end"]].to_numpy()]
-        yield f"At {joined_names(positions, 'and')} tokens {label} is better than {unscaled}."
+        ranges = [range_of_tokens(*pair) for pair in part[["start", "end"]].to_numpy()]
+        methods_at.setdefault(joined_names(ranges, "and"), []).append(str(label))
+    for positions, methods in methods_at.items():
+        verb = "is" if len(methods) == 1 else "are"
+        names = joined_names(methods, "and")
+        yield f"At {positions} tokens {names} {verb} better than {unscaled}."
 
 
 def _undecided(answer: ModelSummary, part: pd.DataFrame) -> Iterator[str]:

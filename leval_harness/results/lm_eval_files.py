@@ -400,11 +400,11 @@ def _number_columns(task: str, key: str, file: Plain) -> dict[str, Any]:
         status = "unscored"
         note = "answers were kept and not scored (--predict_only)"
     elif value is None:
-        position = _not_finite_note(file.metadata_of(task))
+        where_not_finite = _not_finite_note(file.metadata_of(task))
         status = "not available"
-        if position or isinstance(values[key], float):
+        if where_not_finite or isinstance(values[key], float):
             status = NOT_FINITE
-        note = position or f"lm-eval wrote {values[key]}"
+        note = where_not_finite or f"lm-eval wrote {values[key]}"
     known = metric_of(name, task)
     return {
         "name": name,
