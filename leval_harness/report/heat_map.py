@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from leval_harness.report.drawing import add_source_note, literal_text, new_figure
+from leval_harness.report.drawing import PAPER, add_source_note, literal_text, new_figure
 from leval_harness.report.labels import length_label, task_label
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _draw_cells(axes: Any, table: pd.DataFrame) -> None:
     """Draw a field of cells with their numbers; what was not measured stays empty."""
     axes.pcolormesh(
         range(table.shape[1]), range(table.shape[0]), table.to_numpy(dtype=float), cmap=COLORS,
-        vmin=0, vmax=1, shading="nearest", edgecolors="face", linewidth=0.4,
+        vmin=0, vmax=1, shading="nearest", edgecolors=PAPER, linewidth=1,
     )  # fmt: skip
     axes.set_ylim(table.shape[0] - 0.5, -0.5)  # the beginning of the document is at the top
     for line, (_, values) in enumerate(table.iterrows()):

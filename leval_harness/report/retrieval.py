@@ -7,8 +7,8 @@ import pandas as pd
 
 from leval_harness.report.labels import length_label
 from leval_harness.report.number_text import joined_names, tokens_text
-from leval_tasks.common.metrics import FAMILY_OF
-from leval_tasks.statistics.retrieval import RetrievalLength, Retrieved, length_above
+from leval_tasks.common.metrics import DEPTH, FAMILY_OF
+from leval_tasks.statistics.retrieval import THRESHOLD, RetrievalLength, Retrieved, length_above
 
 RULER = r"niah_.*|ruler_.*"
 """Tasks of lm-eval's RULER; their numbers are named after lengths."""
@@ -19,10 +19,7 @@ FAMILY = "retrieval"
 ACCURACY = "accuracy"
 """Their metric over all depths of a length."""
 
-DEPTH = "depth_"
-"""Their metric at one depth, before the depth in percent."""
-
-COLUMNS = ["block", "label", "tasks", "lengths", "questions", "above", "length"]
+COLUMNS = ["block", "label", "tasks", "lengths", "questions", "threshold", "above", "length"]
 
 
 def is_needle_grid(rows: pd.DataFrame) -> pd.Series:
@@ -44,24 +41,30 @@ def retrievals(compared: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         a row for each `block`, `label` and kind of task: `tasks` that all `lengths` have,
-        `questions` at each of them; as texts `above`, the largest length that reaches RULER's
-        threshold, and `length`, the same as an effective context length.
+        `questions` at each of them; as texts `threshold`, `above`, the largest length that reaches
+        it, and `length`, the same as an effective context length. The threshold is RULER's: of
+        RULER's tasks as it is, of needle grids a share of the own score at the shortest length.
     """
     names = compared["name"]
     is_ruler = compared["task"].str.fullmatch(RULER) & names.str.fullmatch(r"\d+")
     is_grid = is_needle_grid(compared) & compared["metric"].eq(ACCURACY)
     rows: list[dict[str, Any]] = []
-    for is_kind in (is_ruler, is_grid):
+    for is_kind, of_own in ((is_ruler, False), (is_grid, True)):
         of_kind = compared[is_kind.eq(True)].dropna(subset=["value", "n"])
         for (block, label), part in of_kind.groupby(["block", "label"], sort=False):
-            row = _retrieval_of(part)
+            row = _retrieval_of(part, of_own)
             if row:
                 rows.append({"block": block, "label": label, **row})
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _retrieval_of(part: pd.DataFrame) -> dict[str, Any]:
-    """Return how far one method retrieves; empty where no task has all lengths."""
+def _retrieval_of(part: pd.DataFrame, of_own: bool) -> dict[str, Any]:
+    """Return how far one method retrieves; empty where no task has all lengths.
+
+    Args:
+        part: scores of one method at all lengths.
+        of_own: whether the threshold is a share of the own score at the shortest length.
+    """
     # a mean over other tasks at another length would be compared with this one
     tasks = set.intersection(*(set(at_length["task"]) for _, at_length in part.groupby("length")))
     common = part[part["task"].isin(tasks)]
@@ -71,8 +74,13 @@ def _retrieval_of(part: pd.DataFrame) -> dict[str, Any]:
     if not counts:
         return {}
     lengths = tuple(map(int, sums.index))
-    bounds = length_above(counts)
+    of_own = of_own and len(lengths) > 1  # a single length would be compared with itself
+    bounds = length_above(counts, of_own=of_own)
+    threshold = f"{100 * THRESHOLD:.1f}%"
+    if of_own:
+        threshold += f" of its own score at {length_label(lengths[0])}"
     return {
+        "threshold": threshold,
         "tasks": tuple(sorted(tasks)),
         "lengths": lengths,
         "questions": tuple(map(int, sums["n"])),

@@ -46,7 +46,7 @@ def score_sentences(part: pd.DataFrame) -> Iterator[str]:
 def _retrieval(retrieval: Mapping[Hashable, Any]) -> str:
     """Return up to which length RULER's tasks are answered, from a row of `retrievals`."""
     above = retrieval["above"]
-    threshold = f"above {100 * THRESHOLD:.1f}%"
+    threshold = f"above {retrieval['threshold']}"
     measured = f"({', '.join(retrieval['tasks'])}; {questions_text(retrieval['questions'])})"
     if above == "cannot tell":
         needed = math.ceil(math.log(RETRIEVAL_LEVEL) / math.log(THRESHOLD))

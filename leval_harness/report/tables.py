@@ -201,11 +201,12 @@ def _by_position(rows: pd.DataFrame, names: pd.Series, head: str, zero: str) -> 
 def _retrieval_tables(scores: pd.DataFrame) -> Iterator[Table]:
     """Yield how far each method retrieves in RULER's tasks, then their scores by length."""
     rows = retrievals(scores)
-    if len(rows):
-        rows = rows.assign(Questions=rows["questions"].map(questions_text))
-        heads = {"block": "Model", "label": "Method", "above": "Above 85.6%"}
-        cells = rows[[*heads, "Questions"]].rename(columns=heads).set_index(ROWS[:2]).astype(str)
-        tasks = ", ".join(sorted({task for tasks in rows["tasks"] for task in tasks}))
+    for threshold, of_threshold in rows.groupby("threshold", sort=False):
+        part = of_threshold.assign(Questions=of_threshold["questions"].map(questions_text))
+        heads = {"block": "Model", "label": "Method", "above": f"Above {threshold}"}
+        cells = part[[*heads, "Questions"]].rename(columns=heads).set_index(ROWS[:2]).astype(str)
+        names = {task_label(task) for tasks in part["tasks"] for task in tasks}
+        tasks = ", ".join(sorted(names))
         note = f"Mean over {tasks}; each statement at the 95% level."
         yield Table.plain("Retrieval length", cells, note)
     by_task = scores[_is_score_by_length(scores)].groupby(task_titles(scores), sort=False)

@@ -1,17 +1,24 @@
 """Retrieval: counts at growing lengths against exact tails, and what is said of them."""
 
 import numpy as np
+import pandas as pd
 import pytest
+from block_frames import compared_of
 from lm_eval_output import mean_of, sample, write
 from scipy import stats
 
 from leval_harness.report.compare import compare
-from leval_harness.report.retrieval import length_text, retrievals
+from leval_harness.report.effective_context import compared_frame
+from leval_harness.report.figures import planned_figures
+from leval_harness.report.retrieval import effective_length_text, length_text, retrievals
 from leval_harness.report.tables import build_tables
+from leval_harness.report.verdict import verdicts
+from leval_harness.results.columns import BLOCKS
 from leval_harness.results.load import load_results
-from leval_tasks.statistics.retrieval import Retrieved, length_above
+from leval_tasks.statistics.retrieval import RetrievalLength, Retrieved, length_above
 
 LENGTHS = (4096, 8192, 12288)
+NO_BLOCKS = pd.DataFrame(columns=list(BLOCKS))
 ASKED = (1024, 2048, 4096, 8192, 12288)
 
 
@@ -106,3 +113,102 @@ def test_real_runs_have_too_few_questions_to_tell(real_runs):
     found = retrievals(compare(load_results(real_runs)))
     assert found["label"].tolist() == ["rope", "yarn"]
     assert set(found["above"]) == {"cannot tell"}
+
+
+DEPTHS = (0, 50, 100)
+
+
+def needle_run(folder, found, samples=24, task="retrieval_niah_single", rope=None):
+    """A results file of a needle grid; `found` of length and depth is the share that is found."""
+    rows = []
+    for length in LENGTHS:
+        for depth in DEPTHS:
+            for at in range(samples):
+                score = float(at < round(samples * found(length, depth)))
+                name = f"{length}-{depth}"
+                doc = {"document_id": name, "question_id": at, "cluster": f"{name}-{at}"}
+                metrics = [f"accuracy@{length}", f"depth_{depth}@{length}"]
+                row = sample(len(rows), score, metrics[0], asked=f"{name}-{at}", doc=doc)
+                rows.append({**row, "metrics": metrics, metrics[1]: score})
+    values = {}
+    for name in dict.fromkeys(name for row in rows for name in row["metrics"]):
+        values |= mean_of([row for row in rows if name in row], name)
+    arguments = {"pretrained": "m", **({"rope_parameters": rope} if rope else {})}
+    return write(folder, values, task, rows, config={"model_args": arguments})
+
+
+def second_half_lost(length, depth):
+    return 0.0 if length == 12288 and depth >= 50 else 1.0
+
+
+@pytest.fixture(scope="module")
+def needles(tmp_path_factory):
+    """The unmodified model loses the second half of 12K; YaRN finds everything."""
+    folder = tmp_path_factory.mktemp("needles")
+    needle_run(folder / "a", second_half_lost)
+    yarn = {"rope_type": "yarn", "factor": 2.0}
+    needle_run(folder / "b", lambda length, depth: 1.0, rope=yarn)
+    return compared_frame(load_results(folder))
+
+
+def test_retrieval_length_of_a_needle_grid(needles):
+    rows = retrievals(needles).set_index("label")
+    assert rows["length"].to_dict() == {
+        "unmodified": "8,192 (not 12,288)",
+        "yarn x2": "≥ 12,288 (longest measured)",
+    }
+    assert set(rows["threshold"]) == {"85.6% of its own score at 4K"}
+    assert rows["questions"].tolist() == [(72, 72, 72)] * 2
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "refused", "text"),
+    [
+        (None, 12288, None, "undecided"),
+        (0, 0, 4096, "< 4,096"),
+        (4096, 4096, 8192, "4,096 (not 8,192)"),
+        (4096, 12288, None, "≥ 4,096, undecided at 8,192 and 12,288"),
+        (4096, 8192, 12288, "≥ 4,096, undecided at 8,192"),
+        (12288, 12288, None, "≥ 12,288 (longest measured)"),
+    ],
+)
+def test_effective_length_text_names_what_is_undecided(low, high, refused, text):
+    assert effective_length_text(RetrievalLength(low, high, refused), LENGTHS) == text
+
+
+def test_verdict_has_the_length_by_retrieval(needles):
+    (verdict,) = verdicts(needles)
+    table = verdict.table()
+    assert table["by retrieval"].tolist() == ["8,192 (not 12,288)", "≥ 12,288 (longest measured)"]
+    sentence = "unmodified retrieves above 85.6% of its own score at 4K up to 8K, not 12K"
+    assert any(text.startswith(sentence) for text in verdict.sentences)
+
+
+def test_verdict_has_both_lengths_side_by_side(needles):
+    both = compared_of({"rope": "rope", "yarn": "yarn"}, block="org/model")
+    named = needles.assign(
+        label=needles["label"].replace({"unmodified": "rope", "yarn x2": "yarn"})
+    )
+    (verdict,) = verdicts(pd.concat([both, named], ignore_index=True))
+    table = verdict.table().set_index("method")
+    assert table.loc["rope", "effective context length"] == "9,728 (degrades from ~9,920)"
+    assert table.loc["rope", "by retrieval"] == "8,192 (not 12,288)"
+
+
+def test_tables_of_a_needle_grid(needles):
+    tables = {table.title: table for table in build_tables(needles)}
+    grid = tables["Needle, single by depth and length, %, org/model"].cells
+    assert grid.columns.tolist() == ["4K", "8K", "12K"]
+    assert grid.loc[("unmodified", "50"), "12K"].startswith("0.00")
+    assert grid.loc[("yarn x2", "50"), "12K"].startswith("100.00")
+    by_length = tables["Needle, single by length, %, org/model"].cells
+    assert by_length.columns.tolist() == ["4K", "8K", "12K"]
+    assert not any("depth" in column for table in tables.values() for column in table.cells)
+
+
+def test_heat_map_has_the_numbers_in_its_cells(needles):
+    (figure,) = [f for f in planned_figures(needles, NO_BLOCKS) if f.kind == "depth"]
+    drawn = figure.draw()
+    texts = [[text.get_text() for text in axes.texts] for axes in drawn.axes]
+    assert texts == [["100", "100", "100"] + ["100", "100", "0"] * 2, ["100"] * 9]
+    assert "unmodified finds 78% on average, at least 0% (depth 50% of 12K)" in figure.alt_text
