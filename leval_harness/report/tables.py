@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from leval_harness.report.best_settings import best_settings_tables
 from leval_harness.report.compare import CANNOT_TELL, MOST_UNPARSED, SIGNIFICANT
 from leval_harness.report.effective_context import TASK
 from leval_harness.report.effective_summary import (
@@ -71,7 +72,7 @@ def build_tables(compared: pd.DataFrame, published: bool = False) -> list[Table]
     is_curve = main["task"].isin(list(FAMILY_OF)) & main["kind"].eq("loss")
     scores = main[~is_curve]
     tables = [*effective_tables(compared), *_retrieval_tables(scores)]
-    tables += _needle_tables(compared)
+    tables += [*_needle_tables(compared), *best_settings_tables(compared)]
     tables += _score_tables(scores, published)
     tables += _perplexity_tables(main[is_curve])
     without_number = compared["status"].ne("done") & ~compared["method"].eq(REFERENCE)

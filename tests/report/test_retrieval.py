@@ -1,5 +1,7 @@
 """Retrieval: counts at growing lengths against exact tails, and what is said of them."""
 
+import shlex
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -212,3 +214,35 @@ def test_heat_map_has_the_numbers_in_its_cells(needles):
     texts = [[text.get_text() for text in axes.texts] for axes in drawn.axes]
     assert texts == [["100", "100", "100"] + ["100", "100", "0"] * 2, ["100"] * 9]
     assert "unmodified finds 78% on average, at least 0% (depth 50% of 12K)" in figure.alt_text
+
+
+def test_best_setting_by_length_has_a_command(needles):
+    (table,) = [t for t in build_tables(needles) if t.title.startswith("Best setting by length")]
+    cells = table.cells
+    assert cells.index.tolist() == ["4,096", "8,192", "12,288"]
+    assert "By loss" not in cells
+    assert cells.loc["8,192", "By retrieval"] == "unmodified or yarn x2: 100.0 (95.0 to 100.0)"
+    assert cells.loc["8,192", "vLLM"] == "vllm serve m --max-model-len 8192"
+    assert cells.loc["12,288", "By retrieval"] == "yarn x2: 100.0 (95.0 to 100.0)"
+    assert shlex.split(cells.loc["12,288", "vLLM"]) == [
+        "vllm", "serve", "m", "--max-model-len", "12288",
+        "--hf-overrides", '{"rope_parameters": {"factor": 2, "rope_type": "yarn"}}',
+    ]  # fmt: skip
+
+
+def test_best_setting_by_length_follows_the_verdict():
+    compared = compared_of({"rope": "rope", "yarn": "yarn"}, checkpoint="m")
+    (table,) = [t for t in build_tables(compared_with_texts(compared)) if "Best" in t.title]
+    cells = table.cells
+    assert cells.index.tolist() == ["9,728", "11,264"]
+    assert cells["By loss"].tolist()[0] == "rope"
+    assert cells["By loss"].tolist()[1].startswith("yarn: −0.1")
+    assert '"rope_type": "yarn"' in cells.loc["11,264", "vLLM"]
+
+
+def compared_with_texts(compared):
+    """The frame with the columns that tables of scores read."""
+    return compared.assign(
+        mark="", stderr=np.nan, interval="none", unparsed=np.nan, filter="none", value=np.nan,
+        n=3, context_length=11264, higher_is_better=False, chance=np.nan, rank=pd.NA,
+    )  # fmt: skip
