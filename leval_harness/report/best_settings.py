@@ -155,6 +155,8 @@ def _names(methods: Sequence[str]) -> str:
 
 def _command(part: pd.DataFrame, setting: Setting) -> str:
     """Return the command that serves the chosen method with vLLM; a dash where it is unknown."""
+    if "checkpoint" not in part:
+        return NOTHING
     runs = part[part["label"].eq(setting.chosen) & part["checkpoint"].notna()]
     if runs.empty:
         return NOTHING
