@@ -1,6 +1,7 @@
 """Figures show the numbers of the compared frame and of its blocks."""
 
 import itertools
+import re
 
 import matplotlib as mpl
 import numpy as np
@@ -9,11 +10,18 @@ import pytest
 from block_frames import frames
 from hypothesis import given
 from hypothesis import strategies as st
-from matplotlib.colors import to_hex
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.text import Text
 
 from leval_harness.report.drawing import (
+    DARK,
+    EDGE,
+    GREY,
+    GRID,
+    INK,
+    NATIVE_SHADE,
     PALETTE,
+    PAPER,
     LineEnd,
     add_source_note,
     figure_style,
@@ -31,7 +39,6 @@ from leval_harness.report.effective_context import (
     effective_rows,
     position_curves,
 )
-from leval_harness.report.effective_figures import NATIVE_SHADE
 from leval_harness.report.figures import forest_figure, planned_figures, write_figures
 from leval_harness.results.columns import BLOCKS
 from leval_harness.results.load import load_results
@@ -148,7 +155,7 @@ def test_names_at_line_ends_do_not_overlap(count):
 
     ends = [LineEnd(f"a_method_{at}", 10.0, 0.02 + 0.0001 * at, "black") for at in range(count)]
     with figure_style():
-        figure, axes = figure_with_names(9.2, 4.4, [end.name for end in ends], 0.9)
+        figure, (axes,) = figure_with_names(9.2, [3.1], [end.name for end in ends], 0.9)
         axes.set(xlim=(0, 10), ylim=(-0.02, 0.45))
         name_line_ends(axes, ends)
         renderer = FigureCanvasAgg(figure).get_renderer()
@@ -229,14 +236,66 @@ def test_an_svg_is_the_same_each_time(effective, tmp_path):
         write_figure(lambda: None, tmp_path / "one.gif")
 
 
-def test_figures_are_written_in_three_formats(real_runs, tmp_path):
-    results = load_results(real_runs)
-    figures = write_figures(compared_frame(results), results.blocks, tmp_path)
+def test_figures_are_written_in_three_formats(effective, tmp_path):
+    figures = write_figures(*effective, tmp_path)
     written = {path.name for path in tmp_path.iterdir()}
     assert written == {f"{name}.{kind}" for name in figures for kind in ("svg", "png", "pdf")}
-    assert list(figures)[:2] == ["00-effective", "01-difference"]
+    assert list(figures) == ["00-effective", "01-difference"]
     svg = (tmp_path / "00-effective.svg").read_text(encoding="utf-8")
     assert "Loss increase (nats/token)</text>" in svg  # text stays text
+
+
+def test_svg_follows_dark_and_light(effective, tmp_path):
+    write_figure(lambda: drawn(effective, "effective"), tmp_path / "f.svg")
+    svg = (tmp_path / "f.svg").read_text(encoding="utf-8")
+    style, _, rest = svg.partition("</style>")
+    assert "@media screen and (prefers-color-scheme:dark)" in style
+    written = {colour.upper() for colour in re.findall(r"#[0-9a-fA-F]{6}", rest)}
+    assert written == set(), "a colour that does not follow"
+    assert set(re.findall(r"var\((--c\d+)\)", rest)) <= set(re.findall(r"(--c\d+):", style))
+    assert len(DARK) == len({*DARK.values()})
+
+
+@pytest.mark.parametrize("colour", DARK)
+def test_dark_colours_have_contrast(colour):
+    """Against the ground: 4.5 for text, 3 for lines, as WCAG asks; areas and grids are exempt."""
+    least = {INK: 7.0, GREY: 4.5, EDGE: 3.0, GRID: 1.1, NATIVE_SHADE: 1.05, PAPER: 1.0}
+    light_least = {"#56B4E9": 2.2, "#E69F00": 2.2, "#CC79A7": 2.8, EDGE: 3.0}
+    assert contrast(DARK[colour], DARK[PAPER]) >= least.get(colour, 4.5)
+    assert contrast(colour, PAPER) >= light_least.get(colour, min(least.get(colour, 3.0), 4.5))
+
+
+def contrast(one, other):
+    """The ratio of luminances of WCAG."""
+    lights = []
+    for colour in (one, other):
+        parts = [
+            part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+            for part in to_rgb(colour)
+        ]
+        lights.append(0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2] + 0.05)
+    return max(lights) / min(lights)
+
+
+def test_many_lines_near_the_margin_get_axes_of_their_own():
+    names = [f"m{at}" for at in range(12)]
+    small = {name: noise_of(at) for at, name in enumerate(names)}
+    compared, blocks = frames({"rope": "rope", **small}, ropes={name: {} for name in names},
+                              filter="none", context_length=11264)  # fmt: skip
+    rows = effective_rows(compared, blocks)
+    rows = rows.assign(sample=False, group=False, method=lambda rows: rows["label"])
+    frame = pd.concat([compared, rows], ignore_index=True)
+    figures = [figure for figure in planned_figures(frame, blocks) if figure.kind == "effective"]
+    upper, lower = figures[0].draw().axes
+    named = [{text.get_text() for text in axes.texts} for axes in (upper, lower)]
+    assert "rope" in named[0] - named[1]
+    assert set(names) <= named[1] - named[0]
+    assert lower.get_ylim()[1] == pytest.approx(0.15)
+    assert len([line for line in lower.lines if line.get_label() in {"rope", *names}]) == 13
+
+
+def noise_of(seed):
+    return lambda blocks: np.random.default_rng(seed).normal(0.5, 1, len(blocks))
 
 
 def test_many_methods_get_no_figure(compared):

@@ -19,8 +19,11 @@ ROPES = {
 COMMAND = "leval-harness sweep quickstart --out results --set models.m.dtype=float32 --set seed=1"
 
 
-def frames(differences, documents=3, trained=8192, block="SmolLM2-135M", blocks=BLOCKS, **more):
+def frames(
+    differences, documents=3, trained=8192, block="SmolLM2-135M", blocks=BLOCKS, ropes=ROPES, **more
+):
     """What `effective_rows` takes; `differences` of each method are a column of `blocks`, or computed."""
+    ropes = {**ROPES, **ropes}
     chosen = blocks[blocks["document"].isin(list(blocks["document"].unique())[:documents])]
     task = "effective_context_pydocs"
     about = {
@@ -32,7 +35,7 @@ def frames(differences, documents=3, trained=8192, block="SmolLM2-135M", blocks=
     }  # fmt: skip
     compared = pd.DataFrame(
         [
-            {**about, "run": run, "label": name, "method": name, "rope": json.dumps(ROPES[name])}
+            {**about, "run": run, "label": name, "method": name, "rope": json.dumps(ropes[name])}
             for run, name in enumerate(differences)
         ]
     )
