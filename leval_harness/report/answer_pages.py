@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from leval_harness.report.labels import length_label, task_title
+from leval_harness.report.labels import length_label, task_titles
 from leval_harness.report.selection import main_numbers
 from leval_harness.results.lm_eval_samples import sample_lines, samples_file
 from leval_harness.results.load import Results
@@ -69,7 +69,7 @@ def answer_pages(results: Results, compared: pd.DataFrame) -> Iterator[AnswerPag
     numbers = compared[main_numbers(compared) & compared["status"].eq("done")]
     numbers = numbers[numbers["kind"].eq("score")].drop_duplicates(["run", "task"])
     for (block, task), part in numbers.groupby(["block", "task"], sort=False):
-        page = AnswerPage(str(block), f"{task_title(str(task), part['source'].iloc[0])}, {block}")
+        page = AnswerPage(str(block), f"{task_titles(part).iloc[0]}, {block}")
         questions: dict[tuple[str, str, str], Question] = {}
         for number in part.itertuples():
             method = f"{number.label} at {length_label(number.context_length)}"

@@ -34,7 +34,7 @@ from leval_harness.report.effective_figures import (
 )
 from leval_harness.report.effective_summary import method_pairs, summary
 from leval_harness.report.heat_map import heat_map_alt_text, heat_map_figure
-from leval_harness.report.labels import length_label, task_label, task_title, task_titles
+from leval_harness.report.labels import length_label, task_label, task_titles
 from leval_harness.report.retrieval import needle_grids
 from leval_harness.report.selection import is_higher_better, main_numbers
 from leval_harness.results.layout import REFERENCE
@@ -209,7 +209,9 @@ def length_figure(rows: pd.DataFrame, styles: MethodStyles) -> "Figure":
 
     grid[0].set_ylabel(_length_axis(first))
     grid[0].set_title(
-        literal_text(f"{task_title(first['task'], first.get('source'))} by context length")
+        literal_text(
+            f"{task_title(first['task'], first.get('source'), first.get('alias'))} by context length"
+        )
     )
     _draw_curves(grid[0], rows, ("value", "low", "high"), scale, styles)
     if has_differences:

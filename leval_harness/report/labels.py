@@ -68,13 +68,18 @@ def task_label(task: str) -> str:
     return _LABELS.get(task, task)
 
 
-def task_title(task: str, source: object = None) -> str:
+def task_title(task: str, source: object = None, alias: object = None) -> str:
     """Return the name under which a task is shown: that of the file where it reads a user's.
+
+    A file of a user's under the name of published documents is named beside it, with its digest.
 
     Args:
         task: name of the task.
         source: the column of that name; the path of a user's file.
+        alias: the column of that name.
     """
+    if isinstance(alias, str) and alias:
+        return alias
     if task.endswith(OWN_FILE) and task in FAMILY_OF and isinstance(source, str) and source:
         return Path(source).name
     return task_label(task)
@@ -82,10 +87,9 @@ def task_title(task: str, source: object = None) -> str:
 
 def task_titles(rows: pd.DataFrame) -> pd.Series:
     """Return the name under which the task of each row is shown."""
-    if "source" not in rows:
-        return rows["task"].map(task_label)
-    pairs = zip(rows["task"], rows["source"], strict=True)
-    return pd.Series([task_title(task, source) for task, source in pairs], rows.index, dtype=object)
+    described = rows.reindex(columns=["task", "source", "alias"])
+    titles = [task_title(*row) for row in described.itertuples(index=False, name=None)]
+    return pd.Series(titles, rows.index, dtype=object)
 
 
 def length_label(length: float | None) -> str:

@@ -133,7 +133,7 @@ def _difference(row: pd.Series) -> str:
     word = "better" if is_better else "worse"
     if is_loss:
         word = "lower loss" if is_better else "higher loss"
-    task = task_title(row["task"], row.get("source"))
+    task = task_title(row["task"], row.get("source"), row.get("alias"))
     where = f"on {task} at {length_label(row['length'])}"
     return f"{size} {word} {where} ({interval})"
 

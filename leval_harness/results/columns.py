@@ -73,6 +73,7 @@ SCORES = {
     "partial": Column(YES_OR_NO, "some questions were excluded"),
     "chance": Column(NUMBER, "expected value of a guess"),
     "source": Column(TEXT, "where the documents are from: of a user's, the path of their file"),
+    "alias": Column(TEXT, "name of the task with the file that it read in place of published documents"),
     "sample": Column(YES_OR_NO, "the bundled sample was read"),
     "data": Column(TEXT, "fingerprint of the documents' files"),
     "shots": Column(WHOLE, "examples in the prompt"),

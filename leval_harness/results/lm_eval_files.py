@@ -55,6 +55,9 @@ UNSET: tuple[Any, ...] = ("", {}, [])
 DEFAULTS = {"trust_remote_code": False, "load_in_8bit": False, "load_in_4bit": False}
 """Arguments whose default in lm-eval is known to be this value: writing it changes nothing."""
 
+MARK_OF_FILE = ", SHA-256 "
+"""What the alias of a task contains that read a user's file under a published name."""
+
 NOT_FINITE = "not finite"
 """Status of a number that was computed and is NaN or infinite."""
 
@@ -466,6 +469,7 @@ def _task_columns(task: str, known: dict[str, Any], file: Plain) -> dict[str, An
         "partial": _is_partial(task, known, file),
         "chance": number(metadata.get("chance")),
         "source": _source(data),
+        "alias": _alias(task, file),
         "sample": data.get("sample") is True or data.get("source") == "sample",
         "data": _fingerprint(data),
         "shots": _whole(shots),
@@ -479,6 +483,14 @@ def _task_columns(task: str, known: dict[str, Any], file: Plain) -> dict[str, An
         text = value if isinstance(value, str) else json.dumps(value, default=str)
         columns[f"{SETTING}{name}"] = text
     return columns
+
+
+def _alias(task: str, file: Plain) -> str | None:
+    """Return the name that one of this package's tasks has where it read a user's documents."""
+    alias = _text(file.results[task].get("alias"))
+    if task in FAMILY_OF and alias is not None and MARK_OF_FILE in alias:
+        return alias.strip(" -")  # lm-eval indents the members of a group
+    return None
 
 
 def _source(data: dict[str, Any]) -> str | None:

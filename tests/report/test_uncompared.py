@@ -128,6 +128,15 @@ def test_own_files_are_shown_by_name_and_compared_apart(tmp_path):
     assert "ppl_jsonl" not in text
 
 
+def test_own_file_under_a_published_name_is_marked(tmp_path):
+    alias = "TOEFL [tpo.jsonl, SHA-256 0123456789ab…]"
+    write(tmp_path, {"exact_match,none": 0.5, "alias": f" - {alias}"}, "leval_closed_toefl")
+    frame = compare(load_results(tmp_path))
+    assert frame["task_title"].tolist() == [alias]
+    text = CliRunner().invoke(table, [str(tmp_path)]).stdout
+    assert r"TOEFL \[tpo.jsonl, SHA-256 0123456789ab…\]" in text
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_table_exits_1_where_a_number_is_not_finite(tmp_path, value):
     write(tmp_path, {"acc,none": value})
