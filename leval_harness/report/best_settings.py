@@ -58,8 +58,8 @@ def best_settings_tables(compared: pd.DataFrame) -> Iterator[Table]:
         if not block:
             continue  # settings of several models are no choice
         settings = best_settings(str(block), part)
-        if not settings:
-            continue
+        if len(settings) < 2:
+            continue  # one setting at all lengths: the verdict says it
         rows = {
             "By loss": [setting.loss_text for setting in settings],
             "By retrieval": [setting.retrieval_text for setting in settings],

@@ -208,11 +208,7 @@ def length_figure(rows: pd.DataFrame, styles: MethodStyles) -> "Figure":
     scale = 100.0 if is_share else 1.0
 
     grid[0].set_ylabel(_length_axis(first))
-    grid[0].set_title(
-        literal_text(
-            f"{task_title(first['task'], first.get('source'), first.get('alias'))} by context length"
-        )
-    )
+    grid[0].set_title(literal_text(f"{task_titles(rows).iloc[0]} by context length"))
     _draw_curves(grid[0], rows, ("value", "low", "high"), scale, styles)
     if has_differences:
         _draw_curves(grid[1], rows, ("difference", "diff_low", "diff_high"), scale, styles)

@@ -78,8 +78,10 @@ def test_compared_posgen(check_rows):
 @every_folder
 def test_tables(file_regression, name):
     with chdir(RESULT_FOLDERS[name]):
-        text = frozen_rows.fine("table", ".", "--format", "md")
-    file_regression.check(text, extension=".md")
+        ran = frozen_rows.run("table", ".", "--format", "md")
+    # 1 where a number is not finite: the tables are printed all the same
+    assert ran.code == ("(not finite)" in ran.out)
+    file_regression.check(ran.out, extension=".md")
 
 
 def test_tables_published(file_regression):
