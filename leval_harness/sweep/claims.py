@@ -316,9 +316,9 @@ class Folder:
         for unfinished in self.work.glob(f"{run}.*"):  # of workers that were killed or too late
             shutil.rmtree(unfinished, ignore_errors=True)
         self.forget_failure(run)
-        self._forget_parts(run)
+        self.forget_parts(run)
 
-    def _forget_parts(self, run: str) -> None:
+    def forget_parts(self, run: str) -> None:
         """Remove the parts, the claims on them and the progress of a run.
 
         Who still has such a claim was stopped for long, and ends its part when it goes on.

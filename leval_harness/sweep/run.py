@@ -235,6 +235,14 @@ def elsewhere(states: Mapping[str, RunState]) -> list[Mapping[str, Any]]:
     return [state.owner for state in states.values() if state.owner is not None]
 
 
+def clean_up(folder: Folder, run: RunRecord) -> None:
+    """Remove what a worker left that was killed just after it had moved the results into place."""
+    folder.forget_failure(run.run_id)
+    folder.forget_parts(run.run_id)
+    if not run.keeps_answers:
+        folder.forget_answers(run.run_id)
+
+
 def run_sweep(
     config: SweepConfig,
     runs: Sequence[RunRecord],
@@ -270,8 +278,10 @@ def run_sweep(
     groups = grouped(runs, where.capacity.gpus, work)
     folder = Folder(path)
     write_sweep(folder, config, runs, command)
-    for run in runs:
+    for run in to_do:
         folder.forget_failure(run.run_id)
+    for run in finished:
+        clean_up(folder, run)
     done = len(finished)
     say(
         f"{escape_control_characters(str(path))}: {len(runs)} runs, {done} done, {len(runs) - done} to do"

@@ -87,6 +87,14 @@ class RunRecord(Record):
         return self.model_dump(mode="json", exclude_unset=True)
 
     @property
+    def keeps_answers(self) -> bool:
+        """Return whether the stored answers stay for a run of more documents.
+
+        They do where documents are read token by token, which takes longest.
+        """
+        return "reads" in self.metadata
+
+    @property
     def title(self) -> str:
         """Return what messages call the run: model, method, length and tasks."""
         at = f" @ {self.context_length}" if self.context_length else ""

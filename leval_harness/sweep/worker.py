@@ -247,8 +247,7 @@ def compute(claimed: ClaimedRuns, run: RunRecord, model: "LoadedModel") -> None:
     log.info("the run is computed")
     shutil.copyfile(claimed.log, attempt / LOG)
     claimed.folder.publish(run.run_id, attempt)
-    if "reads" not in run.metadata:
-        # answers about documents that are read token by token stay, for a run of more documents
+    if not run.keeps_answers:
         claimed.folder.forget_answers(run.run_id)
 
 
