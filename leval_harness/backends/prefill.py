@@ -56,6 +56,8 @@ def activation_bytes(text: Any, bytes_per_value: int) -> int:
         bytes_per_value: of the model's dtype.
     """
     hidden = int(getattr(text, "hidden_size", 0) or 0)
-    feed_forward = int(getattr(text, "intermediate_size", 0) or 4 * hidden)
+    feed_forward = getattr(text, "intermediate_size", None) or 4 * hidden
+    if isinstance(feed_forward, list | tuple):  # one width per layer
+        feed_forward = max(feed_forward)
     values = 8 * hidden + max(8 * hidden, 3 * feed_forward)
     return max(1, values * bytes_per_value)

@@ -81,6 +81,14 @@ def test_generation_config_changes_no_answer(tokenizer, backend, key):
     assert neutralized == {key: CHANGING[key]}
 
 
+@pytest.mark.parametrize("backend", [HF, HFLong])
+def test_telemetry_records_what_was_neutralized(tokenizer, backend):
+    model = build("llama")
+    model.generation_config.repetition_penalty = 1.1
+    lm = backend(model, tokenizer=tokenizer, device="cpu")
+    assert lm.telemetry()["neutralized"] == {"repetition_penalty": 1.1}
+
+
 @pytest.mark.parametrize("key", HARMLESS)
 def test_harmless_key_keeps_batches(tokenizer, key):
     """The forward passes are as many as without the key."""
