@@ -126,7 +126,7 @@ def number(**changes):
         ({}, "50.00", BEST),
         ({"stderr": 0.1}, "50.00 ± 10.00", BEST),
         ({"mark": "?"}, "50.00?", BEST),
-        ({"interval": "exact", "low": 0.0, "high": 0.842}, "50.00 (0.0 to 84.2)", BEST),
+        ({"interval": "exact", "low": 0.0, "high": 0.842}, "50.00 (0.00 to 84.20)", BEST),
         ({"unparsed": 0.62, "rank": None}, "50.00 [62% unparsed]", ""),
         ({"sample": True}, "50.00", ""),  # it shows that everything runs, and ranks nobody
         ({"status": "malformed"}, "(malformed)", BEST),
