@@ -53,7 +53,7 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("what", SETTINGS)
-def test_runs_of_other_settings_are_other_blocks(tmp_path, what):
+def test_blocks_separate_runs_of_other_settings(tmp_path, what):
     rows = two(tmp_path, {"values": ACC}, {"values": {"acc,none": 0.6}, **SETTINGS[what]})
     assert rows["block"].nunique() == 2
     title = "org/model · backend hf" if what == "backend" else "org/model"
@@ -68,7 +68,7 @@ def test_runs_of_other_settings_are_other_blocks(tmp_path, what):
     {"config": {"model_args": {**ROPE, "cache_dir": "/elsewhere", "rope_precision": None}}},
     {"git_hash": "abc", "transformers_version": "5.1"},
 ])  # fmt: skip
-def test_what_changes_no_number_is_the_same_block(tmp_path, more):
+def test_blocks_ignore_what_changes_no_number(tmp_path, more):
     rows = two(tmp_path, {"values": ACC}, {"values": {"acc,none": 0.6}, **more})
     assert rows["block"].unique() == ["org/model"]
     assert rows["rank"].to_dict() == {"a": 2, "b": 1}
@@ -96,7 +96,7 @@ def test_compare_two_plain_runs_with_and_without_method(tmp_path):
     assert rows.loc["b", "difference"] == pytest.approx(0.5)
 
 
-def test_titles_say_how_a_run_was_limited(tmp_path):
+def test_blocks_say_how_a_run_was_limited(tmp_path):
     for at, limit in enumerate((5.0, 0.1)):
         write(tmp_path / f"{at}", ACC, config={"limit": limit})
     titles = compared(tmp_path)["block"]
@@ -104,7 +104,7 @@ def test_titles_say_how_a_run_was_limited(tmp_path):
     assert titles["1"] == "org/model · partial: the first 10% of each task's questions"
 
 
-def test_a_limit_as_large_as_the_task_limits_nothing(tmp_path):
+def test_blocks_ignore_a_limit_as_large_as_the_task(tmp_path):
     write(tmp_path, ACC, config={"limit": 20})
     assert compared(tmp_path)["block"].tolist() == ["org/model"]
 
@@ -129,13 +129,13 @@ SAME = answers([1, 0, 0, 1, 0])
          [None, None], [UNKNOWN_DIRECTION] * 2),
     ],
 )  # fmt: skip
-def test_the_same_questions_are_ranked_in_a_known_direction(tmp_path, first, second, ranks, notes):
+def test_rank_needs_the_same_questions_and_a_direction(tmp_path, first, second, ranks, notes):
     rows = two(tmp_path, first, dict(second))
     assert [None if pd.isna(each) else each for each in rows["rank"]] == ranks
     assert rows["note"].tolist() == notes
 
 
-def test_of_several_sets_of_questions_the_most_common_is_ranked(tmp_path):
+def test_rank_is_of_the_most_common_set_of_questions(tmp_path):
     for at, first in enumerate((0, 3, 0, 0)):
         rope = {**ROPE["rope_parameters"], "factor": at + 2}
         write(tmp_path / f"{at}", samples=answers([1] * at + [0] * (5 - at), first), better=UP,
@@ -161,7 +161,7 @@ def of_a_filter(answer, is_parsed):
 
 
 @pytest.mark.parametrize("shown", [of_our_task, of_a_filter])
-def test_a_score_whose_answers_were_not_parsed_is_never_best(tmp_path, shown):
+def test_rank_excludes_scores_of_unparsed_answers(tmp_path, shown):
     def marked(unparsed, scores):
         rows = answers(scores)
         return [row | shown("x", at >= unparsed) for at, row in enumerate(rows)]
@@ -178,7 +178,7 @@ def test_a_score_whose_answers_were_not_parsed_is_never_best(tmp_path, shown):
     assert pd.isna(rows["rank"]["a"])
 
 
-def test_two_runs_of_the_same_carry_dates_and_are_no_rivals(tmp_path):
+def test_labels_of_repeated_runs_have_dates(tmp_path):
     for at, (score, date) in enumerate(((0.9, 1e9), (0.4, 2e9))):
         write(tmp_path, {"acc,none": score}, better=UP, date=date,
               stamp=f"2026-01-0{at + 1}T00-00-00.000000")  # fmt: skip
@@ -198,7 +198,7 @@ def test_two_runs_of_the_same_carry_dates_and_are_no_rivals(tmp_path):
 
 
 @pytest.mark.parametrize("apart", ["length", "task"])
-def test_two_methods_of_one_name_are_told_apart(tmp_path, apart):
+def test_labels_tell_methods_of_one_name_apart(tmp_path, apart):
     for at, beta in enumerate((32, 16)):
         rope = {"rope_type": "yarn", "factor": 2.0, "beta_fast": beta}
         task = f"arc{at}" if apart == "task" else "arc"
@@ -221,7 +221,7 @@ def clustered(rng, documents, each, shift=0.0):
     return rows
 
 
-def test_differences_are_those_of_the_questions_in_common(tmp_path):
+def test_difference_is_on_the_questions_in_common(tmp_path):
     """By hand: join by question, sum by document, sign flips, CR2."""
     rng = np.random.default_rng(3)
     first, second = clustered(rng, 8, 6), clustered(rng, 8, 6, 0.3)
@@ -247,7 +247,7 @@ def test_differences_are_those_of_the_questions_in_common(tmp_path):
     assert "other questions" in row["note"], "it is compared on what both have, and not ranked"
 
 
-def test_single_questions_are_compared_by_mcnemar(tmp_path):
+def test_difference_of_single_questions_is_by_mcnemar(tmp_path):
     first, second = answers([0] * 7 + [1] + [0] * 4), answers([1] * 7 + [0] + [0] * 4)
     row = two(tmp_path, {"samples": first}, {"samples": second}, baseline="unmodified").loc["b"]
     assert (row["wins"], row["ties"], row["losses"]) == (7, 4, 1)
@@ -286,7 +286,7 @@ def losses(values, tokens=100, name="bits_per_byte"):
     ]  # fmt: skip
 
 
-def test_a_mark_never_stands_beside_an_interval_that_holds_zero(tmp_path):
+def test_mark_needs_an_interval_without_zero(tmp_path):
     """The two tests differ where differences are skewed: a mark needs both."""
     rng = np.random.default_rng(0)
     for at in range(60):
@@ -303,13 +303,13 @@ def test_a_mark_never_stands_beside_an_interval_that_holds_zero(tmp_path):
     assert (rows.loc[lost, "losses"] >= 1).all(), "a larger loss is worse"
 
 
-def test_too_few_documents_cannot_tell(tmp_path):
+def test_mark_of_too_few_documents_is_undecided(tmp_path):
     first, second = answers([0] * 5), answers([1] * 5)
     row = two(tmp_path, {"samples": first}, {"samples": second}, baseline="unmodified").loc["b"]
     assert row["mark"] == "?", "2 / 2**5 is above 0.05"
 
 
-def test_a_baseline_that_nothing_has_is_refused(tmp_path):
+def test_baseline_that_nothing_has_is_refused(tmp_path):
     write(tmp_path, ACC)
     with pytest.raises(SettingError, match="baseline: 'nope' is not allowed; allowed: unmodified"):
         compared(tmp_path, baseline="nope")
@@ -369,7 +369,7 @@ def test_losses_of_models_are_ranked_by_bits_over_the_same_bytes(tmp_path, name,
         assert set(rows["note"]) == {TOKENS_DIFFER}
 
 
-def test_documents_that_were_cut_elsewhere_are_said(tmp_path):
+def test_note_says_that_documents_were_cut_elsewhere(tmp_path):
     sides = []
     for kept in (90, 80):
         rows = answers([1, 0, 1, 1])
@@ -434,7 +434,7 @@ def test_compare_intervals_of_shares_are_on_the_logit_scale(tmp_path):
         ({"values": {"acc,none": 0.5}}, "none", None),
     ],
 )  # fmt: skip
-def test_which_interval_a_score_has(tmp_path, how, interval, right):
+def test_interval_kind_of_a_score(tmp_path, how, interval, right):
     row = compared(write(tmp_path / "a", better=UP, **how).parent).loc["a"]
     assert row["interval"] == interval
     if right is not None:
@@ -460,7 +460,7 @@ def test_compare_loss_interval_needs_three_documents(tmp_path, documents):
     assert rows["diff_low"].notna()[["x1", "y1"]].tolist() == [documents > 2, True]
 
 
-def test_mcnemars_p_is_exact_for_many_questions_too(tmp_path):
+def test_mcnemar_is_exact_for_many_questions(tmp_path):
     first, second = answers([0] * 20 + [1] * 9 + [0] * 6), answers([1] * 20 + [0] * 9 + [0] * 6)
     row = two(tmp_path, {"samples": first}, {"samples": second}, baseline="unmodified").loc["b"]
     assert row["p"] == pytest.approx(stats.binomtest(9, 29).pvalue, rel=1e-12)
@@ -496,6 +496,6 @@ def test_runs_of_unknown_length_are_ranked_compared_and_dated(tmp_path):
     assert set(compared(tmp_path)["note"]) == {UNKNOWN_DIRECTION}
 
 
-def test_a_number_without_rivals_has_no_note(tmp_path):
+def test_note_is_empty_without_rivals(tmp_path):
     write(tmp_path / "a", ACC)
     assert compared(tmp_path)["note"].tolist() == [""]

@@ -180,19 +180,19 @@ def test_spread_keeps_order_distance_and_bounds(levels):
         assert moved == levels
 
 
-def test_fourteen_methods_have_fourteen_styles():
+def test_method_styles_of_fourteen_methods_differ():
     styles = method_styles(f"m{at}" for at in range(14))
     assert len({(s["color"], s["linestyle"]) for s in styles.values()}) == 14
 
 
-def test_there_is_a_figure_for_each_kind_of_result(compared):
+def test_figures_of_each_kind_of_result(compared):
     kinds = [each.kind for each in planned_figures(compared, NO_BLOCKS)]
     assert set(kinds) == {"length", "forest"}
     titles = [each.title for each in planned_figures(compared, NO_BLOCKS)]
     assert "SmolLM2-135M: difference from rope at 512" in titles
 
 
-def test_a_forest_fills_what_differs(compared):
+def test_forest_fills_what_differs(compared):
     rows = compared[compared["name"].eq("exact_match") & compared["context_length"].eq(512)]
     rows = rows[rows["label"].eq("yarn") & rows["difference"].notna()].drop_duplicates("task")
     (axes,) = forest_figure(rows, method_styles(["yarn"])).axes
@@ -204,7 +204,7 @@ def test_a_forest_fills_what_differs(compared):
     assert not all(filled)
 
 
-def test_the_bundled_sample_gets_no_figure_of_differences(compared):
+def test_forest_excludes_the_bundled_sample(compared):
     kinds = [each.kind for each in planned_figures(compared.assign(sample=True), NO_BLOCKS)]
     assert "forest" not in kinds
 
@@ -212,7 +212,7 @@ def test_the_bundled_sample_gets_no_figure_of_differences(compared):
 @pytest.mark.parametrize(
     "name", ["$\\alpha$", "a $x_1$ and $y^2$", "$$", "50$ to 60$", "$\\nothing$"]
 )
-def test_names_are_never_read_as_mathematics(name, tmp_path):
+def test_literal_text_is_never_read_as_mathematics(name, tmp_path):
     """Two dollar signs would make matplotlib parse what stands between them."""
 
     def draw():
@@ -228,7 +228,7 @@ def test_names_are_never_read_as_mathematics(name, tmp_path):
     assert text.count(f">{name}<") == 3
 
 
-def test_an_svg_is_the_same_each_time(effective, tmp_path):
+def test_write_figure_svg_is_the_same_each_time(effective, tmp_path):
     for name in ("one.svg", "two.svg"):
         write_figure(lambda: drawn(effective, "effective"), tmp_path / name)
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
@@ -257,7 +257,7 @@ def test_svg_follows_dark_and_light(effective, tmp_path):
 
 
 @pytest.mark.parametrize("colour", DARK)
-def test_dark_colours_have_contrast(colour):
+def test_svg_dark_colours_have_contrast(colour):
     """Against the ground: 4.5 for text, 3 for lines, as WCAG asks; areas and grids are exempt."""
     least = {INK: 7.0, GREY: 4.5, EDGE: 3.0, GRID: 1.1, NATIVE_SHADE: 1.05, PAPER: 1.0}
     light_least = {"#56B4E9": 2.2, "#E69F00": 2.2, "#CC79A7": 2.8, EDGE: 3.0}
@@ -277,7 +277,7 @@ def contrast(one, other):
     return max(lights) / min(lights)
 
 
-def test_many_lines_near_the_margin_get_axes_of_their_own():
+def test_increase_has_axes_for_lines_near_the_margin():
     names = [f"m{at}" for at in range(12)]
     small = {name: noise_of(at) for at, name in enumerate(names)}
     compared, blocks = frames({"rope": "rope", **small}, ropes={name: {} for name in names},
@@ -298,7 +298,7 @@ def noise_of(seed):
     return lambda blocks: np.random.default_rng(seed).normal(0.5, 1, len(blocks))
 
 
-def test_many_methods_get_no_figure(compared):
+def test_figures_of_more_than_fourteen_methods_are_none(compared):
     many = [compared.assign(label=f"m{at}", run=at) for at in range(15)]
     many = pd.concat(many, ignore_index=True)
     assert [each.kind for each in planned_figures(many, NO_BLOCKS)] == []

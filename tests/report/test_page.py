@@ -97,7 +97,7 @@ def test_page_fits_every_width(page, width, dark, tmp_path):
 
 
 @pytest.mark.engine("browser")
-def test_model_output_does_not_run(opened):
+def test_page_runs_no_model_output(opened):
     driver, page = opened
     for path in sorted(page.parent.glob("*.html")):
         visit(driver, path)
@@ -112,7 +112,7 @@ def test_model_output_does_not_run(opened):
 
 
 @pytest.mark.engine("browser")
-def test_tables_sort_filter_and_export(opened):
+def test_page_tables_sort_filter_and_export(opened):
     driver, page = opened
     visit(driver, page)
     column = """
@@ -140,7 +140,7 @@ def test_tables_sort_filter_and_export(opened):
 
 
 @pytest.mark.engine("browser")
-def test_print_has_no_buttons(opened):
+def test_page_prints_no_buttons(opened):
     driver, page = opened
     visit(driver, page)
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
@@ -149,7 +149,7 @@ def test_print_has_no_buttons(opened):
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
-def test_answers_are_side_by_side(page):
+def test_page_answers_are_side_by_side(page):
     text = questions_of_gsm(page).read_text(encoding="utf-8")
     heads = re.findall(r'<th scope="col">([^<]*)</th>', text)
     methods = ["rope at 512", "yarn at 512", "resonance_yarn at 512"]
@@ -159,7 +159,7 @@ def test_answers_are_side_by_side(page):
     assert re.search(r'class="(right|wrong)"', row)
 
 
-def test_several_models_have_contents_and_ranking(page):
+def test_page_of_several_models_has_contents_and_ranking(page):
     text = page.read_text(encoding="utf-8")
     assert text.count('<section id="model-') == len(re.findall(r'<a href="#model-', text)) > 1
     assert ">Across models</h2>" in text

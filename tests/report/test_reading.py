@@ -58,7 +58,7 @@ def listed(name, **more):
             "context_length": 4096, "tasks": ["leval_closed_gsm"], **more}  # fmt: skip
 
 
-def test_sweep_gives_runs_order_names_and_missing_ones(tmp_path):
+def test_load_results_of_a_sweep_has_order_and_missing_runs(tmp_path):
     for name in ("aa", "bb", "old"):
         run(tmp_path / "s", name)
     sweep_json(tmp_path / "s", listed("bb", label="My model", method="best"), listed("aa"),
@@ -85,7 +85,7 @@ def test_sweep_gives_runs_order_names_and_missing_ones(tmp_path):
     assert stopped["task"].tolist() == ["leval_closed_gsm"] * 2
 
 
-def test_a_run_without_numbers_stands_beside_those_of_its_sweep(tmp_path):
+def test_blocks_of_a_run_without_numbers_are_its_sweeps(tmp_path):
     folder = run(tmp_path / "s", "aa")
     of_sample = {"leval_closed_gsm": {"metadata": {"data": {"source": "sample"}}}}
     edit(next(folder.glob("results_*")), lambda c: c.update(configs=of_sample))
@@ -94,7 +94,7 @@ def test_a_run_without_numbers_stands_beside_those_of_its_sweep(tmp_path):
     assert titles["unfinished"] == titles["done"] == f"SmolLM2 · {SAMPLE}"
 
 
-def test_a_run_that_is_found_twice_counts_once(tmp_path):
+def test_load_results_counts_a_run_once(tmp_path):
     run(tmp_path / "a")
     write(tmp_path / "plain", ACC)
     shutil.copytree(tmp_path / "a", tmp_path / "b")
@@ -120,7 +120,7 @@ PLAIN = {
 
 
 @pytest.mark.parametrize("how", PLAIN)
-def test_the_method_of_a_plain_run_is_what_its_arguments_name(tmp_path, how):
+def test_method_of_a_plain_run_is_that_of_its_arguments(tmp_path, how):
     write(tmp_path, ACC, config={"model_args": PLAIN[how]}, date=1767323045.5)
     (run,) = load_results(tmp_path).runs.to_dict("records")
     assert (run["model"], run["method"], run["context_length"]) == ("org/model", "yarn x2", 4096)
@@ -139,12 +139,12 @@ def test_the_method_of_a_plain_run_is_what_its_arguments_name(tmp_path, how):
         ({"rope_theta": 5e5}, "unmodified base 500000"),
     ],
 )  # fmt: skip
-def test_nothing_is_claimed_of_a_method_that_is_not_known(tmp_path, arguments, method):
+def test_method_that_is_unknown_is_not_claimed(tmp_path, arguments, method):
     write(tmp_path, ACC, config={"model_args": arguments})
     assert load_results(tmp_path).runs["method"].tolist() == [method]
 
 
-def test_a_caller_names_the_method_of_a_served_model(tmp_path):
+def test_method_names_of_a_served_model(tmp_path):
     for at in "ab":
         write(tmp_path / at, ACC, config={"model_args": f"model=m,base_url=http://{at}/v1"},
               date=ord(at))  # fmt: skip
@@ -228,7 +228,7 @@ def test_scores_that_are_not_finite_say_where(tmp_path):
     assert score["note"] == "NaN from position 514 of document govreport-3"
 
 
-def test_groups_stand_beside_their_tasks(tmp_path):
+def test_scores_of_groups_are_beside_their_tasks(tmp_path):
     """Of RULER at one length the group has no other number than -1 elsewhere."""
     tasks = {f"niah_{at}": {"alias": "x", "8192,none": value, "4096,none": -1}
              for at, value in enumerate((0.5, 0.2))}  # fmt: skip
@@ -243,7 +243,7 @@ def test_groups_stand_beside_their_tasks(tmp_path):
     assert {each.reason for each in results.excluded} == {"-1: no question of this length"}
 
 
-def test_what_lm_eval_calls_not_available_is_that(tmp_path):
+def test_scores_that_are_not_available_have_a_status(tmp_path):
     values = {"acc,none": "N/A", "f1,none": float("nan"), "ppl,none": float("inf"),
               "em,none": "0.25", "bypass,none": 999}  # fmt: skip
     write(tmp_path, values)
@@ -284,7 +284,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("what", DAMAGE)
-def test_what_is_damaged_has_no_number_and_says_why(tmp_path, what):
+def test_scores_of_damaged_files_say_why(tmp_path, what):
     change, said = DAMAGE[what]
     run(tmp_path, "good", method={"name": "good"})
     change(run(tmp_path, "bad", method={"name": "bad"}))
@@ -295,7 +295,7 @@ def test_what_is_damaged_has_no_number_and_says_why(tmp_path, what):
     assert said in bad["note"]
 
 
-def test_files_that_cannot_be_read_are_named(tmp_path):
+def test_excluded_names_files_that_cannot_be_read(tmp_path):
     write(tmp_path, ACC)
     for at, text in enumerate(('{"run', "[]", '{"run_id": "x", "model": {"name": "m"}}')):
         (tmp_path / f"{at}").mkdir()
@@ -313,7 +313,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
     assert all(each.startswith("cannot be read (") for each in said.values())
 
 
-def test_errors_name_the_folder_and_what_to_do(tmp_path):
+def test_load_results_errors_say_what_to_do(tmp_path):
     with pytest.raises(ResultsError, match=r"no run\.json and no results of lm-eval"):
         load_results(tmp_path)
     with pytest.raises(ResultsError, match="absent: no such folder; give a folder with results"):
@@ -335,7 +335,7 @@ def test_samples_without_a_filter_belong_to_the_only_one(tmp_path):
     assert "which filter" in str(results.excluded[-1])
 
 
-def test_a_prompt_that_reads_like_a_key_changes_nothing(tmp_path):
+def test_samples_skip_prompts_that_read_like_a_key(tmp_path):
     """Prompts are skipped while numbers are read."""
     rows = answers([1, 0, 0, 1])
     tricky = '", "resps": ", "arguments": {'
@@ -348,13 +348,13 @@ def test_a_prompt_that_reads_like_a_key_changes_nothing(tmp_path):
     assert load_results(tmp_path).samples["num"].tolist() == [1, 0, 0, 1]
 
 
-def test_a_question_of_one_hash_that_is_asked_again_is_another(tmp_path):
+def test_samples_of_one_hash_are_several_questions(tmp_path):
     write(tmp_path, None, samples=[sample(at, at % 2, asked="same") for at in range(4)])
     found = compare(load_results(tmp_path))
     assert (found["n"].item(), found["status"].item()) == (4, "done")
 
 
-def test_rope_settings_mean_the_same_with_and_without_a_point(tmp_path):
+def test_labels_of_rope_ignore_the_type_of_a_number(tmp_path):
     for at, kind in enumerate((int, float)):
         rope = {"rope_type": "yarn", "factor": kind(2), "beta_fast": kind(32)}
         write(tmp_path / f"{at}", ACC, f"arc{at}",

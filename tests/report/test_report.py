@@ -60,7 +60,7 @@ def test_table_written_to_a_file_is_markdown(real_runs, tmp_path):
     assert lines[4].startswith("| rope | ≥ 1,024 (longest measured) |")
 
 
-def test_margin_baseline_and_names_reach_the_frame(real_runs):
+def test_table_options_reach_the_frame(real_runs):
     wide = run(table, real_runs, "--margin", "0.2").stdout
     assert "yarn      ≥ 1,024 (longest measured)" in wide
     turned = run(table, real_runs, "--baseline", "yarn").stdout
@@ -92,7 +92,7 @@ def test_models_are_ranked_on_the_same_questions(sweep, real_runs):
         (["--verify"], "No such option"),
     ],
 )
-def test_what_is_wrong_is_named(real_runs, wrong, says):
+def test_table_names_what_is_wrong(real_runs, wrong, says):
     done = run(table, real_runs, *wrong)
     assert done.exit_code != 0
     assert says in done.output + str(done.exception)

@@ -38,7 +38,7 @@ def counts(*right: float, asked: int = 100) -> list[Retrieved]:
         ((20, 19, 0), 20, "cannot tell"),
     ],
 )
-def test_what_is_said_of_counts(right, asked, above):
+def test_length_text_of_counts(right, asked, above):
     assert length_text(length_above(counts(*right, asked=asked))) == above
 
 
@@ -55,7 +55,7 @@ def test_what_is_said_of_counts(right, asked, above):
         ((900, 833, 900, 900, 900), 1024, 12288, "at least 1K"),  # p is 0.023, above 0.025 / 2
     ],
 )
-def test_what_is_said_of_counts_at_growing_lengths(right, low, high, text):
+def test_length_text_of_counts_at_growing_lengths(right, low, high, text):
     pairs = zip(ASKED, right, strict=True)
     found = length_above([Retrieved(length, each, 1000) for length, each in pairs])
     assert (found.low, found.high) == (low, high)
@@ -63,7 +63,7 @@ def test_what_is_said_of_counts_at_growing_lengths(right, low, high, text):
 
 
 @pytest.mark.parametrize("right", range(80, 101))
-def test_a_length_is_shown_by_the_exact_binomial_tail(right):
+def test_length_above_is_by_the_exact_binomial_tail(right):
     found = length_above(counts(right, 0, 0))
     p = stats.binomtest(right, 100, 0.856, alternative="greater").pvalue
     assert (found.low == 4096) == (p <= 0.025)
@@ -95,7 +95,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_the_length_is_over_the_tasks_that_all_lengths_have(folder):
+def test_retrievals_are_over_tasks_that_all_lengths_have(folder):
     compared = compare(load_results(folder))
     (found,) = retrievals(compared).to_dict("records")
     assert found["tasks"] == ("niah_single_1",)
@@ -104,14 +104,14 @@ def test_the_length_is_over_the_tasks_that_all_lengths_have(folder):
     assert found["above"] == "8K, not 12K"
 
 
-def test_the_table_of_lengths_stands_before_the_scores(folder):
+def test_retrieval_table_is_before_the_scores(folder):
     tables = build_tables(compare(load_results(folder)))
     titles = [table.title for table in tables]
     assert titles[0] == "Retrieval length"
     assert tables[0].cells.to_numpy().tolist() == [["8K, not 12K", "100 questions per length"]]
 
 
-def test_real_runs_have_too_few_questions_to_tell(real_runs):
+def test_retrievals_of_few_questions_are_undecided(real_runs):
     found = retrievals(compare(load_results(real_runs)))
     assert found["label"].tolist() == ["rope", "yarn"]
     assert set(found["above"]) == {"cannot tell"}

@@ -37,7 +37,7 @@ def tables(compared):
 MODEL, SCORES = "SmolLM2-135M", "L-Eval closed-ended"
 
 
-def test_scores_stand_with_their_error_mark_and_rank(tables, compared):
+def test_score_table_has_error_mark_and_rank(tables, compared):
     table = tables[SCORES]
     row = compared[(compared["label"] == "yarn") & (compared["block"] == MODEL)]
     row = row[(row["task"] == "leval_closed_gsm") & (row["name"] == "exact_match")].iloc[0]
@@ -51,7 +51,7 @@ def test_scores_stand_with_their_error_mark_and_rank(tables, compared):
     ]
 
 
-def test_the_average_is_that_of_the_six_tasks(tables):
+def test_average_is_that_of_the_six_tasks(tables):
     cells = tables[SCORES].cells
     row = cells.loc[(MODEL, "rope", "512")]
     six = [float(row[name].split()[0].rstrip("*?")) for name in cells.columns[:6]]
@@ -79,25 +79,25 @@ def test_average_of_unparsed_answers_is_never_bold(unparsed, text, best):
         assert ("unparsed" in write(table).partition("Avg.")[2]) == (unparsed > 0.5)
 
 
-def test_chance_and_counts_stand_below(tables):
+def test_score_table_has_chance_and_counts_below(tables):
     cells = tables[SCORES].cells
     assert cells.loc[("", "n/documents", ""), "GSM"] == "12/12", "of the row that was asked most"
     assert cells.loc[("", "chance", ""), "TOEFL"] == "25.0"
 
 
-def test_perplexities_stand_by_length(real_runs):
+def test_perplexity_table_is_by_length(real_runs):
     tables = build_tables(compared_frame(load_results(real_runs)))
     (table,) = [each for each in tables if each.title.startswith("Python docs: token perplexity")]
     assert [*table.cells] == ["256", "1K"]
 
 
-def test_a_run_without_a_number_says_why(tables):
+def test_table_of_failures_says_why(tables):
     reasons = tables["Without a number"].cells["Reason"].droplevel(["Model", "Ctx"])
     assert reasons["dynamic_ntk"].startswith("not done after 1 s, so it was ended")
     assert reasons["ntk_aware"] == "the samples give 0.5"
 
 
-def test_the_papers_rows_stand_beside_ours_where_asked(compared):
+def test_published_rows_are_shown_where_asked(compared):
     (table, *_) = build_tables(compared, published=True)
     models = table.cells.index.get_level_values("Model")
     assert sum(models == "LLaMA2-Chat 13B (published)") == 6
@@ -132,13 +132,13 @@ def number(**changes):
         ({"status": "malformed"}, "(malformed)", BEST),
     ],
 )
-def test_what_a_number_says(change, text, css):
+def test_text_of_a_number(change, text, css):
     (table, *_) = build_tables(pd.DataFrame([number(**change)]))
     assert table.cells["GSM"].iloc[0] == text
     assert table.css["GSM"].iloc[0] == css
 
 
-def test_lower_is_better_is_said():
+def test_score_table_says_that_lower_is_better():
     numbers = [number(task="t", name=n, metric=n, unit="", higher_is_better=n != "ter")
                for n in ("bleu", "ter")]  # fmt: skip
     (table,) = build_tables(pd.DataFrame(numbers))
@@ -146,7 +146,7 @@ def test_lower_is_better_is_said():
     assert any("lower is better" in note for note in table.notes)
 
 
-def test_the_frame_itself_is_csv_and_json(compared):
+def test_render_csv_and_json_are_the_frame(compared):
     frame = pd.read_csv(io.StringIO(render([], compared, "csv")))
     assert np.allclose(frame["value"], compared["value"], equal_nan=True)
     records = json.loads(render([], compared, "json"))
@@ -154,7 +154,7 @@ def test_the_frame_itself_is_csv_and_json(compared):
     assert set(records[0]) == set(frame)
 
 
-def test_every_format_is_rendered_and_no_other(tables, compared):
+def test_render_every_format_and_no_other(tables, compared):
     assert set(FORMATS) == {"csv", "html", "json", "md", "tex"}
     for form in FORMATS:
         assert "resonance" in render(list(tables.values()), compared, form)
@@ -210,7 +210,7 @@ def widths_of(text, folder):
 
 
 @pytest.mark.engine("latex")
-def test_a_tex_table_fits_the_text_width_of_article(tables, real_runs, tmp_path):
+def test_latex_fits_the_text_width_of_article(tables, real_runs, tmp_path):
     shown = [*tables.values(), *build_tables(compared_frame(load_results(real_runs)))]
     assert widths_of("\n".join(map(latex, shown)), tmp_path) == []
     wide = Table.plain("t", pd.DataFrame({f"column {at}": ["1.000 ± 0.100"] for at in range(40)}))
@@ -219,7 +219,7 @@ def test_a_tex_table_fits_the_text_width_of_article(tables, real_runs, tmp_path)
 
 
 @pytest.mark.parametrize("width", [60, 200])
-def test_a_terminal_shows_every_text(tables, width):
+def test_draw_shows_every_text(tables, width):
     table = tables["L-Eval closed-ended"]
     console = Console(width=width, file=io.StringIO(), force_terminal=False)
     draw(table, console)
@@ -264,7 +264,7 @@ def numbers_in(text):
     return [float(each.replace("−", "-")) for each in re.findall(r"[−+]?\d+\.\d+", text)]
 
 
-def test_every_cell_by_position_is_a_row_of_the_frame(effective):
+def test_effective_cells_by_position_are_rows_of_the_frame(effective):
     frame, (_, increases, differences) = effective
     bins = frame[frame["metric"].eq("difference") & frame["start"].notna()]
     for table in (increases, differences):
@@ -282,7 +282,7 @@ def test_every_cell_by_position_is_a_row_of_the_frame(effective):
         assert table.cells.size == len(table.cells) * 6
 
 
-def test_every_cell_of_lengths_is_a_row_of_the_frame(effective):
+def test_effective_cells_of_lengths_are_rows_of_the_frame(effective):
     frame, (lengths, *_) = effective
     for name, row in lengths.cells.iterrows():
         own = frame[frame["label"] == name]
@@ -297,7 +297,7 @@ def test_every_cell_of_lengths_is_a_row_of_the_frame(effective):
             assert numbers_in(text) == pytest.approx(shown, abs=0.00051)
 
 
-def test_columns_have_one_minus_sign_and_the_same_digits(effective):
+def test_effective_columns_have_one_minus_and_the_same_digits(effective):
     for table in effective[1]:
         for column in table.cells:
             text = " ".join(table.cells[column])
