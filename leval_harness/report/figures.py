@@ -35,7 +35,7 @@ from leval_harness.report.effective_figures import (
 from leval_harness.report.effective_summary import method_pairs, summary
 from leval_harness.report.heat_map import heat_map_alt_text, heat_map_figure
 from leval_harness.report.labels import length_label, task_label, task_titles
-from leval_harness.report.retrieval import needle_grids
+from leval_harness.report.retrieval import is_at_length, is_needle_grid, needle_grids
 from leval_harness.report.selection import is_higher_better, main_numbers
 from leval_harness.results.layout import REFERENCE
 from leval_tasks.common.metrics import FAMILY_OF
@@ -160,6 +160,7 @@ def _heat_maps(compared: pd.DataFrame) -> Iterator[PlannedFigure]:
 def _length_figures(main: pd.DataFrame, styles: MethodStyles) -> Iterator[PlannedFigure]:
     """Yield a figure for each block, task and metric that was run at several lengths."""
     is_drawn = main["task"].isin(list(FAMILY_OF)) | main["kind"].eq("score")
+    is_drawn &= is_at_length(main) | ~is_needle_grid(main)
     keys = ["block", task_titles(main[is_drawn]), "metric", "filter"]
     for (block, task, metric, _), rows in main[is_drawn].groupby(keys, sort=False, dropna=False):
         if rows["length"].nunique() > 1 and rows["label"].nunique() <= MOST_METHODS:

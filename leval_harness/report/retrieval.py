@@ -13,8 +13,8 @@ from leval_tasks.statistics.retrieval import THRESHOLD, RetrievalLength, Retriev
 RULER = r"niah_.*|ruler_.*"
 """Tasks of lm-eval's RULER; their numbers are named after lengths."""
 
-FAMILY = "retrieval"
-"""Family of this package's tasks that hide needles at several depths."""
+FAMILIES = ("retrieval", "mrcr")
+"""Families of this package's tasks that hide needles, and have scores at several lengths."""
 
 ACCURACY = "accuracy"
 """Their metric over all depths of a length."""
@@ -24,7 +24,12 @@ COLUMNS = ["block", "label", "tasks", "lengths", "questions", "threshold", "abov
 
 def is_needle_grid(rows: pd.DataFrame) -> pd.Series:
     """Return where a number is of one of this package's retrieval tasks."""
-    return rows["task"].map(FAMILY_OF).eq(FAMILY)
+    return rows["task"].map(FAMILY_OF).isin(FAMILIES)
+
+
+def is_at_length(rows: pd.DataFrame) -> pd.Series:
+    """Return where a number of these tasks is of one length, not over all lengths of a run."""
+    return is_needle_grid(rows) & rows["name"].str.contains("@", regex=False).eq(True)
 
 
 def is_of_depth(rows: pd.DataFrame) -> pd.Series:

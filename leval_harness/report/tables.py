@@ -37,7 +37,7 @@ from leval_harness.report.number_text import (
     range_of_tokens,
     tokens_text,
 )
-from leval_harness.report.retrieval import is_needle_grid, needle_grids, retrievals
+from leval_harness.report.retrieval import is_at_length, needle_grids, retrievals
 from leval_harness.report.runs_table import runs_table
 from leval_harness.report.score_sentences import questions_text
 from leval_harness.report.selection import main_numbers
@@ -245,8 +245,7 @@ def _needle_tables(compared: pd.DataFrame) -> Iterator[Table]:
 def _is_score_by_length(scores: pd.DataFrame) -> pd.Series:
     """Return where a number is of one length of several: RULER's, and those of needle grids."""
     is_ruler = scores["name"].str.fullmatch(r"\d+").fillna(False).astype(bool)
-    is_grid = is_needle_grid(scores) & scores["length"].notna()
-    return is_ruler | is_grid
+    return is_ruler | is_at_length(scores)
 
 
 # ------------------------------------------------------------------ scores

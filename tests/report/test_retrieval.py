@@ -246,3 +246,14 @@ def compared_with_texts(compared):
         mark="", stderr=np.nan, interval="none", unparsed=np.nan, filter="none", value=np.nan,
         n=3, context_length=11264, higher_is_better=False, chance=np.nan, rank=pd.NA,
     )  # fmt: skip
+
+
+def test_tables_keep_a_mean_over_lengths_from_the_lengths(tmp_path):
+    """`mrcr` over all prompts of a run of 8K must not take the place of those up to 8K."""
+    values = {"mrcr@4096,none": 0.5, "mrcr@8192,none": 0.25, "mrcr,none": 0.4}
+    write(tmp_path, values, "mrcr_2needle")
+    tables = {table.title: table.cells for table in build_tables(compare(load_results(tmp_path)))}
+    by_length = next(cells for title, cells in tables.items() if "by length" in title)
+    assert by_length.loc["unmodified"].tolist() == ["50.00", "25.00"]
+    others = next(cells for title, cells in tables.items() if title.startswith("Other tasks"))
+    assert others.loc[("unmodified", "8K")].tolist() == ["40.00"]
