@@ -5,9 +5,9 @@ import json
 import shutil
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
+from mrcr_files import conversation, rows, write_files
 
 from leval_tasks.common.errors import ContextLengthError, DataError, HubUnreachableError
 from leval_tasks.common.model import find_tokenizer
@@ -19,54 +19,11 @@ TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-TOPICS = ("tapirs", "rocks")
-
-
-def conversation(topic: str, turns: int = 4) -> list[dict[str, str]]:
-    """A chat with two poems about each topic, and several other requests."""
-    messages = []
-    for turn in range(turns):
-        kind = "poem" if turn % 2 == 0 else "riddle"
-        messages.append({"role": "user", "content": f"write a {kind} about {topic}"})
-        messages.append(
-            {"role": "assistant", "content": f"This is {kind} {turn} about {topic}. " * 4}
-        )
-    return messages
-
-
-def rows() -> list[dict[str, Any]]:
-    """Two questions about each of two conversations."""
-    made = []
-    for topic in TOPICS:
-        messages = conversation(topic)
-        for which, at in ((1, 1), (2, 5)):
-            prefix = f"{topic[:3]}{which}XYZ"
-            question = f"Prepend {prefix} to the {which}. poem about {topic}."
-            prompt = [*messages, {"role": "user", "content": question}]
-            made.append({
-                "prompt": json.dumps(prompt),
-                "answer": prefix + messages[at]["content"],
-                "random_string_to_prepend": prefix,
-                "n_needles": 2,
-                "desired_msg_index": at,
-                "total_messages": len(prompt),
-                "n_chars": sum(len(message["content"]) for message in prompt),
-                "date_added": "12-05-2025",
-            })  # fmt: skip
-    return made
 
 
 @pytest.fixture
 def mrcr_folder(tmp_path: Path) -> Path:
-    import pyarrow
-    import pyarrow.parquet
-
-    folder = tmp_path / "mrcr" / "2needle"
-    folder.mkdir(parents=True)
-    for part in (0, 1):
-        table = pyarrow.Table.from_pylist(rows()[2 * part : 2 * part + 2])
-        pyarrow.parquet.write_table(table, folder / f"2needle_{part}.parquet")
-    return folder.parent
+    return write_files(tmp_path)
 
 
 @pytest.fixture(scope="session")

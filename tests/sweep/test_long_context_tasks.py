@@ -1,6 +1,7 @@
-"""lm-eval's GraphWalks, LongProc and LongBench v2 in a sweep, on files of their schemas.
+"""Needle grid and MRCR, and lm-eval's GraphWalks, LongProc and LongBench v2, in sweeps.
 
-`datasets` takes a folder with the name of a data set for it, so that nothing is fetched.
+lm-eval's are tried on files of their schemas: `datasets` takes a folder with the name of a data set
+for it, so that nothing is fetched.
 """
 
 import json
@@ -9,8 +10,11 @@ from typing import Any
 
 import pytest
 from forked_programs import Forks
+from mrcr_files import write_files
 
-pytestmark = pytest.mark.slow(long=True)
+from leval_harness.results.load import load_results
+
+pytestmark = pytest.mark.slow
 
 GRAPH = {
     "prompt": "The graph has the following edges:\nuvRzn -> kQMpd\nkQMpd -> aaBcd\n\nOperation: find the "
@@ -59,6 +63,40 @@ def write_data(task: str, folder: Path) -> None:
     (data / "README.md").write_text(CONFIGS.format(name=config, split=split, file="rows.jsonl"))
 
 
+def test_needles_and_mrcr_share_what_prompts_begin_with(
+    tiny: Path, forks: Forks, tmp_path: Path
+) -> None:
+    needles = {
+        "tasks": "retrieval_niah_multivalue",
+        "metadata": {"context_length": [1024, 2048], "num_samples": 2, "haystack": "noise"},
+    }
+    mrcr = {
+        "tasks": "mrcr_2needle",
+        "metadata": {"data_dir": str(write_files(tmp_path)), "bin_tokenizer": "model"},
+    }
+    options = [f"--set=tasks={json.dumps([needles, mrcr])}", "--set=context_lengths=[2048]"]
+    options += ["--set=methods={yarn: {rope_type: yarn, factor: 32}}", "--set=baseline=yarn"]
+    options += ["--set=models.tiny.backend=hf-long", "--set=gen_kwargs={max_gen_toks: 4}"]
+    assert forks.sweep(tiny / "sweep.yaml", tmp_path / "out", *options) == 0, forks.said()
+    frames = load_results(tmp_path / "out")
+    scores = frames.scores.set_index(["metric", "length"])
+    assert {(f"depth_{depth}", length) for depth in (0, 50, 100) for length in (1024, 2048)} <= set(
+        scores.index
+    )
+    assert scores.loc[("accuracy", 2048), "asked"].item() == 12
+    counted = frames.samples[frames.samples["metric"] == "accuracy@2048"]
+    assert len(counted) == 6
+    assert counted["document"].nunique() == 6
+    assert ("mrcr", 2048) in scores.index
+    for run in (tmp_path / "out").glob("*/runs/*"):
+        telemetry = json.loads((run / "run.json").read_text())["telemetry"]
+        (samples,) = run.glob("samples_*.jsonl")
+        rows = [json.loads(line) for line in samples.read_text().splitlines()]
+        prompts = sum(row["doc"]["prompt"]["prompt_tokens"] for row in rows)
+        assert telemetry["tokens_prefilled"] < 0.65 * prompts
+
+
+@pytest.mark.slow(long=True)
 @pytest.mark.parametrize("task", TASKS)
 def test_long_context_task_runs_in_a_sweep(
     task: str, tiny: Path, forks: Forks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
