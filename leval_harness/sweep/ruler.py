@@ -66,7 +66,7 @@ def few_questions(tasks: Iterable[str], limit: int | None, seed: int) -> Iterato
     Args:
         tasks: names of single tasks; others than those of RULER are ignored.
         limit: questions of each task; None for lm-eval's 500.
-        seed: of the random generators, for every task anew.
+        seed: state from which the random generators start for every task.
     """
     number = min(limit or QUESTIONS, QUESTIONS)
     with ExitStack() as patches:

@@ -42,11 +42,11 @@ BLANK = " "
 
 @dataclass(frozen=True)
 class Haystack:
-    """A text that is divided where needles may stand.
+    """A text that is divided where needles can be inserted.
 
     Attributes:
         pieces: its sentences or lines.
-        joiner: stands between two pieces: a blank between sentences, a line break between lines.
+        joiner: text between two pieces: a blank between sentences, a line break between lines.
         token_ends: for each piece, the tokens from the beginning of the text to its end.
     """
 
@@ -73,7 +73,7 @@ def insert(pieces: Sequence[str], placed: Sequence[tuple[int, str]], joiner: str
     Args:
         pieces: sentences or lines of the text.
         placed: piece before which a sentence is inserted, and the sentence, in ascending order.
-        joiner: stands between two pieces.
+        joiner: text between two pieces.
     """
     parts: list[str] = []
     start = 0
@@ -111,7 +111,7 @@ def read_haystack(
 
 
 def _pieces_of(name: str, settings: RetrievalSettings) -> tuple[Iterable[str], str, dict[str, Any]]:
-    """Return the pieces of a haystack, what stands between them, and the description of its data."""
+    """Return the pieces of a haystack, the text between them, and the description of its data."""
     if name in MADE:
         return MADE[name](settings), LINE_BREAK, {"source": name}
     if name == PYSOURCE:
@@ -210,7 +210,7 @@ def _token_ends(pieces: Sequence[str], joiner: str, ends: Sequence[int]) -> list
 
     Args:
         pieces: of the text.
-        joiner: stands between two pieces.
+        joiner: text between two pieces.
         ends: for each token of the text, the character at which it ends.
     """
     tokens: list[int] = []
