@@ -24,7 +24,6 @@ from leval_tasks.closed.prompts import (
     fit,
     frame_name,
 )
-from leval_tasks.closed.rules import mean
 from leval_tasks.closed.thinking import (
     WHOLE_RESPONSES,
     backend_mark,
@@ -37,7 +36,7 @@ from leval_tasks.common.chat import ChatTemplate, template_of
 from leval_tasks.common.errors import ContextLengthError
 from leval_tasks.common.lm_task import Described, PlainTask, QuestionFilter
 from leval_tasks.common.metadata import ClosedSettings, asked_without_template, read_metadata
-from leval_tasks.common.metrics import NOT_AVAILABLE, directions, stderr_of_mean
+from leval_tasks.common.metrics import directions, mean_of_known, stderr_of_mean
 from leval_tasks.common.model import (
     find_tokenizer,
     resolve_context,
@@ -309,15 +308,9 @@ class LEvalClosedTask(PlainTask):
 
     def aggregation(self) -> dict[str, Any]:
         """Return how each metric becomes the task's figure."""
-        functions: dict[str, Any] = dict.fromkeys(self.closed.metrics(), _mean_of_known)
+        functions: dict[str, Any] = dict.fromkeys(self.closed.metrics(), mean_of_known)
         functions["exact_match_stderr"] = stderr_of_mean
         return functions
-
-
-def _mean_of_known(values: Sequence[float | None]) -> float | str:
-    """Return the mean of the values that a metric has, `N/A` where no question has one."""
-    known = [value for value in values if value is not None]
-    return mean(known) if known else NOT_AVAILABLE
 
 
 def _key(doc: Mapping[str, Any]) -> tuple[str, int]:

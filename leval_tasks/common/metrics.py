@@ -172,6 +172,46 @@ def stderr_of_mean(items: Iterable[tuple[Hashable, float]]) -> float | str:
     return or_not_available(clustered_stderr(items))
 
 
+def mean_of_known(values: Iterable[float | None]) -> float | str:
+    """Return the mean of the values that a metric has, `N/A` where no question has one."""
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else NOT_AVAILABLE
+
+
+def scores_of_all(
+    scores: Mapping[str, float], names: Iterable[str], cluster: Hashable
+) -> dict[str, Any]:
+    """Return the scores of one question under every metric of its task, and what errors are made of.
+
+    lm-eval states the number of questions of the last metric as that of the task, so that each
+    question needs a value of each metric: None where it does not count.
+
+    Args:
+        scores: metric -> score, of the metrics in which the question counts.
+        names: all metrics of the task.
+        cluster: which questions depend on each other.
+    """
+    values: dict[str, Any] = {}
+    for name in names:
+        values[name] = scores.get(name)
+        values[f"{name}_stderr"] = (cluster, scores[name]) if name in scores else None
+    return values
+
+
+def aggregations_of_known(names: Iterable[str]) -> dict[str, Callable[..., float | str]]:
+    """Return how `scores_of_all` become figures: means, and their clustered standard errors."""
+    functions: dict[str, Callable[..., float | str]] = {}
+    for name in names:
+        functions[name] = mean_of_known
+        functions[f"{name}_stderr"] = _stderr_of_known
+    return functions
+
+
+def _stderr_of_known(items: Iterable[tuple[Hashable, float] | None]) -> float | str:
+    """Return the clustered standard error of the scores that there are."""
+    return stderr_of_mean([item for item in items if item is not None])
+
+
 def with_stderr(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return each metric twice: the second one is aggregated into lm-eval's own field of standard errors."""
     doubled = {}

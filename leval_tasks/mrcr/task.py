@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lm_eval.api.instance import Instance
-from lm_eval.api.metrics import mean
 from lm_eval.config.task import TaskConfig
 from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.utils import warning_once
@@ -26,7 +25,7 @@ from leval_tasks.common.chat import (
 from leval_tasks.common.errors import ContextLengthError, DataError
 from leval_tasks.common.lm_task import PlainTask
 from leval_tasks.common.metadata import MRCRSettings, read_metadata
-from leval_tasks.common.metrics import compose, directions
+from leval_tasks.common.metrics import aggregations_of_known, compose, directions, scores_of_all
 from leval_tasks.common.model import find_tokenizer, resolve_context, tokenizer_name
 from leval_tasks.mrcr.data import Conversation, find_files
 from leval_tasks.mrcr.scoring import BIN_EDGES, bin_of, score
@@ -215,25 +214,25 @@ class MRCRTask(PlainTask):
             )
         ]
 
-    def process_results(self, doc: Doc, results: Sequence[str]) -> dict[str, float]:
+    def process_results(self, doc: Doc, results: Sequence[str]) -> dict[str, Any]:
         """Return the score of an answer, over all conversations and in its bin."""
         value = score(results[0], doc["gold"], doc["prefix"])
         scores = {METRIC: value}
         if doc["bin"] is not None:
             scores[compose(METRIC, doc["bin"])] = value
-        return scores
+        return scores_of_all(scores, self.metric_names(), doc["cluster"])
 
     def metric_names(self) -> list[str]:
         """Return every metric of this run."""
         return [METRIC, *(compose(METRIC, upper_edge) for upper_edge in BIN_EDGES[1:])]
 
     def aggregation(self) -> dict[str, Any]:
-        """Return how each metric becomes the task's figure: all are means."""
-        return dict.fromkeys(self.metric_names(), mean)
+        """Return how each metric becomes the task's figure and its standard error."""
+        return aggregations_of_known(self.metric_names())
 
     def higher_is_better(self) -> dict[str, bool]:
         """Return the direction of each metric."""
-        return directions(self.metric_names())
+        return directions(self.aggregation())
 
 
 def _doc(

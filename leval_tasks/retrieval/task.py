@@ -12,7 +12,6 @@ from random import Random
 from typing import Any
 
 from lm_eval.api.instance import Instance
-from lm_eval.api.metrics import mean
 from lm_eval.config.task import TaskConfig
 from lm_eval.models.utils import normalize_gen_kwargs
 
@@ -20,7 +19,13 @@ from leval_tasks.common.chat import ChatTemplate, Rendered, count_tokens, render
 from leval_tasks.common.errors import ContextLengthError
 from leval_tasks.common.lm_task import PlainTask
 from leval_tasks.common.metadata import RetrievalSettings, read_metadata
-from leval_tasks.common.metrics import DEPTH, compose, directions
+from leval_tasks.common.metrics import (
+    DEPTH,
+    aggregations_of_known,
+    compose,
+    directions,
+    scores_of_all,
+)
 from leval_tasks.common.model import find_limit, find_tokenizer, tokenizer_name
 from leval_tasks.perplexity.documents import encoder
 from leval_tasks.retrieval.haystack import read_haystack
@@ -261,7 +266,7 @@ class NeedleTask(PlainTask):
             )
         ]
 
-    def process_results(self, doc: Doc, results: Sequence[str]) -> dict[str, float]:
+    def process_results(self, doc: Doc, results: Sequence[str]) -> dict[str, Any]:
         """Return whether the needle was found, under the metrics of its length and of its place."""
         length = doc["length"]
         depth = doc["depth"]
@@ -274,7 +279,7 @@ class NeedleTask(PlainTask):
         }
         if self.variant.several:
             scores[compose(RULER_SCORE, length)] = share_found(doc["values"], results[0])
-        return scores
+        return scores_of_all(scores, self.metric_names(), doc["cluster"])
 
     def _record_place(self, length: int, depth: int) -> None:
         """Write the counts and interval of one place into the results."""
@@ -291,9 +296,9 @@ class NeedleTask(PlainTask):
         return [compose(metric, length) for length in self.lengths for metric in metrics]
 
     def aggregation(self) -> dict[str, Any]:
-        """Return how each metric becomes the task's figure: all are means."""
-        return dict.fromkeys(self.metric_names(), mean)
+        """Return how each metric becomes the task's figure and its standard error."""
+        return aggregations_of_known(self.metric_names())
 
     def higher_is_better(self) -> dict[str, bool]:
         """Return the direction of each metric."""
-        return directions(self.metric_names())
+        return directions(self.aggregation())

@@ -119,11 +119,15 @@ def test_answers_are_scored_in_their_bin(task_of):
     task = task_of()
     task.prepare()
     first, second, *_ = task.test_docs()
-    assert task.process_results(first, [first["gold"]]) == {"mrcr": 1.0}
-    assert task.process_results(second, [first["gold"]]) == {"mrcr": 0.0}
-    in_bin = {**first, "bin": 8192}
-    assert task.process_results(in_bin, [first["gold"]]) == {"mrcr": 1.0, "mrcr@8192": 1.0}
-    assert set(task.aggregation()) == set(task.higher_is_better()) == set(task.metric_names())
+
+    def scores_of(doc):
+        scores = task.process_results(doc, [first["gold"]])
+        assert set(scores) == set(task.aggregation()) == set(task.higher_is_better())
+        return {name: scores[name] for name in task.metric_names() if scores[name] is not None}
+
+    assert scores_of(first) == {"mrcr": 1.0}
+    assert scores_of(second) == {"mrcr": 0.0}
+    assert scores_of({**first, "bin": 8192}) == {"mrcr": 1.0, "mrcr@8192": 1.0}
 
 
 def test_conversations_that_do_not_fit_are_left_out(task_of):
@@ -133,6 +137,17 @@ def test_conversations_that_do_not_fit_are_left_out(task_of):
     assert len(task.test_docs()) == 3
     with pytest.raises(ContextLengthError, match="no conversation of mrcr_2needle fits into 80"):
         task_of(context_length=80, answer_tokens=16).prepare()
+    tokenizer = find_tokenizer(task._metadata)
+    longest = max(
+        sum(
+            len(tokenizer(message["content"])["input_ids"]) for message in json.loads(row["prompt"])
+        )
+        for row in rows()
+    )
+    task = task_of(context_length=longest + 16, answer_tokens=16)
+    assert len(task.test_docs()) == 4, "without the template all fit"
+    with pytest.raises(ContextLengthError, match="no conversation"):
+        task.prepare(partial(tokenizer.apply_chat_template, tokenize=False))
 
 
 def test_missing_files_are_named_with_what_to_do(task_of, mrcr_folder, monkeypatch, tmp_path):

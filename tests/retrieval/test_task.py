@@ -65,12 +65,18 @@ def test_answers_become_places_and_intervals(needle_task):
             answer = answer.replace(doc["gold"], "")
         for name, score in task.process_results(doc, [answer]).items():
             values.setdefault(name, []).append(score)
-    figures = {name: task.aggregation()[name](scores) for name, scores in values.items()}
+    functions = task.aggregation()
+    figures = {name: functions[name](scores) for name, scores in values.items()}
+    assert {len(scores) for scores in values.values()} == {8}, "lm-eval counts those of the last"
+    errors = {name: figures.pop(f"{name}_stderr") for name in task.metric_names()}
+    assert errors["accuracy@1024"] == pytest.approx((1 / 3) ** 0.5 / 2)
+    assert errors["accuracy@512"] == "N/A", "all are equal"
     assert figures == {
         "accuracy@512": 1.0, "depth_0@512": 1.0, "depth_100@512": 1.0, "ruler_score@512": 1.0,
         "accuracy@1024": 0.5, "depth_0@1024": 0.0, "depth_100@1024": 1.0, "ruler_score@1024": 0.875,
     }  # fmt: skip
-    assert set(figures) == set(task.metric_names()) == set(task.higher_is_better())
+    assert set(figures) == set(task.metric_names())
+    assert set(functions) == set(task.higher_is_better())
     metadata = json.loads(json.dumps(task.config.metadata))
     assert metadata["places"]["1024"]["0"] == pytest.approx(
         {"right": 0, "asked": 2, "low": 0.0, "high": 0.84189}, abs=1e-5
