@@ -206,16 +206,16 @@ def _of_needles(run: RunRecord) -> Workload:
 def _passes_of_needles(task: Any, docs: Sequence[Any], shares: bool) -> Iterator[Pass]:
     """Yield a pass for each prompt.
 
-    Prompts share the haystack before their needles, which the one with the furthest needle reads.
-    Those whose needle comes first share all of a shorter prompt with the same needle.
+    Prompts share the haystack before their first needle, which the one with the furthest needle
+    reads. Those with a single needle at the beginning share all of a shorter prompt with the same.
     """
     generated = task.answer_tokens
-    places = [(doc["length"] * doc["depth"] // 100, doc["length"]) for doc in docs]
+    places = [(doc["length"] * doc["first_depth"] // 100, doc["length"]) for doc in docs]
     furthest = max(places, default=(0, 0))
     shorter = {length: before for before, length in pairwise((0, *task.lengths))}
     for doc, (before_needle, length) in zip(docs, places, strict=True):
         cached = 0
-        if shares and doc["depth"] == 0:
+        if shares and doc["first_depth"] == 0 and task.variant.needles == 1:
             cached = shorter[length]
         elif shares and (before_needle, length) != furthest:
             cached = before_needle

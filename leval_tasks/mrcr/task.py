@@ -108,7 +108,8 @@ class MRCRTask(PlainTask):
         for number, row in self.files.rows(longest=CHARACTERS_PER_TOKEN * max(0, room)):
             messages = row.messages
             texts = [message["content"] for message in messages]
-            if sum(count_tokens(tokenizer, texts)) > room:
+            of_texts = tokenizer(texts, add_special_tokens=False)["input_ids"]
+            if sum(map(len, of_texts)) > room:
                 continue
             upper_edge = bin_of(sum(map(count, [*texts, row.answer])))
             if self.settings.num_samples and taken[upper_edge] >= self.settings.num_samples:

@@ -133,6 +133,7 @@ class NeedleTask(PlainTask):
             "cluster": f"{length}-{depth}-{number}",
             "length": length,
             "depth": depth,
+            "first_depth": question.needles[0].depth,
             "queries": list(question.queries),
             "values": list(question.values),
             "gold": value,

@@ -67,7 +67,7 @@ def test_needles_and_mrcr_share_what_prompts_begin_with(
     tiny: Path, forks: Forks, tmp_path: Path
 ) -> None:
     needles = {
-        "tasks": "retrieval_niah_multivalue",
+        "tasks": "retrieval_niah_single",
         "metadata": {"context_length": [1024, 2048], "num_samples": 2, "haystack": "noise"},
     }
     mrcr = {
