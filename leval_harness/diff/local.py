@@ -11,7 +11,7 @@ from leval_harness.backends.scoring import Passage
 from leval_harness.diff.reader import Messages, Reader
 from leval_harness.diff.setups import Setup
 from leval_tasks.common.token_logprobs import Logprobs, scored_requests, scoring_of
-from resonance_vllm.common.errors import UserError
+from resonance_vllm.common.errors import RunError
 
 
 class LocalReader(Reader):
@@ -60,7 +60,7 @@ class HFReader(LocalReader):
     def read(self, tokens: list[int]) -> Logprobs:
         vocabulary = self.lm.model.get_input_embeddings().num_embeddings
         if (largest := max(tokens)) >= vocabulary:
-            raise UserError(
+            raise RunError(
                 f"token {largest} is outside of the vocabulary of {vocabulary} tokens: the setups "
                 "have different tokenizers"
             )

@@ -51,12 +51,12 @@ class ServerReader(Reader):
         if requested is None and len(served) == 1:
             return next(iter(served))
         if requested is None:
-            raise UserError(
+            raise RunError(
                 f"model: {self.root} serves {len(served)} models; add model=NAME to its address"
                 f"{choices_hint('', served)}"
             )
         if requested not in served:
-            raise UserError(
+            raise RunError(
                 f"model: {self.root} does not serve {requested!r}{choices_hint(requested, served)}"
             )
         return requested
@@ -88,7 +88,7 @@ class ServerReader(Reader):
         choices = self._call("/v1/completions", request).get("choices") or [{}]
         entries = choices[0].get("prompt_logprobs") or []
         if len(entries) != len(tokens):
-            raise UserError(
+            raise RunError(
                 f"{self.root} returns prompt_logprobs, the log-probabilities of given tokens, "
                 f"of {len(entries)} of {len(tokens)} tokens; `vllm serve` returns all"
             )

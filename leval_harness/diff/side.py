@@ -152,7 +152,7 @@ def refuse_longer(side: str, length: int, limit: int | None) -> None:
         UserError: names the longest length.
     """
     if limit is not None and length > limit:
-        raise UserError(
+        raise RunError(
             f"{side} reads at most {limit} tokens, fewer than the {length} of the documents; "
             f"--length {limit} compares up to there"
         )
@@ -229,7 +229,7 @@ def _beginnings(
     for document in documents:
         ids = reader.encode(document.text)
         if ids is None:
-            raise UserError(
+            raise RunError(
                 f"{setup.text} does not expose its tokenizer, so it cannot be A; pass it as B"
             )
         if len(ids) >= length:
