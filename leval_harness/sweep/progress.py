@@ -272,7 +272,8 @@ class VerdictSoFar:
         try:
             for verdict in verdicts(compared_frame(load_results(self.results))):
                 table = verdict.table()
-                if table is not None:
+                # a table of retrieval alone has no such column
+                if table is not None and LENGTH in table:
                     sentences += [
                         f"{method}: effective context length {length}"
                         for method, length in zip(table[METHOD], table[LENGTH], strict=True)
