@@ -54,5 +54,5 @@ def frames(
 def compared_of(differences, margin=None, **how):
     """The compared frame of such reads, with the rows of effective context."""
     compared, blocks = frames(differences, **how)
-    rows = effective_rows(compared, blocks, margin).assign(sample=False, group=False)
+    rows = effective_rows(compared, blocks, margin).assign(sample=False, group=False, note="")
     return pd.concat([compared, rows], ignore_index=True)
