@@ -100,6 +100,14 @@ def model(tmp_path, save_llama):
         (folder / file.name).write_bytes(file.read_bytes())
 
 
+def test_rope_method_computes_frequencies():
+    section = (ROOT / "CONTRIBUTING.md").read_text("utf-8").split("\n### A RoPE method\n")[1]
+    names = {"__name__": "methods_halved"}
+    exec(BLOCK.search(section)[2], names)  # the class alone: nothing is registered
+    method = names["Halved"](rope_theta=1e4, factor=4.0, original_max_position_embeddings=64)
+    assert method.compute_inv_freq(8).tolist() == pytest.approx(HALVED)
+
+
 @pytest.mark.slow(long=True)
 def test_rope_method(tmp_path, model):
     project = Copy(tmp_path, "A RoPE method")

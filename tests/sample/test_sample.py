@@ -6,9 +6,10 @@ from leval_tasks.closed.catalog import TASKS
 from leval_tasks.common.data import SAMPLE
 
 
-def test_every_task_has_a_file_in_the_layout_of_l_eval():
+def test_sample_files_have_the_layout_of_l_eval():
     files = sorted(path.name for path in SAMPLE.glob("*.jsonl"))
-    assert sorted(task.file for task in TASKS.values()) == files
+    assert len(files) >= 7  # L-Eval's own tasks; others may do without
+    assert {task.file for task in TASKS.values()} >= set(files)
     for file in files:
         for record in map(json.loads, (SAMPLE / file).open(encoding="utf-8")):
             assert set(record) == {"instructions", "outputs", "input", "evaluation", "source"}
