@@ -8,6 +8,7 @@ import pandas as pd
 from scipy import special  # its stdtrit is the quantile of Student's t; stats imports slowly
 
 from leval_harness.report.labels import blocks, labels, task_titles
+from leval_harness.report.own_questions import stated_questions
 from leval_harness.results.columns import NUMBER as FLOAT
 from leval_harness.results.columns import TEXT, WHOLE, Column
 from leval_harness.results.load import Results, column
@@ -245,7 +246,7 @@ def _checked(scores: pd.DataFrame, answers: pd.DataFrame, samples: pd.DataFrame)
         status=scores["status"].mask(is_wrong, "malformed"),
         note=scores["note"].mask(is_wrong, note),
         value=scores["value"].mask(is_wrong | scores["status"].ne("done")),
-        n=scores["n"].fillna(scores["asked"].astype("float64")),
+        n=scores["n"].fillna(stated_questions(scores)),
         clusters=scores["clusters"].fillna(documents_of_task),
         binary=scores["binary"].eq(True) & trusted,
         trusted=trusted,
