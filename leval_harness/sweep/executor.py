@@ -1,7 +1,9 @@
 """The protocol by which a sweep starts workers, and the executors that implement it.
 
-A new executor is a class with the attribute and the three methods of `Executor`, and an entry in
-`EXECUTORS`. The loop that decides which worker starts when (`run.Sweep`) knows nothing else of it.
+A new executor is a class with the constructor `(cpu_workers)`, the attribute and the three methods
+of `Executor`, and an entry in `EXECUTORS`. What `start` returns is hashable and has the attribute
+`gpus` (`RunningWorker`). The loop that decides which worker starts when (`run.Sweep`) knows nothing
+else of it.
 """
 
 import sys

@@ -204,8 +204,10 @@ def test_predictions_of_another_published_task_refused(tmp_path, monkeypatch):
     golds = [*"ABCD" * 6]  # which may be of Coursera, TOEFL or QuALITY
     path = write(tmp_path / "p.jsonl", *({"gt": f"{gold} ", "x_pred": ""} for gold in golds))
     digest = hashlib.sha256("\n".join(golds[:20]).encode()).hexdigest()[:16]
-    known = dataclasses.replace(ENTRIES[0], first_references=digest)
-    monkeypatch.setattr(predictions, "ENTRIES", (known, *ENTRIES[1:]))
+    coursera = task_named("coursera")
+    known = dataclasses.replace(coursera, first_references=digest)
+    others = [task for task in ENTRIES if task != coursera]
+    monkeypatch.setattr(predictions, "ENTRIES", (known, *others))
     assert "its references are those of coursera" in refused(task_named("toefl"), path)
 
 

@@ -50,9 +50,9 @@ def test_fetch_keeps_what_is_published_and_names_the_rest(real_data, tmp_path, m
 
 NOBODY = "http://127.0.0.1:9"
 READ = """
-from leval_tasks.closed.catalog import ENTRIES
+from leval_tasks.closed.catalog import task_named
 from leval_tasks.common.data import load, resolve_source
-load(resolve_source(None), ENTRIES[0])
+load(resolve_source(None), task_named("coursera"))
 """
 STOCK = ["-m", "lm_eval", "run", "--model", "dummy", "--tasks", "leval_closed"]
 
