@@ -40,19 +40,21 @@ NOT_DECIDING = frozenset({
     "max_num_batched_tokens", "device", "device_map", "device_map_option", "parallelize", "gpus",
     "tensor_parallel_size", "data_parallel_size", "pipeline_parallel_size", "max_memory_per_gpu",
     "max_cpu_memory", "gpu_memory_utilization", "swap_space", "cpu_offload_gb", "offload_folder",
+    "tp_size", "dp_size", "tp_plan", "mem_fraction_static", "chunked_prefill_size",
     # folders of caches, and what is kept in them
-    "cache_dir", "download_dir", "low_cpu_mem_usage", "load_format", "enable_prefix_caching",
-    # how a server is asked
-    "timeout", "max_retries", "verify_certificate", "eos_string", "tokenized_requests",
+    "cache_dir", "download_dir", "low_cpu_mem_usage", "enable_prefix_caching",
+    # how a server is asked; credentials are never shown
+    "timeout", "max_retries", "verify_certificate", "ca_cert_path", "auth_token", "header",
     # what is printed
-    "disable_log_stats", "verbosity", "disable_tqdm", "use_fast_tokenizer",
+    "disable_log_stats", "verbosity", "disable_tqdm",
 })  # fmt: skip
 """Arguments of a model that change no number. Every other one is in the column `arguments`."""
 
 UNSET: tuple[Any, ...] = ("", {}, [])
 """Values of an argument that say no more than None; False is not one of them."""
 
-DEFAULTS = {"trust_remote_code": False, "load_in_8bit": False, "load_in_4bit": False}
+DEFAULTS = {"trust_remote_code": False, "load_in_8bit": False, "load_in_4bit": False,
+            "use_fast_tokenizer": True, "load_format": "auto"}  # fmt: skip
 """Arguments whose default in lm-eval is known to be this value: writing it changes nothing."""
 
 MARK_OF_FILE = ", SHA-256 "
@@ -267,7 +269,7 @@ def deciding_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
         name: value
         for name, value in arguments.items()
         if name not in IN_OTHER_COLUMNS | NOT_DECIDING
-        and not (value is None or value in UNSET or value is DEFAULTS.get(name))
+        and not (value is None or value in UNSET or value == DEFAULTS.get(name))
     }
 
 

@@ -305,6 +305,7 @@ def _run_row(path: Path) -> Run:
         status = "malformed"
         note = f"{folder}: no results_*.json"
     telemetry = run.get("telemetry") or {}
+    arguments = {"revision": model.get("revision"), **(model.get("args") or {})}
     return {
         "id": run["run_id"],
         "sweep": str(folder.parent.parent),
@@ -335,7 +336,7 @@ def _run_row(path: Path) -> Run:
         **{name: telemetry.get(name) for name in TELEMETRY},
         "precision": method.get("rope_precision") or None,
         "replaced": as_json(run.get("replaced")),
-        "arguments": as_json(deciding_arguments(model.get("args") or {})),
+        "arguments": as_json(deciding_arguments(arguments)),
         "hardware": _hardware(run.get("host") or {}),
         "content": run["run_id"],
     }

@@ -1,5 +1,7 @@
 """Reading results: sweeps, lm-eval alone, and what is damaged."""
 
+import ast
+import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -12,7 +14,7 @@ from leval_harness.report.compare import compare
 from leval_harness.report.effective_context import compared_frame
 from leval_harness.report.labels import SAMPLE
 from leval_harness.report.uncompared import uncompared_sentences
-from leval_harness.results.lm_eval_files import NOT_DECIDING
+from leval_harness.results.lm_eval_files import IN_OTHER_COLUMNS, NOT_DECIDING, deciding_arguments
 from leval_harness.results.load import ResultsError, load_results
 
 EFFECTIVE = Path(__file__).parent / "effective"
@@ -186,6 +188,53 @@ def test_arguments_that_can_change_a_number_are_in_labels(tmp_path, argument):
     write(tmp_path / "b", ACC, config={"model_args": {"pretrained": "m", name: value}}, date=2)
     rows = compare(load_results(tmp_path))
     assert rows["label"].tolist() == ["unmodified", f"unmodified ({name} {value})"]
+    assert not rows["note"].str.contains("repeats it").any()
+
+
+DECIDING = {
+    "add_bos_token", "autogptq", "backend", "chat_template_args", "custom_prefix_token_id", "delta",
+    "enable_thinking", "eos_string", "gguf_file", "gptqmodel", "kv_cache_dtype", "load_format",
+    "logits_cache", "lora_local_path", "max_gen_toks", "max_images", "max_lora_rank",
+    "mixed_precision_dtype", "peft", "prefix_token_id", "quantization", "revision", "seed",
+    "softmax_dtype", "subfolder", "think_end_token", "tokenized_requests", "tokenizer",
+    "tokenizer_backend", "tokenizer_mode", "tokenizer_path", "tokenizer_revision", "truncate",
+    "truncation", "truncation_side", "trust_remote_code", "use_fast_tokenizer",
+}  # fmt: skip
+"""Arguments of lm-eval's models that can change a number."""
+
+
+def arguments_of_lm_eval():
+    """The arguments of the classes of lm-eval that run models, from their source."""
+    folder = Path(importlib.util.find_spec("lm_eval").origin).parent / "models"
+    names = set()
+    for file in ("huggingface", "vllm_causallms", "api_models", "sglang_causallms"):
+        for node in ast.walk(ast.parse((folder / f"{file}.py").read_text())):
+            if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+                names |= {each.arg for each in node.args.args + node.args.kwonlyargs}
+    return names - {"self"}
+
+
+def test_arguments_of_lm_eval_are_all_decided_on():
+    known = DECIDING | NOT_DECIDING | IN_OTHER_COLUMNS
+    assert arguments_of_lm_eval() - known == set()
+    assert {*deciding_arguments(dict.fromkeys(known, "a value"))} == DECIDING
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "label"),
+    [
+        ({"args": {}}, {"args": {"load_in_4bit": True}}, "yarn (load_in_4bit True)"),
+        ({"revision": "a"}, {"revision": "b"}, "yarn (revision b)"),
+        ({"args": {"load_format": "auto"}}, {"args": {"load_format": "dummy"}},
+         "yarn (load_format dummy)"),
+    ],
+)  # fmt: skip
+def test_arguments_of_a_sweep_are_in_labels(tmp_path, one, other, label):
+    for name, settings in (("a", one), ("b", other)):
+        folder = run(tmp_path, name)
+        edit(folder / "run.json", lambda content, new=settings: content["model"].update(new))
+    rows = compare(load_results(tmp_path))
+    assert label in rows["label"].tolist()
     assert not rows["note"].str.contains("repeats it").any()
 
 
