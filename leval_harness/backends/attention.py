@@ -67,7 +67,17 @@ class SharedLayer(DynamicLayer):
         return self.keys[:, :, :length], self.values[:, :, :length]
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> KeysAndValues:
-        """Append tokens, and return the keys and values that the attention function gets."""
+        """Append tokens to the buffer, and return what the attention function gets.
+
+        Args:
+            key_states: keys of the new tokens, `[batch, kv_heads, n, head_dim]`.
+            value_states: their values, of the same shape.
+
+        Returns:
+            Keys and values. Of a layer of rows they are of all the rows' own tokens, of a layer of
+            a document of the new tokens alone. What comes before these, without being copied behind
+            them, is the attribute `prefix` of the keys; it is empty where nothing comes before.
+        """
         start = self.length
         end = start + key_states.shape[2]
         if end > self.room:
@@ -75,15 +85,17 @@ class SharedLayer(DynamicLayer):
         self.keys[:, :, start:end] = key_states
         self.values[:, :, start:end] = value_states
         self.length = end
-        if self.prefix is not None:
-            own = self.first(end)
-            own[0].prefix = self.prefix
-            return own
-        new_keys: Any = key_states
-        new_keys.prefix = ()
-        if start:
-            new_keys.prefix = self.first(start)
-        return new_keys, value_states
+        keys: Any
+        is_of_rows = self.prefix is not None
+        if is_of_rows:
+            keys, values = self.first(end)
+            keys.prefix = self.prefix
+            return keys, values
+        keys = key_states
+        keys.prefix = ()
+        if start > 0:
+            keys.prefix = self.first(start)
+        return keys, value_states
 
     def _grow(self, length: int, key_states: Tensor, value_states: Tensor) -> None:
         """Make a buffer for `length` tokens, or for the expected ones if they are more."""

@@ -159,25 +159,38 @@ class HF(HFLM):
             self.batch_size_per_gpu = self._requested_batch_size
 
     def _model_call(self, inps: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        self.forget()
+        """Return the logits of one forward pass, `[batch, length, vocabulary]`, and count its tokens."""
+        self.forget_last_request()
         with self.counts.prefilling(inps.numel()):
             return super()._model_call(inps, *args, **kwargs)
 
     def _model_generate(
         self, context: torch.Tensor, max_length: int, stop: list[str], **options: Any
     ) -> torch.Tensor:
-        self.forget()
+        """Generate answers to a batch of prompts as lm-eval does, and count prompt and new tokens.
+
+        Args:
+            context: token ids of the prompts, `[rows, width]`, padded on the left.
+            max_length: most tokens of a prompt with its answer, padding included.
+            stop: strings that end an answer.
+            **options: of `generate`, with the `attention_mask` of the prompts.
+
+        Returns:
+            Token ids `[rows, length]`: the prompts, then the answers.
+        """
+        self.forget_last_request()
         if options.get("do_sample"):
             # transformers samples from the 50 most probable tokens by default, vLLM from all.
             options.setdefault("top_k", 0)
         rows, width = context.shape
         prompt_tokens = int(options["attention_mask"].sum())
-        before = self.counts.generated
+        generated_before = self.counts.generated
+        # This shows progress while the batch runs, but counts a row until the longest answer ends.
         with self.counts.generating(rows, prompt_tokens):
             output: torch.Tensor = super()._model_generate(
                 context, max_length, self.stops_while_decoding(stop), **options
             )
-        self.counts.generated = before + self._new_tokens(output, width)
+        self.counts.generated = generated_before + self._new_tokens(output, width)
         return output
 
     def _new_tokens(self, output: torch.Tensor, width: int) -> int:
@@ -244,7 +257,7 @@ class HF(HFLM):
         return ended_by_limit
 
     @torch.no_grad()
-    def forget(self) -> None:
+    def forget_last_request(self) -> None:
         """Undo what the last request left in the model.
 
         Dynamic rotations keep the frequencies of the longest sequence until a short one comes;

@@ -284,7 +284,7 @@ class HFLong(HF):
                     yield passage
                     bar.update()
             for passage in alone:
-                self.forget()
+                self.forget_last_request()
                 passage.score_alone(self.head)
                 yield passage
                 bar.update()
@@ -298,7 +298,7 @@ class HFLong(HF):
         """
         from accelerate.utils.memory import should_reduce_batch_size
 
-        self.forget()
+        self.forget_last_request()
         is_hidden = disable_tqdm or self.rank != 0
         try:
             with (

@@ -66,7 +66,7 @@ class HFReader(LocalReader):
             )
         chunk = self.setup.arguments.get("prefill_chunk")
         passage = Passage(tokens[:1], tokens[1:], len(tokens), with_correct=False)
-        self.lm.forget()
+        self.lm.forget_last_request()
         with torch.no_grad(), self.lm.autocast():
             in_own_cache = reading.Reader(self.head, reading.COPIED, chunk or CHUNK)
             list(reading.score_passages(self.head, in_own_cache, [passage], chunk))

@@ -202,7 +202,7 @@ def compared(a: Side, b: Side, margin: float, ignored: tuple[str, ...]) -> DiffR
         loss_a=float(losses_a.mean()),
         loss_b=float(losses_b.mean()),
         apart=float(np.abs(differences).mean()),
-        findings=tuple(findings_of(a, b)),
+        findings=tuple(input_differences(a, b)),
         ignored=ignored,
         documents=tuple(
             {"name": document.name, "sha256": document.sha256} for document in a.documents
@@ -210,10 +210,12 @@ def compared(a: Side, b: Side, margin: float, ignored: tuple[str, ...]) -> DiffR
     )
 
 
-def findings_of(a: Side, b: Side) -> Iterator[Finding]:
-    """Yield what differs in the token ids that both sides make of documents and of a chat.
+def input_differences(a: Side, b: Side) -> Iterator[Finding]:
+    """Yield how the token ids differ that the two sides make of the same texts.
 
-    A missing BOS, another tokenizer or another template cannot be seen by scoring given ids.
+    There are at most two findings: one on how they encode documents (BOS, tokenizer), one on how
+    they render a chat (template). The comparison of losses cannot show these, because both sides
+    score the same token ids in it.
     """
     for document, ids_a, ids_b in zip(a.documents, a.encoded, b.encoded, strict=True):
         if ids_a is None or ids_b is None:

@@ -376,43 +376,56 @@ def _exact_interval(scores: pd.DataFrame, is_reported: pd.Series) -> pd.DataFram
 
 
 def _ranked(scores: pd.DataFrame, answers: pd.DataFrame, across: str) -> pd.DataFrame:
-    """Return the scores with a dense rank among rivals, 1 is best, and a note where there is none.
+    """Return the scores with a dense rank, 1 is best, and with notes on what limits a comparison.
 
-    Rivals agree in `RIVALS` and have the same questions: of several sets of questions the one that
-    most rows have. Rows that are all equal have no rank.
+    A number is ranked among its rivals, which agree in `RIVALS`. It is not ranked where
+    `_reasons_against_rank` has a reason, where more than `MOST_UNPARSED` of its answers could not be
+    parsed, or where no rival that is left has another value. A number whose documents were cut at
+    other places is ranked all the same, with a note.
+
+    Args:
+        scores: the numbers.
+        answers: their samples, from `_answers`.
+        across: `methods` or `models`.
     """
     scores = scores.assign(questions=_question_sets(scores, answers))
     reasons = pd.Series("", scores.index)
     ranks = pd.Series(np.nan, scores.index)
-    unparsed = scores["unparsed"] > MOST_UNPARSED
+    too_few_parsed = scores["unparsed"] > MOST_UNPARSED
     done = scores[scores["status"] == "done"]
     for _, rivals in done[RANKED_BY].groupby(RIVALS, dropna=False, sort=False):
         if len(rivals) < 2:
             continue
         reasons_of_rivals = _reasons_against_rank(rivals, across)
         reasons[rivals.index] = reasons_of_rivals
-        is_ranked = (reasons_of_rivals == "") & ~unparsed[rivals.index]
-        values = rivals["value"][is_ranked].round(12)  # as equal as sums in another order
+        is_ranked = (reasons_of_rivals == "") & ~too_few_parsed[rivals.index]
+        # Sums in another order differ in their last digits: such values are equal.
+        values = rivals["value"][is_ranked].round(12)
         if values.nunique() > 1:
             higher_is_better = bool(rivals["higher_is_better"][is_ranked].iloc[0])
             ranks[values.index] = values.rank(method="dense", ascending=not higher_is_better)
 
     notes = scores["note"].copy()
     for row in done.index:
-        parts = [reasons[row]]
-        if unparsed[row]:
-            parts.append(f"{scores['unparsed'][row]:.0%} of the answers could not be parsed")
+        remarks = []
+        if reasons[row]:
+            remarks.append(reasons[row])
+        if too_few_parsed[row]:
+            remarks.append(f"{scores['unparsed'][row]:.0%} of the answers could not be parsed")
         if scores["cut_elsewhere"][row]:
-            parts.append(CUT_ELSEWHERE)
-        notes[row] = "; ".join(part for part in parts if part)
+            remarks.append(CUT_ELSEWHERE)
+        notes[row] = "; ".join(remarks)
     return scores.assign(rank=ranks.astype("Int64"), note=notes)
 
 
 def _reasons_against_rank(rivals: pd.DataFrame, across: str) -> pd.Series:
-    """Return why each row of a group of rivals is not ranked; empty where it is."""
-    first_row_of_set = dict.fromkeys(rivals["questions"])
-    counts = Counter(rivals["questions"])
-    most_common = max(first_row_of_set, key=lambda questions: counts[questions])
+    """Return why each row of a group of rivals cannot be ranked; empty where nothing is against it.
+
+    Only rows with the same questions can be ranked. Of several sets of questions the one that most
+    rows have is chosen, of equally many the first.
+    """
+    rows_with_questions = Counter(rivals["questions"])
+    ((most_common, _),) = rows_with_questions.most_common(1)
     directions = set(rivals["higher_is_better"].dropna())
     reasons = []
     for row in rivals.itertuples():
@@ -555,11 +568,20 @@ def _paired(base: pd.Series, answers: pd.DataFrame) -> pd.DataFrame:
 
 
 def _tested(rows: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
-    """Return difference, error, p and counts of each number.
+    """Test each number against the one that it is compared with, question by question.
+
+    A score whose questions count 0 or 1 and have a document each is tested by McNemar's test, every
+    other number by sign flips of its documents.
 
     Args:
-        rows: differences of questions, from `_paired`.
-        scores: the scores of these numbers.
+        rows: one per question that both numbers have, from `_paired`: `number`, `document`, the
+            difference `num` over `den`, and whether both answers count 0 or 1 (`binary`).
+        scores: the rows of these numbers, with `kind` and `higher_is_better`.
+
+    Returns:
+        By number: `difference` with its clustered `error` and degrees of freedom `df`; `documents`;
+        `p`, and the smallest one that so many documents can give; and how many questions (of a
+        loss: documents) are better, equal and worse, in the columns `wins`, `ties` and `losses`.
     """
     sums = _by_document(rows)
     tested = ratios(sums, ["number"]).rename(
@@ -570,25 +592,26 @@ def _tested(rows: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
     tested["binary"] = of_number["binary"].all()
     tested = tested.join(scores[["kind", "higher_is_better"]])
 
-    # Of losses, documents are counted: a question is a document or a part of one.
-    is_loss = tested["kind"] == "loss"
-    signs = _signs(sums).where(is_loss, _signs(rows))
+    # Where the metric is a loss, documents are counted: a question is a document or a part of one.
+    measures_loss = tested["kind"] == "loss"
+    signs = _signs(sums).where(measures_loss, _signs(rows))
     higher_is_better = tested["higher_is_better"].astype(bool)
-    wins = signs["up"].where(higher_is_better, signs["down"])
-    losses = signs["down"].where(higher_is_better, signs["up"])
+    better = signs["up"].where(higher_is_better, signs["down"])
+    worse = signs["down"].where(higher_is_better, signs["up"])
 
     one_per_document = tested["documents"] == tested["common"]
-    by_mcnemar = ~is_loss & tested["binary"] & one_per_document
-    mcnemar_p = 2 * special.bdtr(np.minimum(wins, losses), wins + losses, 0.5)
+    by_mcnemar = ~measures_loss & tested["binary"] & one_per_document
+    # Exact and two-sided: as many heads or fewer in as many throws of a fair coin.
+    mcnemar_p = 2 * special.bdtr(np.minimum(better, worse), better + worse, 0.5)
     # sign flips take long: not of numbers whose p is McNemar's
     flipped = sums[~sums["number"].isin(tested.index[by_mcnemar])]
     sign_flips_p = flipped.groupby("number")["num"].agg(sign_flip_p).reindex(tested.index)
     tested = tested.assign(
         p=sign_flips_p.mask(by_mcnemar, np.minimum(1.0, mcnemar_p)),
         smallest_p=smallest_p(tested["documents"], exact=by_mcnemar),
-        wins=wins,
+        wins=better,
         ties=signs["same"],
-        losses=losses,
+        losses=worse,
     )
     return tested[
         ["difference", "error", "df", "documents", "p", "smallest_p", "wins", "ties", "losses"]

@@ -195,10 +195,13 @@ def _shared_references(
 def _reference_losses(
     reads: Sequence[tuple[ReadDocument, Any]], native_lengths: Mapping[tuple[int, str], float]
 ) -> Floats | None:
-    """Return the losses of a document's tokens by its reference.
+    """Return the losses of a document's tokens in the reference's windows.
+
+    They come from the reference run, if there is one. Else an unmodified model's full read serves,
+    where the document fits into one window: the reference would compute the same.
 
     Args:
-        reads: all reads of the document, each with its row of `runs`.
+        reads: all reads of the document in one sweep, each with its row of `runs`.
         native_lengths: run and task -> native context length in tokens, where it is known.
 
     Returns:
@@ -207,7 +210,10 @@ def _reference_losses(
     for document, run in reads:
         if run.method == REFERENCE:
             losses = document.token_losses(REFERENCE)
-            return document.token_losses(FULL) if losses is None else losses
+            if losses is None:
+                # One window holds a document of up to the native length: the run then reads it in full.
+                losses = document.token_losses(FULL)
+            return losses
     for document, run in reads:
         native_length = native_lengths.get((document.run, document.task), 0)
         fits_in_window = document.last_position <= native_length

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -346,9 +347,10 @@ def mark_answer_ends(ends_of: Callable[[str, str], list[bool]], samples: Samples
             answers = generated_answers(row)
             if not answers:
                 continue
-            ends = [ends_of(prompt, answer) for prompt, answer in answers]
-            if all(ends):
-                row["reached_limit"] = fmean(end for of_answer in ends for end in of_answer)
+            ends_of_answers = [ends_of(prompt, answer) for prompt, answer in answers]
+            all_are_known = all(len(ends) > 0 for ends in ends_of_answers)
+            if all_are_known:
+                row["reached_limit"] = fmean(chain.from_iterable(ends_of_answers))
             if not marks_in(row.get("filtered_resps")):
                 row["thinking_unfinished"] = float(any(_is_thinking(*pair) for pair in answers))
 

@@ -13,21 +13,30 @@ def not_finite(answer: Any) -> "np.ndarray[Any, np.dtype[np.bool_]]":
     NaN does everywhere, infinity where text is scored. A choice of a question may have the
     probability 0; of generated text nothing is wrong.
     """
-    numbers = _numbers(answer)
+    logprobs = _logprobs_in(answer)
     if hasattr(answer, "logprobs"):
-        return ~np.isfinite(numbers)
-    return np.isnan(numbers)
+        return ~np.isfinite(logprobs)
+    return np.isnan(logprobs)
 
 
-def _numbers(answer: Any) -> "np.ndarray[Any, np.dtype[np.float64]]":
-    """Return the log-probabilities in an answer: those of tokens, or their sum where it is alone."""
+def _logprobs_in(answer: Any) -> "np.ndarray[Any, np.dtype[np.float64]]":
+    """Return the log-probabilities in an answer to a request of any kind.
+
+    Args:
+        answer: one with the attribute `logprobs` (of scored tokens), lm-eval's pair for a choice
+            (log-likelihood, whether it is the greedy answer), a single number, or a generated text.
+
+    Returns:
+        Natural log-probabilities, `[tokens]`; one number where the answer has the sum alone; none
+        for generated text.
+    """
     values = getattr(answer, "logprobs", answer)
     if isinstance(values, tuple | list):
-        values = values[0]  # a log-likelihood, and whether the text is the greedy answer
+        values = values[0]
     elif np.size(values) == 0:
-        values = answer  # a server that gives the sum alone
+        values = answer  # a server reported the sum alone: the answer is a number itself
     if values is None or isinstance(values, str):
-        return np.zeros(1)
+        return np.zeros(0)
     return np.atleast_1d(np.asarray(values, dtype=np.float64))
 
 
@@ -48,7 +57,7 @@ def refuse_not_finite(request: Any, answer: Any) -> None:
     if window is not None:
         from leval_tasks.perplexity.task import first_not_finite
 
-        first = _numbers(answer)[np.argmax(wrong)]
+        first = _logprobs_in(answer)[np.argmax(wrong)]
         kind = "NaN" if np.isnan(first) else "infinite"
         what = (
             f"the loss of position {first_not_finite(window, answer)} is {kind} "

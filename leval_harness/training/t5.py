@@ -40,7 +40,7 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(inner, hidden, bias=False)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Attend from each position to those before it.
+        """Attend from each position to itself and those before it.
 
         Args:
             x: hidden states `[batch, length, hidden]`.
@@ -60,6 +60,8 @@ class Attention(nn.Module):
         rate = 0.0
         if self.training:
             rate = self.dropout
+        # T5 does not divide its logits by the square root of the head size: the initial weights of
+        # the query projection are smaller instead.
         out = scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0, dropout_p=rate)
         return cast(Tensor, self.o_proj(out.transpose(1, 2).flatten(2)))
 

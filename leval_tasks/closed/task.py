@@ -75,7 +75,7 @@ class LEvalClosedTask(PlainTask):
         self.settings = settings
         self.file = data.load(data.resolve_source(settings.data_dir), self.closed)
         self._documents: dict[str, str] = {}
-        self._docs = self._read_docs()
+        self._docs = self._questions()
         self._prompts: dict[tuple[str, int], QuestionPrompts] = {}
         self._end_of_thinking = settings.end_of_thinking
         self._thinking_opened = False
@@ -100,20 +100,25 @@ class LEvalClosedTask(PlainTask):
         self._configure(lm_config)
         self._filters = [FilterEnsemble("none", [lambda: QuestionFilter(self._describe)])]
 
-    def _read_docs(self) -> list[dict[str, Any]]:
-        """Return one entry per question of the first `num_docs` documents, in document order."""
+    def _questions(self) -> list[dict[str, Any]]:
+        """Return the samples of the run, one per question, in the order of their documents.
+
+        They are the questions of the first `num_docs` documents, by default of all. Where these are
+        fewer than `min_questions`, further documents are added until there are as many. The text of
+        each document is put into `_documents`.
+        """
         docs: list[dict[str, Any]] = []
-        wanted_documents = self.settings.num_docs or len(self.file.records)
-        wanted_questions = self.settings.min_questions or 0
+        least_documents = self.settings.num_docs or len(self.file.records)
+        least_questions = self.settings.min_questions or 0
         for number, record in enumerate(self.file.records):
-            if number >= wanted_documents and len(docs) >= wanted_questions:
+            if number >= least_documents and len(docs) >= least_questions:
                 break
             document_id = str(number)
             self._documents[document_id] = record.document
             pairs = zip(record.instructions, record.outputs, strict=True)
             for question_id, (question, gold) in enumerate(pairs):
                 cluster = document_id
-                if self.closed.own_clusters:
+                if self.closed.own_clusters:  # the answers about a document are independent
                     cluster = f"{document_id}-{question_id}"
                 docs.append(
                     {

@@ -169,7 +169,16 @@ def score_by_vllm(lm: Any, requests: Sequence[Request]) -> Iterator[Logprobs]:
 def score_by_server(lm: Any, requests: Sequence[Request]) -> Iterator[Logprobs]:
     """Score requests on a server that repeats a prompt with its log-probabilities (`echo`).
 
-    lm-eval's client sends the requests, several at a time where `num_concurrent` says so.
+    lm-eval's client sends the requests, several at a time where `num_concurrent` says so. It
+    returns what its `parse_logprobs` makes of an answer, which `_reporting_each_token` replaces for
+    the while by `_echoed_logprobs`.
+
+    Args:
+        lm: lm-eval's client of the server.
+        requests: token ids of context and scored tokens.
+
+    Yields:
+        The log-probability of each scored token of a request, float32 `[tokens]`.
 
     Raises:
         RunError: the server does not answer, or not with the log-probabilities of the prompt.
@@ -180,19 +189,20 @@ def score_by_server(lm: Any, requests: Sequence[Request]) -> Iterator[Logprobs]:
     parts = [(None, list(context), list(scored)) for context, scored in requests]
     try:
         with _reporting_each_token(lm):
-            totals = lm._loglikelihood_tokens(parts)
+            answers = lm._loglikelihood_tokens(parts)
     except (aiohttp.ClientError, http.RequestException, TimeoutError) as error:
         raise RunError(f"{lm.base_url} does not score texts: {error_message(error)}") from error
-    for total, _ in totals:
-        yield total.logprobs
+    for sum_of_logprobs, _ in answers:
+        yield sum_of_logprobs.logprobs
 
 
 @contextmanager
 def _reporting_each_token(lm: Any) -> Iterator[None]:
-    """Let lm-eval's client of a server report each token, where it would report their sum.
+    """Let lm-eval's client of a server report each token's log-probability beside their sum.
 
-    Its cache hook is put aside: it gets requests without a key here, which lm-eval's own cannot
-    store.
+    Its parser of answers is replaced by `_echoed_logprobs`, and both are as before afterwards. So
+    is its cache of answers, which is put aside: it stores answers by the text of a request, and
+    requests of token ids have none.
     """
     from lm_eval.api.model import CacheHook
 

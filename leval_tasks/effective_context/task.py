@@ -36,7 +36,7 @@ REFERENCE = "reference"
 """The read in windows of the native context length."""
 
 ALL = "all"
-"""Both reads."""
+"""Both reads; a metric of both is of their difference."""
 
 Losses = Mapping[str, Logprobs]
 """Read -> nats of each scored token, float32 `[tokens]`."""
@@ -116,22 +116,36 @@ class EffectiveContextTask(PerplexityTask):
         return [Described(rows, first), *(Described([total], total) for total in others)]
 
     def process_results(self, doc: Any, results: Sequence[Described]) -> dict[str, Any]:
-        """Return a pair of nats and tokens for each metric; of no tokens where a read is missing."""
+        """Return a document's part in each metric, and keep the losses of its tokens.
+
+        They are kept in `token_losses`, from which a sweep saves them. Losses that are NaN or
+        infinite are logged, and make the metric NaN.
+
+        Args:
+            doc: the document.
+            results: the answers to its windows, in the order of `windows`.
+
+        Returns:
+            Metric -> sum over the scored tokens in nats, and their number, which is 0 where the
+            document was not read as the metric needs; the same under the names of standard errors.
+        """
         totals = [result.response for result in results]
         losses = self._losses(doc, totals)
         self.token_losses[doc["document_id"]] = losses
-        self._check_finite(doc["document_id"], self.windows(doc), totals)
-        pairs = {}
+        self._report_not_finite(doc["document_id"], self.windows(doc), totals)
+        sums_and_tokens = {}
         for metric in self.metric_names():
             reads = METRICS[metric]
-            values: Any = losses.get(reads)
+            values: Any = None
             if reads == ALL:
                 values = differences(losses)
+            elif reads in losses:
+                values = losses[reads]
             if values is None:
-                pairs[metric] = [0.0, 0]
+                sums_and_tokens[metric] = [0.0, 0]
             else:
-                pairs[metric] = [float(values.sum(dtype=np.float64)), values.size]
-        return with_stderr(pairs)
+                sums_and_tokens[metric] = [float(values.sum(dtype=np.float64)), values.size]
+        return with_stderr(sums_and_tokens)
 
     def metric_names(self) -> list[str]:
         """Return every metric of this run, without standard errors."""

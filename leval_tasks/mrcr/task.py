@@ -239,7 +239,17 @@ class MRCRTask(PlainTask):
 def _doc(
     number: int, row: Conversation, messages: Sequence[Message], upper_edge: int | None
 ) -> dict[str, Any]:
-    """Return what is logged of a conversation: questions about the same one are one cluster."""
+    """Return what is logged of a question about a conversation.
+
+    Questions about the same conversation are one document and one cluster, which its messages
+    before the question identify.
+
+    Args:
+        number: of the question in the data, by which its messages are found again.
+        row: the question as the data have it.
+        messages: its conversation, the question last.
+        upper_edge: of its bin of lengths, in tokens; None outside of all bins.
+    """
     before_question = json.dumps(messages[:-1]).encode()
     conversation = hashlib.sha256(before_question).hexdigest()[:16]
     return {

@@ -55,7 +55,7 @@ OFTEN_MISSING = frozenset(
 """Packages that Linux distributions install separately. They come last, so that the documents before them
 are the same where they are missing."""
 
-Drawn = tuple[list[DocumentTokens], dict[str, Any]]
+Selection = tuple[list[DocumentTokens], dict[str, Any]]
 """Documents, and the description of their data that results record."""
 
 
@@ -66,8 +66,8 @@ def needs_file(corpus: str) -> bool:
 
 def read_corpus(
     corpus: str, settings: TextSettings, encode: Encode, least: int, longest: int | None, size: int
-) -> Drawn:
-    """Read and draw the documents of a task.
+) -> Selection:
+    """Read a corpus and choose the documents of a task.
 
     Args:
         corpus: the name in the task's metadata.
@@ -178,7 +178,7 @@ def language_reference(topics: Mapping[str, str] | None = None) -> tuple[str, st
     return text, Document(PYDOCS, text).sha256
 
 
-def draw_pydocs(encode: Encode, settings: TextSettings, size: int) -> Drawn:
+def draw_from_pydocs(encode: Encode, settings: TextSettings, size: int) -> Selection:
     """Draw documents of `size` tokens from the language reference.
 
     Raises:
@@ -212,11 +212,11 @@ def _is_source(path: Path) -> bool:
     return not specific and not folders & (EXCLUDED_FOLDERS | TABLES)
 
 
-def draw_pysource(encode: Encode, settings: TextSettings, size: int) -> Drawn:
-    """Return the first `num_docs` documents of `size` tokens of Python's standard library.
+def consecutive_from_pysource(encode: Encode, settings: TextSettings, size: int) -> Selection:
+    """Return `num_docs` consecutive documents of `size` tokens of Python's standard library.
 
-    Another `seed` takes the next `num_docs` documents, so that the documents of two seeds are
-    disjoint.
+    Nothing is drawn at random: seed 0 takes the first `num_docs` documents, seed 1 the next ones,
+    and so on. The documents of two seeds are disjoint.
 
     Raises:
         DataError: the source is not installed, or has too few tokens.
@@ -245,8 +245,8 @@ def standard_library() -> tuple[list[Document], dict[str, Any]]:
     return files, described_python("Python standard library", digest)
 
 
-BUNDLED: dict[str, Callable[[Encode, TextSettings, int], Drawn]] = {
-    PYDOCS: draw_pydocs,
-    PYSOURCE: draw_pysource,
+BUNDLED: dict[str, Callable[[Encode, TextSettings, int], Selection]] = {
+    PYDOCS: draw_from_pydocs,
+    PYSOURCE: consecutive_from_pysource,
 }
-"""Corpus that needs no files -> the function that draws its documents."""
+"""Corpus that needs no files -> the function that chooses its documents."""

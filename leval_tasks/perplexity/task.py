@@ -247,7 +247,7 @@ class PerplexityTask(PlainTask):
     def process_results(self, doc: Any, results: Sequence[Any]) -> dict[str, Any]:
         """Return a pair of numerator and denominator for each metric."""
         windows = self.windows(doc)
-        self._check_finite(doc["document_id"], windows, results)
+        self._report_not_finite(doc["document_id"], windows, results)
         document = self._documents[doc["document_id"]]
         answers = list(zip(windows, results, strict=True))
         values: dict[str, list[float]] = {}
@@ -263,12 +263,17 @@ class PerplexityTask(PlainTask):
             values |= {compose(name, length): pair for name, pair in pairs.items()}
         return with_stderr(values)
 
-    def _check_finite(
+    def _report_not_finite(
         self, document: str, windows: Sequence[Window], totals: Sequence[float]
     ) -> None:
-        """Report a document with losses that are NaN or infinite: log it, and record it in the results.
+        """Log and record the first position of a document whose loss is NaN or infinite, if any.
 
-        The metrics of such a document are NaN. Without the place nobody could tell why.
+        The metrics of such a document are NaN. Without the position nobody could tell why.
+
+        Args:
+            document: its id.
+            windows: all its windows.
+            totals: the answers to them.
         """
         for window, total in zip(windows, totals, strict=True):
             if math.isfinite(total):

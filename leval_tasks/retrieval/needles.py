@@ -129,41 +129,50 @@ class Question:
 
 
 class KeyWords(Sequence[str]):
-    """The sorted pairs of an adjective and a noun, millions of them, made one by one.
+    """The sorted words `adjective-noun` of all adjectives and nouns, as a list would have them.
 
-    Words are sorted by their adjectives, since these come first. Only where an adjective continues
-    another one (`well`, `well-known`) are pairs of both mixed; the pairs of such a group are sorted
-    in full.
+    There are millions, so that a word is made when it is asked for. Words sort by their adjectives
+    first. All words of an adjective are then the sorted nouns behind it, and only the number of
+    them is needed. An exception are adjectives that continue another one (`well`, `well-known`):
+    words of both are mixed, and are the only ones that are made and sorted here.
+
+    Args:
+        adjectives: in any order.
+        nouns: in any order.
     """
 
     def __init__(self, adjectives: Iterable[str], nouns: Iterable[str]) -> None:
         self._nouns = sorted(set(nouns))
-        self._groups: list[list[str]] = []
-        """Beginnings of words, those that continue another one with it."""
+        # Sorted, the beginnings that continue another one follow it: together they are a group.
+        groups: list[list[str]] = []
         for beginning in sorted({f"{adjective}-" for adjective in adjectives}):
-            if self._groups and beginning.startswith(self._groups[-1][0]):
-                self._groups[-1].append(beginning)
+            if groups and beginning.startswith(groups[-1][0]):
+                groups[-1].append(beginning)
             else:
-                self._groups.append([beginning])
-        self._mixed = {
+                groups.append([beginning])
+        self._group_names = [group[0] for group in groups]
+        """The shortest beginning of each group, `well-`, in the order of the words."""
+        self._sorted_words = {
             group[0]: sorted({beginning + noun for beginning in group for noun in self._nouns})
-            for group in self._groups
+            for group in groups
             if len(group) > 1
         }
-        sizes = [len(self._mixed.get(group[0], self._nouns)) for group in self._groups]
-        self._ends = list(accumulate(sizes))
+        """Group of several beginnings -> all its words."""
+        sizes = [len(self._sorted_words.get(name, self._nouns)) for name in self._group_names]
+        self._starts = [0, *accumulate(sizes)]
+        """Index of the first word of each group, and after them the number of all words."""
 
     def __len__(self) -> int:
-        return self._ends[-1]
+        return self._starts[-1]
 
     def __getitem__(self, index: Any) -> Any:
         """Return the word at an index."""
-        number = bisect_right(self._ends, index)
-        beginning = self._groups[number][0]
-        within = index - (self._ends[number - 1] if number else 0)
-        if beginning in self._mixed:
-            return self._mixed[beginning][within]
-        return beginning + self._nouns[within]
+        group = bisect_right(self._starts, index) - 1
+        name = self._group_names[group]
+        within_group = index - self._starts[group]
+        if name in self._sorted_words:
+            return self._sorted_words[name][within_group]
+        return name + self._nouns[within_group]
 
 
 @cache

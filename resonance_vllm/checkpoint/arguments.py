@@ -178,7 +178,9 @@ def _method_keys(rope: RopeDict) -> RopeDict:
         return rope
     result: RopeDict = {"rope_type": rope["rope_type"]}
     if method.name == "longrope":
-        rope = {**_attention_factor_of_vllm(rope), **rope}
+        attention_factor = _longrope_attention_factor(rope)
+        if attention_factor is not None:
+            rope = {"attention_factor": attention_factor, **rope}
     for key in method.key_names():
         value = rope.get(key)
         if isinstance(value, float) and key == NATIVE_LENGTH_KEY and value.is_integer():
@@ -192,19 +194,24 @@ def _method_keys(rope: RopeDict) -> RopeDict:
     return result
 
 
-def _attention_factor_of_vllm(rope: RopeDict) -> RopeDict:
-    """Return the attention factor of longrope from vLLM's two, for short and long sequences.
+def _longrope_attention_factor(rope: RopeDict) -> float | None:
+    """Return the attention factor in a longrope dictionary of vLLM, if it needs to be written.
 
-    Empty where they differ, and where the value follows from the factor.
+    vLLM has two, `short_mscale` and `long_mscale`, for short and for long sequences. This package
+    has one, so that they are read only where they are equal.
+
+    Returns:
+        The factor; None where there is no single one, or where the method computes the same value
+        from its other settings.
     """
-    attention_factor = rope.get("long_mscale")
-    if attention_factor is None or rope.get("short_mscale") != attention_factor:
-        return {}
+    stated: float | None = rope.get("long_mscale")
+    if stated is None or rope.get("short_mscale") != stated:
+        return None
     settings = {key: rope[key] for key in METHODS["longrope"].key_names() if key in rope}
     try:
-        spec = RopeSpec.from_settings(RopeType.parse("longrope"), settings)
-        if math.isclose(spec.method.compute_attention_factor(), attention_factor):
-            return {}
-    except RopeConfigError:  # incomplete
-        pass
-    return {"attention_factor": attention_factor}
+        method = RopeSpec.from_settings(RopeType.parse("longrope"), settings).method
+    except RopeConfigError:
+        return stated  # the settings are incomplete, and nothing can be computed from them
+    if math.isclose(method.compute_attention_factor(), stated):
+        return None
+    return stated

@@ -98,22 +98,26 @@ class SelfExtend(RemappedMethod):
         """Return `G` in tokens."""
         return self.group_size or self._smallest_group()
 
-    def _distance(self, group: int) -> int:
-        """Return the longest distance in tokens with groups of a size."""
-        longest = self.length_limit(self.original_max_position_embeddings) - 1
-        return longest // group + self.window - self.window // group
+    def _longest_distance(self, group: int) -> int:
+        """Return the longest remapped distance within `L * s` tokens, with groups of a size."""
+        unmapped = self.length_limit(self.original_max_position_embeddings) - 1
+        return unmapped // group + self.window - self.window // group
 
     def _smallest_group(self) -> int:
         """Return the fewest tokens per group with which every distance is below `L`."""
         original = self.original_max_position_embeddings
-        return next(group for group in count(1) if self._distance(group) < original)
+        return next(group for group in count(1) if self._longest_distance(group) < original)
 
     @model_validator(mode="after")
-    def _covers(self) -> Self:
+    def _check_distances(self) -> Self:
+        """Refuse a window or a group size with which a distance within `L * s` tokens reaches `L`.
+
+        The model was not trained on such distances.
+        """
         original = self.original_max_position_embeddings
         if self.window >= original:
             raise RopeConfigError(f"window_size: {self.window} is not below {original}")
-        longest = self._distance(self.group)
+        longest = self._longest_distance(self.group)
         if longest >= original:
             raise RopeConfigError(
                 f"group_size: {self.group} leaves distances of up to {longest} tokens at factor "
@@ -155,7 +159,8 @@ class DualChunk(RemappedMethod):
         return self.chunk_size or max(1, self.original_max_position_embeddings * 3 // 4)
 
     @model_validator(mode="after")
-    def _ordered(self) -> Self:
+    def _check_chunk_size(self) -> Self:
+        """Refuse a chunk of `L` tokens or more, or of less than half of them."""
         original = self.original_max_position_embeddings
         if not original <= 2 * self.chunk < 2 * original:
             raise RopeConfigError(

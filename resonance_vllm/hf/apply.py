@@ -131,19 +131,20 @@ def apply_rope(
     if is_first_call:
         verify_frequencies(inner)
         setattr(inner, _LOADED, _loaded_settings(inner))
-    _restore_settings(inner)
+    _restore_settings(inner)  # new settings replace earlier ones; they are not added to them
     try:
         settings = settings_to_write(spec, inner.config)
         if settings is not None:
             for config, _ in getattr(inner, _LOADED):
                 with_rope(config, settings)
         rebuild_rotary_modules(inner)
-        if spec is not None or not is_first_call:
-            _take_other_numbers(inner)
+        has_loaded_constants = is_first_call and spec is None
+        if not has_loaded_constants:
+            _recompute_constants(inner)
         return install_rotations(inner, settings, precision)
     except RopeConfigError:
         if spec is not None:
-            apply_rope(inner, None, precision)
+            apply_rope(inner, None, precision)  # leaves no half-changed model behind
         raise
 
 
@@ -186,11 +187,15 @@ def _restore_settings(model: Any) -> None:
             setattr(config, key, copy.deepcopy(value))
 
 
-def _take_other_numbers(model: Any) -> None:
-    """Set the numbers that constructors compute from settings, such as DeepSeek's softmax scale."""
+def _recompute_constants(model: Any) -> None:
+    """Set plain numbers that constructors compute from RoPE settings to those of the config.
+
+    One is DeepSeek's softmax scale. Which numbers there are is known to the constructors alone: a
+    second model without weights is constructed from the config, and its numbers are taken.
+    """
     with torch.device("meta"):
-        built = type(model)(model.config)
-    for module, key, number, _ in differing_constants(model, built):
+        constructed = type(model)(model.config)
+    for module, key, number, _ in differing_constants(model, constructed):
         setattr(module, key, number)
 
 

@@ -82,7 +82,19 @@ class AngleHook(RopeHook):
         self.exact = self.rotation.exact
 
     def __call__(self, module: Any, args: Any, kwargs: Any, result: Any) -> Any:
-        """Return the result for positions `[rows, n]` or `[axes, rows, n]` with new angles."""
+        """Return what a rotary module's `forward` is to return, for torch's forward hooks.
+
+        Args:
+            module: The rotary module.
+            args: Positional arguments of its `forward`.
+            kwargs: Its other arguments. Together they have `position_ids`, `[rows, n]` or
+                `[axes, rows, n]`, and in some families `layer_type`.
+            result: What `forward` returned: cos and sin, or a tensor of complex numbers.
+
+        Returns:
+            The same kind of result with this hook's angles and attention factor; `result` itself
+            if it is for another layer type.
+        """
         arguments = forward_arguments(args, kwargs)
         if arguments.get("layer_type") != self.layer_type:
             return result
@@ -91,9 +103,10 @@ class AngleHook(RopeHook):
             self.to(positions.device)
         angles = self._angles(positions)
         if positions.ndim == 3:
+            # [axes, rows, n, features] -> [rows, n, features]: each feature follows one axis
             axis = self.layout.axis_of.expand(1, *angles.shape[1:])
             angles = angles.gather(0, axis)[0]
-        angles = angles[..., self.layout.feature_at]
+        angles = angles[..., self.layout.feature_at]  # the family's order of components
         if isinstance(result, Tensor):  # complex numbers (Llama 4)
             amplitudes = torch.full_like(angles, self.attention_factor)
             return torch.polar(amplitudes, angles).to(result.dtype)

@@ -13,7 +13,7 @@ from resonance_vllm.verify import RotaryState
 from resonance_vllm.vllm.build_context import current_build
 from resonance_vllm.vllm.requests import SHARE
 from resonance_vllm.vllm.stock_view import TaggedBase
-from resonance_vllm.vllm.tables import STATE, held_state, table_of
+from resonance_vllm.vllm.tables import REQUESTED, STATE, held_state, table_of
 
 _YARN_KEYS = (
     "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor", "truncate",
@@ -21,31 +21,51 @@ _YARN_KEYS = (
 
 
 def rotary_embedding(get_rope: Any, arguments: dict[str, Any]) -> Any:
-    """Return the rotary embedding for a call of `get_rope` whose base is tagged.
+    """Return a rotary embedding with the settings that a call of vLLM's `get_rope` carries.
+
+    They are in the call's `rope_theta`, a `TaggedBase`. vLLM's function builds the embedding, and
+    its table of cos and sin is replaced by one of the settings. Where vLLM sees YaRN, it is this
+    package's subclass of vLLM's YaRN. Calls with equal arguments share an embedding, as in vLLM.
 
     Args:
         get_rope: vLLM's own function.
         arguments: Of the call, by name and complete.
     """
-    from vllm.model_executor.layers.rotary_embedding import _ROPE_DICT
+    from vllm.model_executor.layers.rotary_embedding import _ROPE_DICT  # vLLM's embeddings by call
 
     rope = arguments["rope_parameters"]
     base: TaggedBase = rope["rope_theta"]
-    build = current_build.get()
-    if build is None:
-        rows = max(base.rows, arguments["max_position"])
-    else:
-        rows = min(base.rows, build.rows)
-    # vLLM caches modules by their arguments, and unmodified layers may have the same.
+    rows = _table_rows(base, arguments["max_position"])
+    # get_rope caches by its arguments, too. A float hides its tag from that cache: without this
+    # entry, an unmodified layer with the same base would share the embedding.
     marked_rope = {**rope, STATE: f"{base.spec} {rows}"}
     arguments = {**arguments, "rope_parameters": marked_rope}
     key = ("resonance_vllm", str(arguments))
     if key not in _ROPE_DICT:
-        if base.spec.method.name == rope["rope_type"] == "yarn":
-            _ROPE_DICT[key] = _resonance_yarn_embedding(arguments, base, rows)
+        is_resonance_yarn = base.spec.method.name == rope["rope_type"] == "yarn"
+        if is_resonance_yarn:
+            embedding = _resonance_yarn_embedding(arguments, base, rows)
         else:
-            _ROPE_DICT[key] = _with_table(get_rope(**arguments), base, rows)
+            embedding = _with_table(get_rope(**arguments), base, rows)
+        setattr(embedding, REQUESTED, base.spec)
+        _ROPE_DICT[key] = embedding
     return _ROPE_DICT[key]
+
+
+def _table_rows(base: TaggedBase, max_position: int) -> int:
+    """Return how many positions a table of cos and sin holds.
+
+    An engine's table needs a row for every position that may be served, because vLLM's kernels
+    read past the end of a shorter one. A separate build states the most rows that anybody reads.
+
+    Args:
+        base: The base of the rotation, with the rows that its settings need.
+        max_position: Rows that the model file requests.
+    """
+    build = current_build.get()
+    if build is None:
+        return max(base.rows, max_position)
+    return min(base.rows, build.rows)
 
 
 @functools.cache

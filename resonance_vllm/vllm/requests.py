@@ -49,28 +49,37 @@ def is_own_type(rope: object) -> bool:
 def read_request(
     rope: Mapping[str, Any], shipped: Mapping[str, Any], served_length: int
 ) -> LayerRequest:
-    """Read the settings in a RoPE dictionary of a vLLM config.
+    """Read what a RoPE dictionary of a vLLM config requests.
+
+    The dictionary mixes keys of the method with keys of the model and of vLLM. Those of the method
+    become the settings; where a method follows the current length, they are fixed at the served one.
 
     Args:
         rope: The dictionary, complete.
-        shipped: The checkpoint's own. vLLM's overrides replace it as a whole, so the keys in it
-            that belong to the model are taken from it.
-        served_length: The engine's `max_model_len` in tokens, at which methods that follow the
-            length are fixed.
+        shipped: The checkpoint's own dictionary.
+        served_length: The engine's `max_model_len` in tokens.
+
+    Returns:
+        The settings and the dictionary; for types of this package with the model's own keys.
 
     Raises:
         RopeConfigError: The settings are wrong, or vLLM cannot run them.
     """
     method_keys = {"rope_type", *RopeType.parse(rope.get("rope_type")).method.key_names()}
-    foreign_keys = {*shipped, *_VLLM_KEYS} - method_keys
-    spec = RopeSpec.from_dict({key: rope[key] for key in rope if key not in foreign_keys})
+    # Only keys that the checkpoint or vLLM is known to have beside a method's are left out: any
+    # other one is a mistake, which `from_dict` refuses.
+    other_keys = {*shipped, *_VLLM_KEYS} - method_keys
+    settings = {key: value for key, value in rope.items() if key not in other_keys}
+    spec = RopeSpec.from_dict(settings)
     spec.method.to_vllm({"rope_type": spec.rope_type})  # refuses what vLLM cannot run
     spec = dataclasses.replace(spec, method=spec.method.at_length(served_length))
     if not is_own_type(rope):
-        return LayerRequest(spec, rope)
-    kept_keys = {*model_specific_keys(shipped), SHARE}
-    kept = {key: value for key, value in shipped.items() if key in kept_keys}
-    return LayerRequest(spec, {**kept, **rope})
+        return LayerRequest(spec, rope)  # vLLM runs it as it is
+    # vLLM's overrides have replaced the checkpoint's dictionary as a whole, and with it what
+    # describes the model (sections of axes, share of rotated dimensions). Model files need that.
+    model_keys = {*model_specific_keys(shipped), SHARE}
+    of_model = {key: value for key, value in shipped.items() if key in model_keys}
+    return LayerRequest(spec, {**of_model, **rope})
 
 
 def complete_settings(

@@ -21,6 +21,8 @@ from resonance_vllm.vllm.stock_view import AXES
 
 STATE = "resonance"
 """Attribute of a rotary module that this package made: what it rotates by."""
+REQUESTED = "resonance_settings"
+"""Attribute of a rotary module that this package made: the `RopeSpec` that it was made for."""
 _LAYER = re.compile(r"\.(\d+)\.")
 
 
@@ -116,13 +118,16 @@ def verify_model(
     reached = False
     for name, layer_type, module in rotary_modules(model, config):
         request = requests.get(layer_type, requests.get(None))
-        state: RotaryState | None = getattr(module, STATE, None)
-        if state is None and (request is None or is_windowed(layer_type)):
+        is_own = getattr(module, STATE, None) is not None
+        if not is_own and (request is None or is_windowed(layer_type)):
             continue  # keeps a rotation of its own
         reached = True
-        clauses = _clauses(
-            module, state, request, layer_type, unscaled_rope_type(config, layer_type)
-        )
+        clauses: list[str] = []
+        if is_own:
+            clauses = _own_differences(module, request, layer_type)
+        elif request is not None:
+            unscaled = unscaled_rope_type(config, layer_type)
+            clauses = _stock_differences(module, request, unscaled)
         if clauses:
             spec = next(iter(requests.values())).spec
             raise mismatch_error(spec, f"{name} ({type(module).__name__}) in vLLM", clauses)
@@ -130,29 +135,50 @@ def verify_model(
         raise RopeConfigError(f"rope_type: {type(model).__name__} has no rotary module in vLLM")
 
 
-def _clauses(
-    module: Any,
-    state: RotaryState | None,
-    request: LayerRequest | None,
-    layer_type: str | None,
-    unscaled: str,
+def _own_differences(
+    module: Any, request: LayerRequest | None, layer_type: str | None
 ) -> list[str]:
-    """Return how a module differs from a request, in clauses; none where it agrees."""
-    held = held_state(module)
-    close = max(RELATIVE_TOLERANCE, 2 * torch.finfo(table_of(module)[1].dtype).eps)
+    """Return how a module that this package made differs from what its layers requested.
+
+    Two things may have gone wrong: the model file gave the module to layers that requested other
+    settings or none, or the table does not hold what was written into it.
+
+    Args:
+        module: With `STATE`, what was written into its table, and `REQUESTED`, for which settings.
+        request: Of the layers that use it; None where they requested nothing.
+        layer_type: Of these layers; None where the module's name has no number of a layer.
+
+    Returns:
+        A clause per difference; empty where they agree.
+    """
     if request is None:
         if layer_type is None:
-            return []
+            return []  # a module for all layers, which is not given to one type
         return [f"layers of type {layer_type} were to keep their own settings"]
-    if state is None:
-        return _stock_clauses(module, held, request, unscaled, close)
-    return compare_states(held, state, close=close)
+    made_for = getattr(module, REQUESTED)
+    if made_for != request.spec:
+        return [f"it was made for {made_for.to_dict()}, which other layers requested"]
+    written: RotaryState = getattr(module, STATE)
+    return compare_states(held_state(module), written, close=_tolerance(module))
 
 
-def _stock_clauses(
-    module: Any, held: RotaryState, request: LayerRequest, unscaled: str, close: float
-) -> list[str]:
-    """Return how a module that vLLM made by itself differs from a request."""
+def _tolerance(module: Any) -> float:
+    """Return the relative difference that the dtype of a module's table alone explains."""
+    _, table = table_of(module)
+    return max(RELATIVE_TOLERANCE, 2 * torch.finfo(table.dtype).eps)
+
+
+def _stock_differences(module: Any, request: LayerRequest, unscaled: str) -> list[str]:
+    """Return how a module that vLLM made by itself differs from what its layers requested.
+
+    Args:
+        module: The module.
+        request: Of the layers that use it.
+        unscaled: The family's RoPE type without scaling.
+
+    Returns:
+        A clause per difference; empty where they agree.
+    """
     method = request.spec.method
     if is_own_type(request.rope):
         return ["the model's code fixes its rotation"]
@@ -160,6 +186,7 @@ def _stock_clauses(
         return ["it rotates by positions of one axis, and those of this model have several"]
     if unscaled == "proportional" and method.name != "proportional":
         return ["dimensions of this family are paired over whole heads"]
-    features = len(held.inv_freq)
-    wanted = RotaryState(method.compute_inv_freq(2 * features), method.compute_attention_factor())
-    return compare_states(held, wanted, close=close)
+    held = held_state(module)
+    inv_freq = method.compute_inv_freq(2 * len(held.inv_freq))
+    requested = RotaryState(inv_freq, method.compute_attention_factor())
+    return compare_states(held, requested, close=_tolerance(module))

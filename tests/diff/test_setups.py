@@ -5,7 +5,7 @@ import pytest
 
 from leval_harness.backends import BACKENDS
 from leval_harness.diff.compare import read_documents
-from leval_harness.diff.result import findings_of
+from leval_harness.diff.result import input_differences
 from leval_harness.diff.setups import Setup
 from leval_harness.diff.side import Side
 from leval_tasks.perplexity.documents import Document
@@ -71,14 +71,14 @@ def side(encoded, chat=None):
     ],
 )
 def test_encodings_that_differ_are_named(a, b, kind, said):
-    (found,) = findings_of(side(a), side(b))
+    (found,) = input_differences(side(a), side(b))
     assert (found.kind, said in found.sentence) == (kind, True)
 
 
 def test_equal_encodings_and_unknown_ones_are_no_finding():
-    assert list(findings_of(side([1, 2, 3]), side([1, 2]))) == []
-    assert list(findings_of(side(None, [1, 2]), side([3], [1, 2]))) == []
-    assert list(findings_of(side([1], None), side([1], [1]))) == []
+    assert list(input_differences(side([1, 2, 3]), side([1, 2]))) == []
+    assert list(input_differences(side(None, [1, 2]), side([3], [1, 2]))) == []
+    assert list(input_differences(side([1], None), side([1], [1]))) == []
 
 
 def test_texts_of_every_source(tmp_path):

@@ -12,8 +12,8 @@ from leval_tasks.common.errors import DataError
 from leval_tasks.common.metadata import PerplexitySettings, read_metadata
 from leval_tasks.common.model import LengthLimit
 from leval_tasks.perplexity.corpora import (
-    draw_pydocs,
-    draw_pysource,
+    consecutive_from_pysource,
+    draw_from_pydocs,
     language_reference,
     library_files,
     read_corpus,
@@ -119,11 +119,11 @@ def test_the_language_reference_repeats_no_passage():
 def test_pieces_of_the_reference_are_equal_and_do_not_overlap():
     whole = language_reference()[0]
     settings = SETTINGS.with_changes(num_docs=10**6)
-    documents, _ = draw_pydocs(characters, settings, 999)
+    documents, _ = draw_from_pydocs(characters, settings, 999)
     assert "".join(each.text for each in documents) == whole[: 999 * len(documents)]
     assert len(whole) - 999 * len(documents) < 999
     with pytest.raises(DataError, match="fewer than one document of"):
-        draw_pydocs(characters, settings, 10**7)
+        draw_from_pydocs(characters, settings, 10**7)
 
 
 def completed(metadata, bos=True, tokens=None, **about):
@@ -188,8 +188,10 @@ def test_pysource_is_long_enough():
 
 
 def test_pysource_documents_are_disjoint_and_of_equal_length():
-    first, data = draw_pysource(characters, SETTINGS.with_changes(num_docs=3), 5000)
-    further, again = draw_pysource(characters, SETTINGS.with_changes(num_docs=3, seed=1), 5000)
+    first, data = consecutive_from_pysource(characters, SETTINGS.with_changes(num_docs=3), 5000)
+    further, again = consecutive_from_pysource(
+        characters, SETTINGS.with_changes(num_docs=3, seed=1), 5000
+    )
     assert [len(document.tokens) for document in first + further] == [5000] * 6
     assert [document.document_id for document in first + further] == [
         f"pysource-{number * 5000}" for number in range(6)
@@ -204,7 +206,7 @@ def test_pysource_documents_are_disjoint_and_of_equal_length():
 
 def test_pysource_too_short_is_an_error():
     with pytest.raises(DataError, match=r"pysource has \d+ tokens, 0 documents of 1000000000"):
-        draw_pysource(characters, SETTINGS, 10**9)
+        consecutive_from_pysource(characters, SETTINGS, 10**9)
 
 
 def test_own_file_is_read_under_its_name(tmp_path):

@@ -1,18 +1,22 @@
 """Embeddings that the plugin makes, without an engine, against closed forms."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from naive_maps import MOVING
+from torch import nn
 from turned import cos_sin
 
+from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.core.spec import OWN_TYPES, RopeSpec, RopeType
 from resonance_vllm.vllm import register
 from resonance_vllm.vllm.embeddings import resonance_yarn_class
+from resonance_vllm.vllm.requests import LayerRequest
 from resonance_vllm.vllm.stock_view import stock_settings
-from resonance_vllm.vllm.tables import table_of
+from resonance_vllm.vllm.tables import table_of, verify_model
 
 pytestmark = pytest.mark.engine("vllm")
 
@@ -104,3 +108,21 @@ def test_get_rope_with_positions_of_several_axes(name: str) -> None:
 def test_get_rope_ignores_keys_of_model_files(changes: Any) -> None:
     seen = {**stock_settings({}, asked("resonance_yarn"), SERVED, "default"), **changes}
     assert got(seen).cos_sin_cache.equal(made("resonance_yarn").cos_sin_cache)
+
+
+def test_verify_model_refuses_settings_of_another_type() -> None:
+    factors = {"full_attention": 4.0, "linear_attention": 2.0}
+    config = SimpleNamespace(layer_types=list(factors))
+    requests = {
+        layer_type: LayerRequest(asked("ntk_aware", factor=factor), {})
+        for layer_type, factor in factors.items()
+    }
+    modules = [made("ntk_aware", factor=factor) for factor in factors.values()]
+
+    def model(*rotary: Any) -> nn.Module:
+        layers = nn.ModuleList(nn.ModuleDict({"rotary": module}) for module in rotary)
+        return nn.ModuleDict({"layers": layers})
+
+    verify_model(model(*modules), config, requests)
+    with pytest.raises(RopeConfigError, match=r"layers.0.rotary.*made for .*'factor': 2.0"):
+        verify_model(model(*reversed(modules)), config, requests)
