@@ -40,14 +40,18 @@ def batches(
 ) -> Iterator[Batch]:
     """Yield batches of documents in reading order, prefixes before what continues them.
 
-    Sorted by their tokens, documents that begin alike are neighbours. A group of neighbours is one
-    batch if reading each from the group's common prefix on repeats at most `REPEATED` of its tokens.
-    Else it is divided where neighbours share no more than that prefix.
+    Sorted by their tokens, documents that begin alike are neighbours. Starting with all of them, a
+    group of neighbours is one batch if reading each document from the group's common prefix on
+    reads few tokens more than once (`REPEATED`). Else the common prefix is read by itself, the group
+    is divided where neighbours share no more than it, and the parts are treated likewise.
 
     Args:
         documents: token ids of each.
         longest_prefix: most tokens of each document that may be read as a prefix.
         least: tokens by which a prefix is longer than the one that it continues.
+
+    Yields:
+        Token ids of a prefix, and the indices of the documents that begin with it.
     """
     order = sorted(range(len(documents)), key=documents.__getitem__)
     # shared[i]: leading tokens that the documents at places i and i + 1 can both continue
@@ -64,17 +68,18 @@ def batches(
         common = min(overlaps, default=group.prefix)
         prefix = common
         if common < group.prefix + least:
-            prefix = group.prefix
+            prefix = group.prefix  # a longer one would save too little
         rows = tuple(order[group.begin : group.end])
-        repeated = sum(overlap - prefix for overlap in overlaps)
-        unique = prefix - group.prefix - repeated
-        unique += sum(len(documents[row]) - prefix for row in rows)
-        tokens = documents[rows[0]][:prefix]
-        if repeated <= REPEATED * unique:
-            yield tokens, rows
+        repeated_tokens = sum(overlap - prefix for overlap in overlaps)
+        prefix_tokens = prefix - group.prefix
+        tokens_after_prefix = sum(len(documents[row]) - prefix for row in rows)
+        distinct_tokens = prefix_tokens + tokens_after_prefix - repeated_tokens
+        prefix_ids = documents[rows[0]][:prefix]
+        if repeated_tokens <= REPEATED * distinct_tokens:
+            yield prefix_ids, rows
             continue
         if prefix > group.prefix:
-            yield tokens, ()
+            yield prefix_ids, ()
         waiting += reversed(divided(group, overlaps, common, prefix))
 
 

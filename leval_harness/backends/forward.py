@@ -82,7 +82,10 @@ class Head:
 
     @torch.no_grad()
     def _separate_output(self) -> None:
-        """Take decoder and output layer, if together they give the model's own logits."""
+        """Set `decoder`, `output` and `matrix`, if the first two give the model's own logits.
+
+        Eight tokens show it: where a model does more than apply its output layer, the logits differ.
+        """
         decoder = self.model.get_decoder()
         output = self.model.get_output_embeddings()
         tokens = torch.arange(4, 12, device=input_device(self.model))[None]

@@ -156,7 +156,17 @@ class HFLong(HF):
     def _model_generate(
         self, context: torch.Tensor, max_length: int, stop: list[str], **options: Any
     ) -> torch.Tensor:
-        """Return token ids `[rows, length]`: the prompts, padded on the left, and new tokens."""
+        """Generate answers, for prompts that share a text by continuing it from its KV cache.
+
+        Args:
+            context: token ids of the prompts, `[rows, width]`, padded on the left.
+            max_length: most tokens of a prompt with its answer, padding included.
+            stop: strings that end an answer.
+            **options: of `generate`, with the `attention_mask` of the prompts.
+
+        Returns:
+            Token ids `[rows, length]`: the prompts as in `context`, then the answers.
+        """
         width = context.shape[1]
         if self._shared is None:
             description = f"answering prompts of up to {width:,} tokens by themselves"
@@ -169,7 +179,7 @@ class HFLong(HF):
         stop = self.stops_while_decoding(stop)
         criteria = StopStrings(self.tokenizer, stop, width, len(rows))
         greedy = {name: value for name, value in options.items() if name not in SAMPLING}
-        before = self.counts.generated
+        generated_before = self.counts.generated
         output = self._shared.generate(
             rows,
             pad=self.tokenizer.pad_token_id,
@@ -180,7 +190,8 @@ class HFLong(HF):
         )
         # `output` is padded in another place, but as wide as `context` before the new tokens.
         answered = torch.cat([context, output[:, width:].to(context)], dim=1)
-        self.counts.generated = before + self._new_tokens(answered, width)
+        # Until here a row was counted until the longest answer had ended.
+        self.counts.generated = generated_before + self._new_tokens(answered, width)
         return answered
 
     def _loglikelihood_tokens(

@@ -140,7 +140,11 @@ def _with_runs(results: Results) -> pd.DataFrame:
 
 
 def _with_names(scores: pd.DataFrame, across: str) -> pd.DataFrame:
-    """Return the scores with kind and unit, and with the names that decide what is compared."""
+    """Return the scores with the columns that decide what is compared, and how it is named.
+
+    These are `block`, `task_title` and `label`; `kind` and `unit` of the metric; and
+    `rival_length`, the length in tokens in which rivals must agree.
+    """
     names = scores["name"].fillna("")
     metrics = [metric_of(name, task) for name, task in zip(names, scores["task"], strict=True)]
     kinds = [metric.kind for metric in metrics]
@@ -186,7 +190,11 @@ def _with_shares(scores: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
 
 
 def _cut_elsewhere(samples: pd.DataFrame) -> set[tuple[int, str]]:
-    """Return run and task where another run cut the same document at another position."""
+    """Return each run and task with a document that another run cut at another position.
+
+    Args:
+        samples: among their metrics are `truncated` (0 or 1), `kept_tokens` and `document_tokens`.
+    """
     cut_columns = ["truncated", "kept_tokens", "document_tokens"]
     question_keys = ["run", "task", "question"]
     notes = samples[samples["metric"].isin(cut_columns)]
@@ -194,9 +202,10 @@ def _cut_elsewhere(samples: pd.DataFrame) -> set[tuple[int, str]]:
     cuts = notes.set_index([*question_keys, "metric"])["num"].unstack("metric")
     cuts = cuts.reindex(columns=cut_columns)
     of_question = cuts.groupby(["task", "question"])
-    lengths = of_question[["kept_tokens", "document_tokens"]].transform("nunique")
+    # Another number of tokens also shows another tokenizer, with which a cut is at another place.
+    different_lengths = of_question[["kept_tokens", "document_tokens"]].transform("nunique")
     was_cut = of_question["truncated"].transform("max") > 0
-    differs = was_cut & (lengths > 1).any(axis=1)
+    differs = was_cut & (different_lengths > 1).any(axis=1)
     return {(run, task) for run, task, _ in cuts.index[differs]}
 
 

@@ -303,6 +303,13 @@ def _compared_positions(against_baseline: pd.DataFrame, degraded: set[str]) -> t
 
 
 def _method_summary(name: str, rows: pd.DataFrame, difference: Estimate | None) -> MethodSummary:
+    """Return what the rows of one method say about it.
+
+    Args:
+        name: of the method.
+        rows: its rows of the compared frame: effective length, cost, losses and differences.
+        difference: to the baseline, over the positions at which methods are compared.
+    """
     against_reference = rows[rows["baseline"] == REFERENCE]
     positions = {
         metric: _first_position(against_reference[against_reference["metric"] == metric]["value"])
@@ -319,10 +326,14 @@ def _method_summary(name: str, rows: pd.DataFrame, difference: Estimate | None) 
         native=native,
     )
     costs = against_reference[against_reference["metric"] == COST]
-    last_bin = against_reference[against_reference["metric"] == DIFFERENCE].iloc[-1]
+    undecided_bin = None
+    if length.is_undecided:
+        last_bin = against_reference[against_reference["metric"] == DIFFERENCE].iloc[-1]
+        undecided_bin = Estimate.of_row(last_bin)
     losses = rows[rows["metric"] == LOSS]
-    # Without a known native length all losses count as within it.
-    is_within = losses["start"] < (native or float("inf"))
+    is_within = pd.Series(True, losses.index)  # where no native length is known
+    if native is not None:
+        is_within = losses["start"] < native
     cost_range = None
     if not costs.empty:
         cost_range = (float(costs["least"].iloc[0]), float(costs["most"].iloc[0]))
@@ -336,7 +347,7 @@ def _method_summary(name: str, rows: pd.DataFrame, difference: Estimate | None) 
         loss_beyond=_first_number(losses[~is_within]["value"]),
         documents=int(first_row["clusters"]),
         margin=float(first_row["margin"]),
-        undecided_bin=Estimate.of_row(last_bin) if length.is_undecided else None,
+        undecided_bin=undecided_bin,
     )
 
 

@@ -120,7 +120,11 @@ def planned_figures(compared: pd.DataFrame, blocks: pd.DataFrame) -> Iterator[Pl
 def _effective_figures(
     compared: pd.DataFrame, blocks: pd.DataFrame, styles: MethodStyles
 ) -> Iterator[PlannedFigure]:
-    """Yield loss increase by position for each model, and differences where methods have them."""
+    """Yield the figures of effective context length, one or two per model.
+
+    The first has the increase of the loss by position, the second the differences between methods,
+    where any were compared. Models with more than `MOST_METHODS` methods have none.
+    """
     rows = compared[compared["task"] == TASK]
     if rows.empty:
         return

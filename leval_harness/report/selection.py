@@ -23,15 +23,17 @@ def main_numbers(compared: pd.DataFrame) -> pd.Series:
     best = preference.groupby([compared["run"], compared["task"]]).transform("min")
     is_main_metric = preference.notna() & preference.eq(best)
 
-    curves = list(PERPLEXITIES)
-    if compared["block"].eq("").any():
-        curves.append("bits_per_byte")
-    is_curve = compared["metric"].isin(curves)
+    losses_shown = list(PERPLEXITIES)
+    is_across_models = compared["block"].eq("").any()  # else titles begin with the model's name
+    if is_across_models:
+        losses_shown.append("bits_per_byte")
+    is_loss_shown = compared["metric"].isin(losses_shown)
 
     is_group = compared["group"].eq(True).fillna(False).astype(bool)
     is_effective_context = compared["task"].str.startswith(TASK)
-    of_own_task = (is_main_metric | is_curve) & ~is_group
-    is_shown = compared["name"].notna() & ~is_effective_context & (~is_own_task | of_own_task)
+    is_shown_of_own = (is_main_metric | is_loss_shown) & ~is_group
+    has_table_here = compared["name"].notna() & ~is_effective_context
+    is_shown = has_table_here & (~is_own_task | is_shown_of_own)
     return is_shown.fillna(False).astype(bool)
 
 

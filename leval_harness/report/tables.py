@@ -272,7 +272,10 @@ def _score_tables(scores: pd.DataFrame, published: bool) -> Iterator[Table]:
 def score_table(
     title: str, scores: pd.DataFrame, order: Sequence[str], published: pd.DataFrame | None = None
 ) -> Table:
-    """Return scores with methods and context lengths down, tasks across; then chance and counts.
+    """Return the table of scores: a row per method and context length, a column per task.
+
+    Below them are rows of chance and of counts, then the published scores. The average of the closed
+    tasks stands behind them where all of them were run; shares of unusual answers come last.
 
     Args:
         title: of the table.

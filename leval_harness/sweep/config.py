@@ -342,7 +342,10 @@ def _with_names(model: object, names: Mapping[str, list[str]]) -> object:
 
 
 def _methods_that_do_not_exist(content: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for each name in a config that is none of its methods."""
+    """Yield an error message for each method that a config names without defining it.
+
+    Methods are named as the baseline and in the lists of the models.
+    """
     methods = content.get("methods")
     if not isinstance(methods, Mapping):
         return

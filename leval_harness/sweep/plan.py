@@ -355,6 +355,8 @@ def model_arguments(
 ) -> ModelArguments:
     """Return what the model of a run is built from.
 
+    A model behind a server, or whose config cannot be read, gets no RoPE settings from here.
+
     Args:
         request: the run.
         files: of its model.
@@ -368,9 +370,11 @@ def model_arguments(
     backend = BACKENDS.get(model.backend)
     if backend is None or files.positions is None:
         return ModelArguments(None, precision, _arguments_of_served(request, files.path, beside))
+    rope = None
     try:
-        rope = None if request.rope is None else files.positions.complete(request.rope)
-        own = model_args(
+        if request.rope is not None:
+            rope = files.positions.complete(request.rope)
+        rope_arguments = model_args(
             rope,
             files.positions,
             library=backend.library,
@@ -379,16 +383,19 @@ def model_arguments(
             rope_precision=precision,
         )
     except ValueError as error:
-        length = f" @ {request.context_length}" if request.context_length else ""
+        length = ""
+        if request.context_length:
+            length = f" @ {request.context_length}"
         raise ConfigError(
             f"model '{model.label}', method '{request.method}'{length}: {error}"
         ) from error
-    args = {**model.args, **own, "dtype": model.dtype}
+    args = {**model.args, **rope_arguments, "dtype": model.dtype}
     commit = files.identity.get("commit")
     if commit and files.path == model.path:
         args["revision"] = commit  # a branch may have moved by the time the run is computed
-    used_precision = precision if backend.chooses_rope_precision else "model"
-    return ModelArguments(rope, used_precision, args)
+    if not backend.chooses_rope_precision:
+        precision = "model"
+    return ModelArguments(rope, precision, args)
 
 
 def _arguments_of_served(request: RunRequest, path: str, beside: int) -> dict[str, Any]:

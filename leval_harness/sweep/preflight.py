@@ -169,18 +169,26 @@ def _generation_settings(backend: str) -> frozenset[str]:
 
 
 def text_problems(runs: Iterable[RunRecord], workloads: Workloads | None = None) -> Iterator[str]:
-    """Yield tasks on running text whose documents are too few or too short, by tokenizing them."""
+    """Yield why runs on running text cannot get their documents: too few, too short, or missing.
+
+    Documents are tokenized to see it. All methods of a model read the same ones, and a problem is
+    reported for the first of them.
+
+    Args:
+        runs: all runs; those on other tasks are skipped.
+        workloads: those known so far; by default none.
+    """
     workloads = workloads or Workloads()
-    named: set[str] = set()
+    reported: set[str] = set()
     for run in runs:
         if not families_of(run.tasks) <= RUNNING_TEXT:
             continue
         try:
             workloads.of(run)
         except UserError as error:
-            if str(error) not in named:  # all methods of a model read the same documents
+            if str(error) not in reported:
                 yield f"{run.title}: {error}"
-            named.add(str(error))
+            reported.add(str(error))
 
 
 def length_problems(runs: Iterable[RunRecord]) -> Iterator[str]:

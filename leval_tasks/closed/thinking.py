@@ -92,7 +92,9 @@ def _begin_mark(end_mark: str) -> str:
 
 
 def backend_mark(lm: Any, tokenizer: Any) -> str | None:
-    """Return the mark up to which a model of lm-eval removes the thinking.
+    """Return the mark that ends the thinking, of a backend that removes it from its answers.
+
+    Such a backend was given `think_end_token`, and cuts an answer up to this mark.
 
     Args:
         lm: the running model; None outside of an evaluation.

@@ -233,6 +233,7 @@ def aggregations(how: str) -> tuple[Callable[..., float | str], Callable[..., fl
     unit = math.log(2) if how == "bits" else 1.0
 
     def figure(pairs: Sequence[Sequence[float]]) -> float:
+        """Return the ratio of the sums of numerators and denominators, in the metric's unit."""
         numerator = math.fsum(pair[0] for pair in pairs)
         denominator = math.fsum(pair[1] for pair in pairs)
         if not denominator:

@@ -92,7 +92,10 @@ class EffectiveContextTask(PerplexityTask):
         return windows_of(tokens, self._start, self._window_positions, reads, bool(self._bos))
 
     def _losses(self, doc: Mapping[str, Any], totals: Sequence[SumOfLogprobs]) -> Losses:
-        """Return the losses of a document by read, from the answers to its windows."""
+        """Return the losses of a document's scored tokens by read, from the answers to its windows.
+
+        The windows of a read score different tokens, and together all of them.
+        """
         start = self._start
         scored_tokens = len(self._documents[doc["document_id"]].tokens) - start
         losses: dict[str, Logprobs] = {}

@@ -74,9 +74,9 @@ class Window:
 def make_windows(n: int, context_length: int, stride: int, mode: Mode, bos: bool) -> list[Window]:
     """Return the windows of one document at one context length, in reading order.
 
-    Windows begin at 0, S, 2S, …. The first one scores all its tokens, a later one those that the
-    one before did
-    not reach. For `stride <= w` this is what `eval/perplexity.py` of YaRN and of Resonance RoPE do.
+    Windows begin at 0, S, 2S, …. The first one scores all its tokens (without BOS all but the
+    first), a later one those that the one before did not reach. For `stride <= W` this is what
+    `eval/perplexity.py` of YaRN and of Resonance RoPE do.
 
     Args:
         n: tokens of the document.

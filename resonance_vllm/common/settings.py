@@ -31,9 +31,13 @@ class Settings(BaseModel):
     @model_validator(mode="wrap")
     @classmethod
     def _known_keys(cls, content: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        """Refuse unknown keys with similar names, which pydantic alone would not suggest.
+        """Refuse unknown keys, and suggest known ones with similar names, which pydantic does not.
 
-        The other keys are checked all the same, so that all mistakes are shown at once.
+        The other keys are validated all the same, so that all mistakes are shown at once.
+
+        Args:
+            content: what is to be validated.
+            handler: pydantic's own validation.
         """
         unknown: list[Any] = []
         if isinstance(content, Mapping) and cls.model_config.get("extra") == "forbid":

@@ -229,7 +229,19 @@ def feature_layout(module: Any, layer_type: str | None, count: int) -> FeatureLa
 def _layout_of_probed(
     probed: Any, layer_type: str | None, frequencies: Tensor
 ) -> FeatureLayout | None:
-    """Return the layout of a module with known frequencies; None where it does not return them."""
+    """Return the layout of a module whose frequencies are known, from what it returns for position 1.
+
+    The angle of a component is then the frequency of its feature. Which axis of positions a feature
+    follows shows where one axis is moved at a time.
+
+    Args:
+        probed: The module.
+        layer_type: The layer type, where it has several.
+        frequencies: Those that it holds, all different and below pi, `[features]`.
+
+    Returns:
+        The layout; None where the components are not these frequencies with one amplitude.
+    """
     angles, amplitudes = probe(probed, layer_type, torch.ones(1, 1, dtype=torch.int64))
     distance, feature_at = (angles[:, None] - frequencies).abs().min(dim=-1)
     returns_frequencies = float(distance.max()) < _SAME_ANGLE

@@ -25,7 +25,7 @@ from resonance_vllm.verify import RotaryReport, differing_constants
 from resonance_vllm.vllm.build_context import SeparateBuild
 from resonance_vllm.vllm.building import BUILD_ERRORS, build_separately
 from resonance_vllm.vllm.requests import shipped_text_config
-from resonance_vllm.vllm.tables import STATE, reports_of_model, rotary_modules, table_of
+from resonance_vllm.vllm.tables import REQUESTED, STATE, reports_of_model, rotary_modules, table_of
 
 _FORWARD = ("forward", "forward_native", "forward_cuda", "forward_cpu")
 """Methods by which two rotary classes have to agree."""
@@ -69,7 +69,8 @@ def swap(model: nn.Module, engine: Any, rope: Mapping[str, Any] | None) -> list[
         for held in (table, getattr(module, f"{name}_bf16", None)):
             if held is not None:
                 held[:rows].copy_(new_table[:rows])
-        setattr(module, STATE, getattr(fresh_module, STATE, None))
+        for attribute in (STATE, REQUESTED):
+            setattr(module, attribute, getattr(fresh_module, attribute, None))
     return reports_of_model(model, text)
 
 
