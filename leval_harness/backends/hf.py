@@ -126,6 +126,11 @@ class HF(HFLM):
             self._max_length = context_length
 
     def _create_model(self, pretrained: str, *args: Any, **arguments: Any) -> None:
+        """Load the model as lm-eval does, but by `hf.load`, which sets and verifies its rotation.
+
+        lm-eval calls `from_pretrained` of its attribute `AUTO_MODEL_CLASS`, which is replaced for
+        the while.
+        """
         if self._quantization is not None:
             arguments["quantization_config"] = dict(self._quantization)
         auto_class = self.AUTO_MODEL_CLASS

@@ -58,6 +58,11 @@ class HFReader(LocalReader):
             self.head = Head(self.lm.model)
 
     def read(self, tokens: list[int]) -> Logprobs:
+        """Return the log-probability of each token but the first, float32 `[tokens - 1]`.
+
+        Raises:
+            RunError: a token is outside of the model's vocabulary.
+        """
         vocabulary = self.lm.model.get_input_embeddings().num_embeddings
         if (largest := max(tokens)) >= vocabulary:
             raise RunError(

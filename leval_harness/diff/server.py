@@ -78,6 +78,11 @@ class ServerReader(Reader):
             return None
 
     def read(self, tokens: list[int]) -> Logprobs:
+        """Return the log-probability of each token but the first, float32 `[tokens - 1]`.
+
+        Raises:
+            RunError: the server does not return those of given tokens.
+        """
         request = {
             "model": self.model,
             "prompt": tokens,

@@ -130,16 +130,16 @@ def _effective_figures(
         return
     curves = position_curves(compared, blocks)
     for block, of_block in rows.groupby("block", sort=False):
-        answer = summary(str(block), of_block)
-        if answer is None or len(answer.methods) > MOST_METHODS:
+        model_summary = summary(str(block), of_block)
+        if model_summary is None or len(model_summary.methods) > MOST_METHODS:
             continue
         curves_of_block = curves[curves["block"] == block]
         yield PlannedFigure(
             EFFECTIVE,
             str(block),
             f"{block}: loss increase by position",
-            increase_alt_text(answer),
-            partial(increase_figure, answer, of_block, curves_of_block, styles),
+            increase_alt_text(model_summary),
+            partial(increase_figure, model_summary, of_block, curves_of_block, styles),
         )
         pairs = method_pairs(of_block)
         if not pairs.empty and len(pairs[["label", "baseline"]].drop_duplicates()) <= MOST_METHODS:
@@ -147,8 +147,8 @@ def _effective_figures(
                 DIFFERENCES,
                 str(block),
                 f"{block}: differences between methods by position",
-                difference_alt_text(answer, pairs),
-                partial(difference_figure, answer, pairs, curves_of_block, styles),
+                difference_alt_text(model_summary, pairs),
+                partial(difference_figure, model_summary, pairs, curves_of_block, styles),
             )
 
 

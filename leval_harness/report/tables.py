@@ -252,10 +252,18 @@ def _is_score_by_length(scores: pd.DataFrame) -> pd.Series:
 
 
 def _score_tables(scores: pd.DataFrame, published: bool) -> Iterator[Table]:
+    """Yield a table each for L-Eval's closed-ended tasks, PosGen, and other tasks by their unit.
+
+    Args:
+        scores: rows of the compared frame that tables show.
+        published: whether the paper's closed-ended scores are shown, too.
+    """
     is_closed = scores["task"].isin([*CLOSED, *BESIDE])
     is_posgen = scores["task"].isin(list(POSGEN))
     if is_closed.any() or published:
-        rows = _published_rows() if published else None
+        rows = None
+        if published:
+            rows = _published_rows()
         title = "L-Eval closed-ended, %"
         yield score_table(title, scores[is_closed], [*CLOSED, *BESIDE], rows)
     if is_posgen.any():
@@ -442,9 +450,12 @@ def text_of(numbers: pd.DataFrame) -> pd.Series:
 
 
 def _number_text(row: pd.Series) -> str:
+    """Return the text of one number, `52.1* ± 1.3`; its status where it has no value."""
     if row["status"] != "done":
         return f"({row['status']})"
-    scale = 100.0 if row["unit"] == "share" else 1.0
+    scale = 1.0
+    if row["unit"] == "share":
+        scale = 100.0  # shown in percent
     digits = metric_of(str(row["name"]), row["task"]).decimals
     text = number_text(scale * row["value"], digits)
     if pd.notna(row["mark"]):

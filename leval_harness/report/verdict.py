@@ -161,11 +161,20 @@ def column_of_estimates(estimates: list[Estimate | None], zero: str = NOTHING) -
 
 
 def _verdict(block: str, part: pd.DataFrame, several: bool) -> Verdict:
+    """Return the verdict on one block: on effective context length, where measured, and on scores.
+
+    Args:
+        block: title of the block.
+        part: its rows of the compared frame.
+        several: whether there are other blocks, from which the heading has to tell it.
+    """
     rows = part[part["task"] == TASK]
     answer = summary(block, rows)
     sentences: list[str] = []
     recommendation = ""
-    heading = block if several else ""
+    heading = ""
+    if several:
+        heading = block
     if answer is not None:
         heading = _heading(answer)
         recommendation = _recommendation(answer)

@@ -199,7 +199,8 @@ class SweepConfig(EntrySettings):
     confirm_run_unsafe_code: bool = Field(False, description="As lm-eval's option.")
 
     @model_validator(mode="after")
-    def _fields_fit_each_other(self) -> "SweepConfig":
+    def _check_names_of_methods(self) -> "SweepConfig":
+        """Refuse names of methods that are not defined, and methods of models that cannot have any."""
         if self.baseline is not None:
             check_choice("baseline", self.baseline, self.methods, UserError)
         for key, model in self.models.items():

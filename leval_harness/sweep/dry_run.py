@@ -141,6 +141,13 @@ def dry_run(
 def _group(
     group: Group, estimates: Mapping[str, Estimate], others: Sequence[Path]
 ) -> dict[str, Any]:
+    """Return what a dry run says of a group: its runs with what each costs, and their total.
+
+    Args:
+        group: runs that share a model instance.
+        estimates: run id -> cost, of runs that are not done.
+        others: folders of finished runs, of which the closest to each run is named.
+    """
     rows = []
     for run in group.runs:
         is_done = run.run_id not in estimates

@@ -106,6 +106,7 @@ class Heartbeat:
         threading.Thread(target=self.live_with, args=(parent,), daemon=True).start()
 
     def _beat(self) -> None:
+        """Renew the claim; end this process where its run takes too long or makes no progress."""
         claim = self.claim
         if claim is None or not self.folder.owns(claim):
             return

@@ -136,6 +136,7 @@ class Progress:
         return [name for name, state in self.states.items() if state.owner]
 
     def _report_change(self, name: str, before: RunState, now: RunState) -> None:
+        """Print what has happened to a run since it was last looked at, if anything."""
         if now.owner and not before.owner:
             self._say(name, "started")
         elif now.alone and not before.alone:

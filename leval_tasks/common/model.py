@@ -210,6 +210,11 @@ def shipped_length(settings: Mapping[str, Any]) -> int | None:
 
 @functools.lru_cache(maxsize=8)
 def _positions(name: str, revision: str) -> PositionConfig | None:
+    """Return what a model's config says of its positions; None where there is no config to read.
+
+    Raises:
+        RopeConfigError: its RoPE settings are wrong.
+    """
     if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
         return None  # of a tokenizer alone
     try:

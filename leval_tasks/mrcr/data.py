@@ -48,7 +48,8 @@ class Conversation(BaseModel):
 
     @field_validator("prompt")
     @classmethod
-    def _is_a_chat(cls, prompt: str) -> str:
+    def _check_chat(cls, prompt: str) -> str:
+        """Refuse a prompt that is not the JSON of a list of messages, each with role and content."""
         messages = json.loads(prompt)
         is_chat = isinstance(messages, list) and all(
             isinstance(message, dict)

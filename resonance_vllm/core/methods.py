@@ -146,7 +146,8 @@ class Yarn(ScaledMethod):
     mscale_all_dim: Positive | None = Field(None, description="Its denominator.")
 
     @model_validator(mode="after")
-    def _ordered(self) -> Self:
+    def _check_betas(self) -> Self:
+        """Refuse a ramp whose fast end lies below its slow one."""
         slow = self.beta_slow
         fast = self.beta_fast
         if fast < slow:
@@ -228,7 +229,8 @@ class Llama3(ScaledMethod):
     )
 
     @model_validator(mode="after")
-    def _ordered(self) -> Self:
+    def _check_frequency_factors(self) -> Self:
+        """Refuse a band of wavelengths whose ends are exchanged."""
         low = self.low_freq_factor
         high = self.high_freq_factor
         if high < low:
