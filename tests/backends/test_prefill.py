@@ -70,5 +70,5 @@ def test_documents_are_read_in_the_passes_of_their_model(tokenizer, kind, passes
         with_kwargs=True,
     )
     document = list(range(4, 84))
-    lm.token_logprobs([(document[:1], document[1:])])
+    lm.score_token_ids([(document[:1], document[1:])])
     assert widths == passes

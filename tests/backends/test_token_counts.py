@@ -60,7 +60,7 @@ def test_a_pass_that_fails_counts_nothing(tokenizer):
 
     model.model.layers[1].register_forward_hook(broken)
     with pytest.raises(ValueError, match="broken layer"):
-        lm.token_logprobs([REQUEST])
+        lm.score_token_ids([REQUEST])
     assert lm.telemetry()["tokens_prefilled"] == 0
     assert not model.model.layers[0]._forward_hooks, "the hooks are removed"
 
