@@ -165,3 +165,30 @@ def test_load_accepts_frequencies_that_code_computes(remote_code, memory, ways, 
         model.rotary.inv_freq.float(), 100.0 ** -(torch.arange(8) / 8), atol=4e-3, rtol=0
     )
     assert hf.apply_rope(model) == []
+
+
+@pytest.mark.parametrize("own_code", [False, True])
+@pytest.mark.parametrize("case", ["not a number", "zeros", "negative"])
+def test_verify_frequencies_without_a_second_model(case, own_code):
+    """Impossible values are refused by themselves: there may be no code to compare them with."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from resonance_vllm.hf.buffers import verify_frequencies
+
+    class OwnCode(LlamaForCausalLM):
+        """A class that needs more than a config, so that it cannot be built again."""
+
+        def __init__(self, config, needed):
+            super().__init__(config)
+
+    sizes = {"hidden_size": 32, "intermediate_size": 8, "vocab_size": 8, "num_hidden_layers": 1}
+    config = LlamaConfig(**sizes, num_attention_heads=2)
+    model = LlamaForCausalLM(config)
+    if own_code:
+        model = OwnCode(config, "more")
+    verify_frequencies(model)
+    model.model.rotary_emb.inv_freq = IN_MEMORY[case]
+    with pytest.raises(
+        RopeConfigError, match=r"model.rotary_emb \(LlamaRotaryEmbedding\): inv_freq"
+    ):
+        verify_frequencies(model)

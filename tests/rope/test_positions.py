@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 
 import pytest
 from families_record import folders
@@ -10,6 +11,7 @@ from resonance_vllm.checkpoint.limits import check_length, length_limit, length_
 from resonance_vllm.checkpoint.overrides import hf_overrides
 from resonance_vllm.checkpoint.positions import PositionConfig, complete_rope
 from resonance_vllm.checkpoint.reading import read_config
+from resonance_vllm.checkpoint.rope_dict import is_per_layer_type, is_windowed
 from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.core.spec import RopeRequest, RopeSpec
 
@@ -36,6 +38,22 @@ def test_two_rope_dicts_are_refused(tmp_path, nested):
         PositionConfig.from_checkpoint(saved(tmp_path, config))
     assert '"rope_theta": 1000000.0' in str(caught.value)
     assert '"rope_type": "yarn"' in str(caught.value)
+
+
+@pytest.mark.parametrize("folder", folders(), ids=lambda folder: folder.name)
+def test_two_rope_dicts_are_refused_in_every_family(folder):
+    """`rope_scaling` added beside the dictionary of a published config, at whichever depth."""
+    content = json.loads((folder / "config.json").read_text())
+    parts = [content, *(value for key, value in content.items() if key.endswith("_config"))]
+    own = [part for part in parts if part.get("rope_parameters") or part.get("rope_scaling")]
+    PositionConfig.from_dict(content)
+    for part in own:
+        key = "rope_scaling" if part.get("rope_parameters") else "rope_parameters"
+        saved_value = part.get(key)
+        part[key] = {"type": "linear", "factor": 3.0}
+        with pytest.raises(RopeConfigError, match="write one key"):
+            PositionConfig.from_dict(content)
+        part[key] = saved_value
 
 
 @pytest.mark.parametrize("beside", [None, {}, {"type": "default", "rope_theta": 1e6}])
@@ -128,6 +146,32 @@ def test_linear_beside_one_length_names_both_readings():
     assert length_notes(model, named) == []
 
 
+@pytest.mark.parametrize("folder", folders(), ids=lambda folder: folder.name)
+def test_note_on_a_length_beyond_in_every_family(folder):
+    """Eight times what a model without a scaling was released for is said, with a factor."""
+    model = PositionConfig.from_checkpoint(str(folder))
+    if model.is_scaled or model.has_position_table or model.max_position_embeddings is None:
+        return
+    notes = length_notes(model, None, 8 * model.max_positions)
+    assert notes[-1].endswith("Try --rope yarn:factor=8")
+    assert f"beyond the {model.max_positions:,} positions" in notes[-1]
+    assert length_notes(model, None, model.max_positions) == []
+
+
+@pytest.mark.parametrize("rope_type", ["linear", "resonance_linear"])
+@pytest.mark.parametrize("positions", [512, 4096, 32768])
+def test_ambiguous_length_names_a_request_that_works(rope_type, positions):
+    """The refusal of a length names a request that allows it."""
+    rope = {"rope_type": rope_type, "factor": 8.0, "rope_theta": 1e4}
+    config = {"model_type": "llama", "max_position_embeddings": positions, "rope_parameters": rope}
+    model = PositionConfig.from_dict(config)
+    with pytest.raises(RopeConfigError) as caught:
+        check_length(model, None, 8 * positions)
+    text = str(caught.value).partition("decides: --rope ")[2].partition(" ")[0]
+    named = model.complete(RopeRequest.parse(text))
+    assert check_length(model, named, 8 * positions) == 8 * positions
+
+
 def test_note_on_a_length_beyond_the_native_one():
     config = {**QWEN, "max_position_embeddings": 512}
     (note,) = length_notes(PositionConfig.from_dict(config), None, 4096)
@@ -153,6 +197,19 @@ def test_request_that_reaches_no_layer_is_refused(rope):
         model.complete(RopeRequest.parse(rope))
     one_global = {**WINDOWED, "layer_types": ["sliding_attention", "full_attention"]}
     assert PositionConfig.from_dict(one_global).complete(RopeRequest.parse(rope))
+
+
+@pytest.mark.parametrize("folder", folders(), ids=lambda folder: folder.name)
+def test_request_is_refused_where_all_layers_are_windowed(folder):
+    """Every family with settings per layer type, with its windowed layers alone."""
+    model = PositionConfig.from_checkpoint(str(folder))
+    windowed = [name for name in model.rope_parameters if is_windowed(name)]
+    if not is_per_layer_type(model.rope_parameters) or not windowed:
+        return
+    small = replace(model, layer_types=(windowed[0],) * 3)
+    for rope in ("yarn:factor=2", "linear:factor=2", "resonance"):
+        with pytest.raises(RopeConfigError, match=f"layers 0 to 2 are {windowed[0]}"):
+            small.complete(RopeRequest.parse(rope))
 
 
 @pytest.mark.parametrize("model_type", ["deepseek_v2", "deepseek_v3", "longcat_flash", "minicpm3"])
