@@ -240,7 +240,11 @@ class Thinker(Reader):
         mark = self.think_end_token
         if mark == 2:  # SmolLM2's <|im_end|>, which decoding drops
             return [response.rpartition("<|im_end|>")[2].lstrip() for response in responses]
-        return [postprocess_generated_text(response, None, mark) for response in responses]
+        stops = [options["until"] for options in self.kwargs]
+        return [
+            postprocess_generated_text(response, until, mark)
+            for response, until in zip(responses, stops, strict=True)
+        ]
 
 
 def cut_in_odd_questions(end: str) -> Any:
@@ -249,7 +253,7 @@ def cut_in_odd_questions(end: str) -> Any:
     def answer(request: Any) -> str:
         thought = f"A? B? C? {gold(request)}" * 12
         cut = request.doc["question_id"] % 2
-        return thought if cut else f"So.{end}{gold(request)}"
+        return thought if cut else f"So.\n\nYes.{end}{gold(request)}"
 
     return answer
 
