@@ -165,7 +165,8 @@ def log_settings(rope: Mapping[str, Any] | None, remark: str = "") -> None:
         return
     settings = "as in config.json"
     if rope is not None:
-        settings = ", ".join(f"{key}={value}" for key, value in rope.items())
+        keys = sorted(rope, key=lambda key: key != "rope_type")  # the method's name comes first
+        settings = ", ".join(f"{key}={rope[key]}" for key in keys)
     version = importlib.metadata.version("leval-harness")
     logger.info(
         "RoPE settings: %s (%sresonance_vllm of leval-harness %s)", settings, remark, version

@@ -23,9 +23,14 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 ASKED = [*PROJECT["dependencies"], *chain(*PROJECT["optional-dependencies"].values())]
 BROUGHT = {
-    "huggingface_hub": "datasets", "pydantic_core": "pydantic", "safetensors": "transformers",
-    "sqlitedict": "lm_eval", "tokenizers": "transformers",
-}  # fmt: skip
+    "aiohttp": "lm_eval",
+    "huggingface_hub": "datasets",
+    "pydantic_core": "pydantic",
+    "requests": "lm_eval",
+    "safetensors": "transformers",
+    "sqlitedict": "lm_eval",
+    "tokenizers": "transformers",
+}
 """Packages that we import -> the one that we ask for and that asks for them."""
 
 # names that a pull request to lm-eval (#3927) gives to tasks of its own

@@ -30,6 +30,7 @@ def tiny():
     from transformers import AutoConfig, AutoModelForCausalLM
 
     def build(family, rope, **extra):
+        rope = dict(rope)  # the configs of some families add keys of their own to it
         if family == "gemma3_text":
             local = {"rope_type": "default", "rope_theta": 10000.0}
             rope = {"full_attention": rope, "sliding_attention": local}

@@ -83,7 +83,7 @@ def test_float32_rotation_is_copied_and_dispatched(tiny, family):
 @pytest.mark.parametrize("rope_type", ROPE_TYPES)
 def test_settings_are_parsed_once(tiny, monkeypatch, rope_type):
     """Once for a request: what its modules read from the config is known by then."""
-    model = tiny("llama", dict(DEFAULT))  # a family adds its own keys to what it is given
+    model = tiny("llama", DEFAULT)
     hf.apply_rope(model)
     parsed = []
 
