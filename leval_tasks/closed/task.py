@@ -4,7 +4,6 @@ A sample is one question about one document. The document is fitted into the con
 are built, once for all its questions, and is never stored in the sample's `doc`.
 """
 
-import copy
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -13,7 +12,6 @@ from typing import Any
 from lm_eval.api.filter import FilterEnsemble
 from lm_eval.api.instance import Instance
 from lm_eval.config.task import TaskConfig
-from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.utils import warning_once
 
 from leval_tasks.closed.catalog import MARKS, VERSION, Row, task_named
@@ -34,7 +32,7 @@ from leval_tasks.closed.thinking import (
 from leval_tasks.common import data
 from leval_tasks.common.chat import ChatTemplate, template_of
 from leval_tasks.common.errors import ContextLengthError
-from leval_tasks.common.lm_task import Described, PlainTask, QuestionFilter
+from leval_tasks.common.lm_task import GREEDY, Described, GenerationTask, QuestionFilter
 from leval_tasks.common.metadata import ClosedSettings, asked_without_template, read_metadata
 from leval_tasks.common.metrics import directions, mean_of_known, stderr_of_mean
 from leval_tasks.common.model import (
@@ -46,14 +44,8 @@ from leval_tasks.common.model import (
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_ANSWER_TOKENS = 512
-"""Tokens of an answer, where lm-eval's generation arguments do not say."""
 
-GREEDY: dict[str, Any] = {"until": [], "do_sample": False, "temperature": 0.0}
-"""Generation arguments of every task. Without `until: []` lm-eval stops at the first blank line."""
-
-
-class LEvalClosedTask(PlainTask):
+class LEvalClosedTask(GenerationTask):
     """One of L-Eval's closed-ended tasks, which `task` of lm-eval's configuration names.
 
     Args:
@@ -64,7 +56,7 @@ class LEvalClosedTask(PlainTask):
     """
 
     VERSION = VERSION
-    OUTPUT_TYPE = "generate_until"
+    DEFAULT_ANSWER_TOKENS = 512
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.closed = task_named(str(config.get("task")))
@@ -141,11 +133,6 @@ class LEvalClosedTask(PlainTask):
         """Return the question alone. The prompt around it is made when requests are built."""
         return str(doc["question"])
 
-    def build_all_requests(self, **kwargs: Any) -> None:
-        """Fit the documents into the context, then build the requests as lm-eval does."""
-        self.prepare(template_of(kwargs), str(kwargs.get("system_instruction") or ""))
-        super().build_all_requests(**kwargs)
-
     def prepare(self, template: ChatTemplate | None, system_instruction: str = "") -> None:
         """Write the prompts, fit the documents and record both in the task's metadata.
 
@@ -159,9 +146,7 @@ class LEvalClosedTask(PlainTask):
         """
         tokenizer = find_tokenizer(self.run)
         context_length = resolve_context(self.run)
-        arguments = normalize_gen_kwargs(self.config.generation_kwargs, DEFAULT_ANSWER_TOKENS)
-        self.config.generation_kwargs = dict(arguments)
-        answer_tokens = arguments["max_gen_toks"]
+        answer_tokens = self.answer_tokens
         frame = frame_name(self.settings.frame, template)
         has_template = bool(getattr(tokenizer, "chat_template", None))
         if has_template and template is None and not self.settings.frame:
@@ -251,16 +236,7 @@ class LEvalClosedTask(PlainTask):
         """Return one request per question. SFiction has a second one about the real world."""
         requests = []
         for index, prompt in enumerate(self.prompts_of(doc).arguments(template_of(kwargs))):
-            arguments = (prompt, copy.deepcopy(dict(self.config.generation_kwargs)))
-            requests.append(
-                Instance(
-                    request_type=self.OUTPUT_TYPE,
-                    doc=doc,
-                    arguments=arguments,
-                    idx=index,
-                    metadata=kwargs["metadata"],
-                )
-            )
+            requests.append(self.generation_request(doc, prompt, kwargs["metadata"], index))
         return requests
 
     def _with_end_mark(self, response: str) -> str:

@@ -218,7 +218,20 @@ def load(source: Source, task: ClosedTask) -> DataFile:
 
 
 def hub_file(task: ClosedTask) -> Path:
-    """Return the path of a task's file from the hub, or from its client's cache where it is out of reach.
+    """Return the path of a task's file from the hub, as `data_set_file` does."""
+    return data_set_file(HUB_REPOSITORY, f"{HUB_FOLDER}/{task.file}", HOW_TO_GET)
+
+
+def data_set_file(
+    repository: str, filename: str, how_to_get: str, revision: str | None = None
+) -> Path:
+    """Return a file of a data set from the hub, or from its client's cache where it is out of reach.
+
+    Args:
+        repository: name of the data set.
+        filename: path of the file in it.
+        how_to_get: sentence that ends error messages.
+        revision: commit of the data set; None is its main branch.
 
     Raises:
         DataError: the hub does not have the file, or is unreachable and the file is not in the
@@ -227,19 +240,22 @@ def hub_file(task: ClosedTask) -> Path:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, RemoteEntryNotFoundError
 
-    filename = f"{HUB_FOLDER}/{task.file}"
-    description = f"{filename} of the hub's data set {HUB_REPOSITORY}"
+    description = f"{filename} of the hub's data set {repository}"
     unreachable = why_hub_is_unreachable()
     try:
         path = hf_hub_download(
-            HUB_REPOSITORY, filename, repo_type="dataset", local_files_only=bool(unreachable)
+            repository,
+            filename,
+            repo_type="dataset",
+            revision=revision,
+            local_files_only=bool(unreachable),
         )
     except RemoteEntryNotFoundError:
-        raise DataError(f"There is no {description}. {HOW_TO_GET}") from None
+        raise DataError(f"There is no {description}. {how_to_get}") from None
     except (HfHubHTTPError, OSError, ValueError) as error:
         reason = unreachable or error_message(error)
         raise HubUnreachableError(
-            f"{description} cannot be fetched ({reason}). {HOW_TO_GET}"
+            f"{description} cannot be fetched ({reason}). {how_to_get}"
         ) from None
     return Path(path)
 

@@ -1,16 +1,24 @@
 """The base classes of this package's tasks as tasks of lm-eval."""
 
+import copy
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from lm_eval.api.filter import Filter
+from lm_eval.api.instance import Instance
 from lm_eval.api.task import Task
 from lm_eval.config.task import TaskConfig
 from lm_eval.filters import build_filter_ensemble
+from lm_eval.models.utils import normalize_gen_kwargs
+
+from leval_tasks.common.chat import ChatTemplate, template_of
 
 logger = logging.getLogger(__name__)
+
+GREEDY: dict[str, Any] = {"until": [], "do_sample": False, "temperature": 0.0}
+"""Generation arguments of every task. Without `until: []` lm-eval stops at the first blank line."""
 
 
 class Described(list[Any]):
@@ -79,3 +87,55 @@ class PlainTask(Task):
             logger.warning("%s: --cache_requests is ignored.", self.task_name)
         kwargs.pop("rewrite_requests_cache", None)
         super().build_all_requests(**kwargs)
+
+
+class GenerationTask(PlainTask):
+    """A task whose answers are generated. It writes its prompts before lm-eval builds the requests.
+
+    Attributes:
+        DEFAULT_ANSWER_TOKENS: tokens of an answer, where lm-eval's generation arguments do not say.
+    """
+
+    OUTPUT_TYPE = "generate_until"
+    DEFAULT_ANSWER_TOKENS: int
+
+    @property
+    def answer_tokens(self) -> int:
+        """Return the tokens that an answer may have; the generation arguments are completed by it."""
+        arguments = normalize_gen_kwargs(self.config.generation_kwargs, self.DEFAULT_ANSWER_TOKENS)
+        self.config.generation_kwargs = dict(arguments)
+        return int(arguments["max_gen_toks"])
+
+    def prepare(self, template: ChatTemplate | None, system_instruction: str = "") -> None:
+        """Write the prompts, and record in the task's metadata what was read.
+
+        Args:
+            template: lm-eval's chat template, if it applies one.
+            system_instruction: text that precedes the prompt.
+        """
+        raise NotImplementedError
+
+    def build_all_requests(self, **kwargs: Any) -> None:
+        """Write the prompts, then build the requests as lm-eval does."""
+        self.prepare(template_of(kwargs), str(kwargs.get("system_instruction") or ""))
+        super().build_all_requests(**kwargs)
+
+    def generation_request(
+        self, doc: dict[str, Any], prompt: Any, metadata: Any, index: int = 0
+    ) -> Instance:
+        """Return a request for one answer.
+
+        Args:
+            doc: the sample.
+            prompt: as the backend takes it.
+            metadata: what lm-eval passes to `construct_requests` under this name.
+            index: number of the request among those of the sample.
+        """
+        arguments = (prompt, copy.deepcopy(dict(self.config.generation_kwargs)))
+        return Instance(
+            request_type=self.OUTPUT_TYPE,
+            doc=doc,
+            arguments=arguments,
+            idx=index,
+            metadata=metadata,
+        )

@@ -12,11 +12,11 @@ from leval_tasks.common.chat import Message
 from leval_tasks.common.data import (
     ENVIRONMENT_VARIABLE,
     Source,
+    data_set_file,
     folder_below,
     resolve_source,
-    why_hub_is_unreachable,
 )
-from leval_tasks.common.errors import DataError, HubUnreachableError
+from leval_tasks.common.errors import DataError
 from resonance_vllm.common.errors import error_message
 from resonance_vllm.common.files import file_sha256
 from resonance_vllm.common.settings import parse_settings
@@ -166,30 +166,6 @@ def local_files(needles: int, folder: Path) -> tuple[Path, ...]:
 
 
 def _hub_file(needles: int, part: int) -> Path:
-    """Return a file from the hub, or from its client's cache where it is out of reach.
-
-    Raises:
-        DataError: the hub does not have the file, or is unreachable and it is not in the cache.
-    """
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, RemoteEntryNotFoundError
-
+    """Return a file from the hub at the pinned revision, as `data_set_file` does."""
     filename = f"{needles}needle/{needles}needle_{part}.parquet"
-    description = f"{filename} of the hub's data set {REPOSITORY}"
-    unreachable = why_hub_is_unreachable()
-    try:
-        path = hf_hub_download(
-            REPOSITORY,
-            filename,
-            repo_type="dataset",
-            revision=REVISION,
-            local_files_only=bool(unreachable),
-        )
-    except RemoteEntryNotFoundError:
-        raise DataError(f"There is no {description}. {HOW_TO_GET}") from None
-    except (HfHubHTTPError, OSError, ValueError) as error:
-        reason = unreachable or error_message(error)
-        raise HubUnreachableError(
-            f"{description} cannot be fetched ({reason}). {HOW_TO_GET}"
-        ) from None
-    return Path(path)
+    return data_set_file(REPOSITORY, filename, HOW_TO_GET, REVISION)

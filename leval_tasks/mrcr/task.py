@@ -1,6 +1,5 @@
 """MRCR as lm-eval tasks: one answer per conversation, as published by OpenAI."""
 
-import copy
 import hashlib
 import json
 import logging
@@ -10,7 +9,6 @@ from typing import Any
 
 from lm_eval.api.instance import Instance
 from lm_eval.config.task import TaskConfig
-from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.utils import warning_once
 
 from leval_tasks.common.chat import (
@@ -20,10 +18,9 @@ from leval_tasks.common.chat import (
     Rendered,
     count_tokens,
     rendered,
-    template_of,
 )
 from leval_tasks.common.errors import ContextLengthError, DataError
-from leval_tasks.common.lm_task import PlainTask
+from leval_tasks.common.lm_task import GREEDY, GenerationTask
 from leval_tasks.common.metadata import MRCRSettings, read_metadata
 from leval_tasks.common.metrics import aggregations_of_known, compose, directions, scores_of_all
 from leval_tasks.common.model import find_tokenizer, resolve_context, tokenizer_name
@@ -36,7 +33,6 @@ logger = logging.getLogger(__name__)
 ANSWER_TOKENS = 2048
 """Tokens of an answer; the published ones have at most about a thousand."""
 
-GREEDY: dict[str, Any] = {"until": [], "do_sample": False, "temperature": 0.0}
 METRIC = "mrcr"
 ENCODING = "o200k_base"
 """The tokens by which the published results are binned."""
@@ -46,7 +42,7 @@ CHARACTERS_PER_TOKEN = 10
 Doc = Mapping[str, Any]
 
 
-class MRCRTask(PlainTask):
+class MRCRTask(GenerationTask):
     """The conversations with 2, 4 or 8 needles that fit into the context.
 
     Args:
@@ -57,7 +53,7 @@ class MRCRTask(PlainTask):
     """
 
     VERSION = 1
-    OUTPUT_TYPE = "generate_until"
+    DEFAULT_ANSWER_TOKENS = ANSWER_TOKENS
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._metadata = dict(config.get("metadata") or {})
@@ -68,7 +64,7 @@ class MRCRTask(PlainTask):
         given = config.get("generation_kwargs") or {}
         lm_config = TaskConfig(
             task=config.get("task"),
-            output_type="generate_until",
+            output_type=self.OUTPUT_TYPE,
             generation_kwargs={**GREEDY, "max_gen_toks": ANSWER_TOKENS, **given},
             num_fewshot=0,
             metadata={
@@ -78,13 +74,6 @@ class MRCRTask(PlainTask):
             },
         )
         self._configure(lm_config)
-
-    @property
-    def answer_tokens(self) -> int:
-        """Return the tokens that an answer may have."""
-        arguments = normalize_gen_kwargs(self.config.generation_kwargs, ANSWER_TOKENS)
-        self.config.generation_kwargs = dict(arguments)
-        return int(arguments["max_gen_toks"])
 
     def test_docs(self) -> list[dict[str, Any]]:
         """Return the conversations that fit, in the order of the files; their texts are not part of it."""
@@ -140,11 +129,6 @@ class MRCRTask(PlainTask):
     def doc_to_text(self, doc: Doc) -> str:
         """Return the number of a conversation. Its prompt is made when requests are built."""
         return str(doc["question_id"])
-
-    def build_all_requests(self, **kwargs: Any) -> None:
-        """Write the prompts, then build the requests as lm-eval does."""
-        self.prepare(template_of(kwargs), str(kwargs.get("system_instruction") or ""))
-        super().build_all_requests(**kwargs)
 
     def prepare(self, template: ChatTemplate | None = None, system_instruction: str = "") -> None:
         """Write the prompts, drop those that do not fit, and record what was read.
@@ -204,16 +188,7 @@ class MRCRTask(PlainTask):
     def construct_requests(self, doc: dict[str, Any], ctx: str, **kwargs: Any) -> list[Instance]:
         """Return the one request of a conversation."""
         prompt = self._prompts[doc["question_id"]]
-        arguments = (prompt.argument, copy.deepcopy(dict(self.config.generation_kwargs)))
-        return [
-            Instance(
-                request_type=self.OUTPUT_TYPE,
-                doc=doc,
-                arguments=arguments,
-                idx=0,
-                metadata=kwargs["metadata"],
-            )
-        ]
+        return [self.generation_request(doc, prompt.argument, kwargs["metadata"])]
 
     def process_results(self, doc: Doc, results: Sequence[str]) -> dict[str, Any]:
         """Return the score of an answer, over all conversations and in its bin."""

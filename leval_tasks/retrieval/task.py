@@ -5,7 +5,6 @@ of that of a longer one. Sample `n` of a depth has the same needles at every len
 begin alike as far as they can, and a backend that shares prefixes reads what is common only once.
 """
 
-import copy
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from random import Random
@@ -13,11 +12,10 @@ from typing import Any
 
 from lm_eval.api.instance import Instance
 from lm_eval.config.task import TaskConfig
-from lm_eval.models.utils import normalize_gen_kwargs
 
-from leval_tasks.common.chat import ChatTemplate, Rendered, count_tokens, rendered, template_of
+from leval_tasks.common.chat import ChatTemplate, Rendered, count_tokens, rendered
 from leval_tasks.common.errors import ContextLengthError
-from leval_tasks.common.lm_task import PlainTask
+from leval_tasks.common.lm_task import GREEDY, GenerationTask
 from leval_tasks.common.metadata import RetrievalSettings, read_metadata
 from leval_tasks.common.metrics import (
     DEPTH,
@@ -42,7 +40,6 @@ from leval_tasks.statistics.retrieval import Retrieved, place_row
 ANSWER_TOKENS = 128
 """Tokens of an answer in RULER, which the context length includes."""
 
-GREEDY: dict[str, Any] = {"until": [], "do_sample": False, "temperature": 0.0}
 
 ACCURACY = "accuracy"
 """Metric: share of the samples whose needle at the stated depth was found."""
@@ -53,7 +50,7 @@ RULER_SCORE = "ruler_score"
 Doc = Mapping[str, Any]
 
 
-class NeedleTask(PlainTask):
+class NeedleTask(GenerationTask):
     """One variant of needles, at every length and depth of the settings.
 
     Args:
@@ -64,7 +61,7 @@ class NeedleTask(PlainTask):
     """
 
     VERSION = 1
-    OUTPUT_TYPE = "generate_until"
+    DEFAULT_ANSWER_TOKENS = ANSWER_TOKENS
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._metadata = dict(config.get("metadata") or {})
@@ -77,7 +74,7 @@ class NeedleTask(PlainTask):
         given = config.get("generation_kwargs") or {}
         lm_config = TaskConfig(
             task=config.get("task"),
-            output_type="generate_until",
+            output_type=self.OUTPUT_TYPE,
             generation_kwargs={**GREEDY, "max_gen_toks": ANSWER_TOKENS, **given},
             num_fewshot=0,
             metadata=self._metadata,
@@ -102,13 +99,6 @@ class NeedleTask(PlainTask):
     def lengths(self) -> tuple[int, ...]:
         """Return the context lengths of this run, ascending."""
         return self.settings.context_length or ()
-
-    @property
-    def answer_tokens(self) -> int:
-        """Return the tokens that an answer may have."""
-        arguments = normalize_gen_kwargs(self.config.generation_kwargs, ANSWER_TOKENS)
-        self.config.generation_kwargs = dict(arguments)
-        return int(arguments["max_gen_toks"])
 
     @cached_property
     def _docs(self) -> list[dict[str, Any]]:
@@ -158,11 +148,6 @@ class NeedleTask(PlainTask):
     def doc_to_text(self, doc: Doc) -> str:
         """Return the place and number of a sample. Its prompt is made when requests are built."""
         return str(doc["cluster"])
-
-    def build_all_requests(self, **kwargs: Any) -> None:
-        """Fit the haystack into each length, then build the requests as lm-eval does."""
-        self.prepare(template_of(kwargs), str(kwargs.get("system_instruction") or ""))
-        super().build_all_requests(**kwargs)
 
     def prepare(self, template: ChatTemplate | None = None, system_instruction: str = "") -> None:
         """Choose how much of the haystack each length takes, and record what was read.
@@ -256,16 +241,7 @@ class NeedleTask(PlainTask):
     def construct_requests(self, doc: dict[str, Any], ctx: str, **kwargs: Any) -> list[Instance]:
         """Return the one request of a sample."""
         prompt = self._prompt(doc, self._pieces[doc["length"]])
-        arguments = (prompt.argument, copy.deepcopy(dict(self.config.generation_kwargs)))
-        return [
-            Instance(
-                request_type=self.OUTPUT_TYPE,
-                doc=doc,
-                arguments=arguments,
-                idx=0,
-                metadata=kwargs["metadata"],
-            )
-        ]
+        return [self.generation_request(doc, prompt.argument, kwargs["metadata"])]
 
     def process_results(self, doc: Doc, results: Sequence[str]) -> dict[str, Any]:
         """Return whether the needle was found, under the metrics of its length and of its place."""

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from mrcr_files import conversation, rows, write_files
 
+from leval_tasks.common import data
 from leval_tasks.common.errors import ContextLengthError, DataError, HubUnreachableError
 from leval_tasks.common.model import find_tokenizer
-from leval_tasks.mrcr import data
 from leval_tasks.mrcr.scoring import BIN_EDGES, bin_of, score
 from leval_tasks.mrcr.task import MRCRTask
 
