@@ -46,8 +46,8 @@ class Backend:
         generated_after_text: tokens that it generates after a scored text, which take positions of
             its length.
         keeps_all_logits: whether the logits of a scored text exist for all its positions at once.
-        runs_in_torch: whether its forward passes are torch's own, so that their rate is that of
-            torch's matrix products.
+        runs_in_torch: whether its forward passes are torch's own, one after the other: their rate is
+            that of torch's matrix products. Otherwise an engine schedules many requests side by side.
         without_weights: the argument, with its value, with which a model is built without the
             weights of its checkpoint; None if the library cannot.
         checks_model_type: whether transformers has to know the checkpoint's `model_type`.

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from leval_harness.backends.forward import Head
-from leval_tasks.common.token_logprobs import SLICE, SumOfLogprobs
+from leval_tasks.common.token_logprobs import SLICE, SumOfLogprobs, logprobs_of
 
 logger = logging.getLogger(__name__)
 
@@ -66,9 +66,7 @@ def score_by_position(head: Head, states: Tensor, goal: Tensor, with_correct: bo
     best = None
     if with_correct:
         best = logits.argmax(-1)
-    logits = logits.float()
-    chosen = logits.gather(-1, goal.to(logits.device)[:, None]).squeeze(-1)
-    return chosen - logits.logsumexp(-1), best
+    return logprobs_of(logits, goal), best
 
 
 def score_by_block(head: Head, states: Tensor, goal: Tensor, with_correct: bool) -> Scores:

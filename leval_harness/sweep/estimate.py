@@ -217,7 +217,7 @@ def has_full_read(run: RunRecord, others: Sequence[RunRecord]) -> bool:
     backend = BACKENDS.get(run.model.backend)
     if run.method.name != REFERENCE or backend is None:
         return False
-    if not backend.shares_documents or backend.library != "transformers":
+    if not backend.shares_documents or not backend.runs_in_torch:
         return False
     return any(
         other.group == run.group

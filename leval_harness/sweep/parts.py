@@ -100,7 +100,7 @@ def _limits(requests: Sequence[Numbered], backend: str) -> Limits:
 
 def is_engine(backend: str) -> bool:
     """Return whether a backend answers requests of several documents side by side."""
-    return backend not in BACKENDS or BACKENDS[backend].library != "transformers"
+    return backend not in BACKENDS or not BACKENDS[backend].runs_in_torch
 
 
 def _most_window_tokens(requests: Sequence[Numbered]) -> int:

@@ -12,7 +12,6 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import numpy as np
 
@@ -73,11 +72,22 @@ def few_questions(tasks: Iterable[str], limit: int | None, seed: int) -> Iterato
         for source in dict.fromkeys(SOURCES[task] for task in tasks if task in SOURCES):
             module = _module(source.module)
             few = _with_number(getattr(module, source.samples), number)
-            patches.enter_context(patch.object(module, source.samples, few))
+            patches.enter_context(_replaced(module, source.samples, few))
             for name in source.datasets:
                 kept = _made_once(module, name, number, seed)
-                patches.enter_context(patch.object(module, name, kept))
+                patches.enter_context(_replaced(module, name, kept))
         yield
+
+
+@contextmanager
+def _replaced(module: ModuleType, name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Let a module have another function under a name for the while."""
+    own = getattr(module, name)
+    setattr(module, name, function)
+    try:
+        yield
+    finally:
+        setattr(module, name, own)
 
 
 def _module(name: str) -> ModuleType:

@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from resonance_vllm.common.errors import RunError, SettingError, error_message
+
+if TYPE_CHECKING:
+    import torch
 
 Logprobs = npt.NDArray[np.float32]
 Request = tuple[Sequence[int], Sequence[int]]
@@ -142,13 +145,22 @@ def score_by_forward_pass(lm: Any, requests: Sequence[Request]) -> Iterator[Logp
         token_ids = torch.tensor([[*context, *scored]], device=lm.device)
         logits = lm._model_call(token_ids[:, :-1])[0, len(context) - 1 :]
         targets = token_ids[0, len(context) :]
-        parts = []
-        step = max(1, SLICE // logits.shape[-1])
-        for first in range(0, len(targets), step):
-            part = logits[first : first + step].float()
-            chosen = part.gather(-1, targets[first : first + step, None].to(part.device))
-            parts.append(chosen.squeeze(-1) - part.logsumexp(-1))
+        size = max(1, SLICE // logits.shape[-1])
+        slices = zip(logits.split(size), targets.split(size), strict=True)
+        parts = [logprobs_of(some_logits, some_targets) for some_logits, some_targets in slices]
         yield torch.cat(parts).cpu().numpy()
+
+
+def logprobs_of(logits: "torch.Tensor", targets: "torch.Tensor") -> "torch.Tensor":
+    """Return the natural logarithm of each target's probability, float32 `[positions]`.
+
+    Args:
+        logits: `[positions, vocabulary]` in any dtype; all of them are made float32 at once.
+        targets: token ids `[positions]`.
+    """
+    logits = logits.float()
+    chosen = logits.gather(-1, targets.to(logits.device)[:, None]).squeeze(-1)
+    return chosen - logits.logsumexp(-1)
 
 
 def score_by_own_method(lm: Any, requests: Sequence[Request]) -> Iterator[Logprobs]:

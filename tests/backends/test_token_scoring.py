@@ -31,6 +31,8 @@ def expected(name: str, bases: set[str]) -> str:
         return "score_by_own_method"
     if "HFLM" in bases:
         return "score_by_forward_pass"
+    if "RopeVLLM" in bases:
+        return "score_given_tokens"
     if "VLLM" in bases:
         return "score_by_vllm"
     if name in ("local-completions", "openai-completions"):

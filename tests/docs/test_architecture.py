@@ -27,6 +27,12 @@ def test_architecture_names_files_that_exist():
     assert [path for path in named if not (ROOT / path).is_file()] == []
 
 
+@pytest.mark.parametrize("package", ["leval_harness", "leval_tasks", "resonance_vllm"])
+def test_packages_do_without_mocks(package):
+    named = [path for path in (ROOT / package).rglob("*.py") if "mock" in path.read_text("utf-8")]
+    assert not named
+
+
 def test_modules_import_each_other_in_one_direction():
     graph = grimp.build_graph("leval_harness", "leval_tasks", "resonance_vllm")
     imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
