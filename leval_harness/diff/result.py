@@ -32,7 +32,7 @@ class DiffResult:
     Attributes:
         a, b: the setups with their RoPE settings (None: not known) and versions.
         length: tokens of each text.
-        identical: losses of all documents are equal bit for bit up to this position.
+        identical: losses of all documents are bitwise equal up to this position.
         margin: nats/token.
         bins: differences by position from there on; none where all losses are equal.
         loss_a, loss_b: nats/token, over all positions.

@@ -230,7 +230,7 @@ class Llama3(ScaledMethod):
 
     @model_validator(mode="after")
     def _check_frequency_factors(self) -> Self:
-        """Refuse a band of wavelengths whose ends are exchanged."""
+        """Refuse a band of wavelengths whose ends are in the wrong order."""
         low = self.low_freq_factor
         high = self.high_freq_factor
         if high < low:

@@ -102,7 +102,7 @@ def test_no_difference_is_rarely_called_one(documents):
 @pytest.mark.parametrize(
     ("mean", "half", "margin", "times"),
     [
-        (0.02, 0.04, 0.01, 4.0),  # until the interval holds no zero
+        (0.02, 0.04, 0.01, 4.0),  # until the interval excludes zero
         (0.002, 0.016, 0.01, 4.0),  # until it lies within the margin
         (0.0, 0.1, 0.0, math.inf),
     ],

@@ -303,7 +303,7 @@ def test_another_tokenizer_or_template_is_a_finding(copying_model, copying_docum
 def test_positions_shifted_in_the_middle_of_a_long_text(
     copying_model, reference, tmp_path, monkeypatch
 ):
-    """The losses are equal bit for bit up to the fault; right after it they are worse."""
+    """The losses are bitwise equal up to the fault; right after it they are worse."""
     start = 1536
     length = start + 257
     model = setup(copying_model("window"), max_length=length)

@@ -29,7 +29,7 @@ def table(spec, dim, rows, dtype=torch.float32):
 
 
 def cache_gap(cache, original):
-    """Distance of the stored pairs to the nearest trained one: 0 only if it is the same to the bit.
+    """Distance of the stored pairs to the nearest trained one: 0 only if it is bitwise the same.
 
     `cache` holds cos of every feature, then sin; rows below `original` are training positions.
     """

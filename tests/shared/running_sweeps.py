@@ -1,4 +1,4 @@
-"""What tests of running sweeps share: waiting, claims, and a sweep of eight runs of one load."""
+"""What tests of running sweeps share: waiting, claims, and a sweep of eight runs of one model instance."""
 
 import contextlib
 import json

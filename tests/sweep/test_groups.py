@@ -1,4 +1,4 @@
-"""Which runs share a load, which GPUs a worker sees, and who starts next."""
+"""Which runs share a model instance, which GPUs a worker sees, and who starts next."""
 
 import os
 import stat

@@ -109,7 +109,7 @@ def test_shared_instance_reads_as_each_run_alone(
 ) -> None:
     """Bit for bit: the samples of lm-eval hold every digit of a log-likelihood.
 
-    Alone a run also is where its rotation cannot be swapped: it gets a load of its own then.
+    Alone a run also is where its rotation cannot be swapped: it gets a model instance of its own then.
     """
     base = [f"--set=tasks={choices(tiny, tmp_path)}", "--set=context_lengths=[64, 128]"]
     base += [f"--set=models.tiny.backend={backend}"]
