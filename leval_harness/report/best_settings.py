@@ -2,8 +2,9 @@
 
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -18,6 +19,7 @@ from leval_harness.report.number_text import (
 )
 from leval_harness.report.retrieval import ACCURACY, is_needle_grid
 from leval_harness.report.table import Table
+from resonance_vllm.common.errors import UserError
 
 MOST_NAMES = 3
 """Equally good settings that a cell names; of more the first ones."""
@@ -163,6 +165,36 @@ def _command(part: pd.DataFrame, setting: Setting) -> str:
     run = runs.iloc[0]
     words = ["vllm", "serve", str(run["checkpoint"]), "--max-model-len", str(setting.length)]
     if isinstance(run["rope"], str) and json.loads(run["rope"]).get("rope_type") != "default":
-        overrides = json.dumps({"rope_parameters": json.loads(run["rope"])})
-        words += ["--hf-overrides", overrides]
+        overrides = _overrides(json.loads(run["rope"]), run.get("claimed_length"), setting.length)
+        if overrides is None:
+            return NOTHING
+        words += ["--hf-overrides", json.dumps(overrides)]
     return shlex.join(words)
+
+
+def _overrides(
+    rope: Mapping[str, Any], native_length: float | None, length: int
+) -> dict[str, Any] | None:
+    """Return vLLM's `hf_overrides` for the settings of a run, as `check` prints them.
+
+    Args:
+        rope: settings of the run.
+        native_length: of the model in tokens; missing where it is not known.
+        length: longest sequence that is served.
+
+    Returns:
+        The overrides, for a config that nests no language model; None where the settings are not
+        complete or vLLM cannot run them.
+    """
+    # the mathematics of RoPE are needed for this column alone
+    from resonance_vllm.checkpoint.overrides import vllm_hf_overrides
+    from resonance_vllm.checkpoint.positions import PositionConfig, complete_rope
+
+    config: dict[str, Any] = {"max_position_embeddings": length}
+    if native_length is not None and pd.notna(native_length):
+        config["max_position_embeddings"] = int(native_length)
+    model = PositionConfig.from_dict(config)
+    try:
+        return vllm_hf_overrides(complete_rope(rope, model), model, length)
+    except UserError:
+        return None

@@ -1,5 +1,6 @@
 """Retrieval: counts at growing lengths against exact tails, and what is said of them."""
 
+import json
 import shlex
 
 import numpy as np
@@ -148,7 +149,8 @@ def needles(tmp_path_factory):
     """The unmodified model loses the second half of 12K; YaRN finds everything."""
     folder = tmp_path_factory.mktemp("needles")
     needle_run(folder / "a", second_half_lost)
-    yarn = {"rope_type": "yarn", "factor": 2.0}
+    yarn = {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1e5}
+    yarn["original_max_position_embeddings"] = 8192
     needle_run(folder / "b", lambda length, depth: 1.0, rope=yarn)
     return compared_frame(load_results(folder))
 
@@ -224,10 +226,18 @@ def test_best_setting_by_length_has_a_command(needles):
     assert cells.loc["8,192", "By retrieval"] == "unmodified or yarn x2: 100.0 (95.0 to 100.0)"
     assert cells.loc["8,192", "vLLM"] == "vllm serve m --max-model-len 8192"
     assert cells.loc["12,288", "By retrieval"] == "yarn x2: 100.0 (95.0 to 100.0)"
-    assert shlex.split(cells.loc["12,288", "vLLM"]) == [
-        "vllm", "serve", "m", "--max-model-len", "12288",
-        "--hf-overrides", '{"rope_parameters": {"factor": 2, "rope_type": "yarn"}}',
-    ]  # fmt: skip
+    *words, overrides = shlex.split(cells.loc["12,288", "vLLM"])
+    assert words == ["vllm", "serve", "m", "--max-model-len", "12288", "--hf-overrides"]
+    # as `check` prints them: without the new limit vLLM refuses the length
+    assert json.loads(overrides) == {
+        "rope_parameters": {
+            "rope_type": "yarn", "rope_theta": 1e5, "factor": 2.0,
+            "original_max_position_embeddings": 8192,
+            "beta_fast": 32.0, "beta_slow": 1.0, "truncate": True,
+        },
+        "max_position_embeddings": 16384,
+        "rope_compared": True,
+    }  # fmt: skip
 
 
 def test_best_setting_by_length_follows_the_verdict():
