@@ -10,6 +10,7 @@ import pandas as pd
 
 from leval_harness.report.effective_context import TASK
 from leval_harness.report.effective_summary import ModelSummary, bins_of, method_pairs, summary
+from leval_harness.report.labels import is_across_models
 from leval_harness.report.number_text import (
     NOTHING,
     Estimate,
@@ -57,7 +58,7 @@ def best_settings_tables(compared: pd.DataFrame) -> Iterator[Table]:
         compared: the compared frame.
     """
     for block, part in compared.groupby("block", sort=False):
-        if not block:
+        if is_across_models(part):
             continue  # settings of several models are no choice
         settings = best_settings(str(block), part)
         if len(settings) < 2:

@@ -189,7 +189,7 @@ def _runs_with_documents(compared: pd.DataFrame) -> pd.DataFrame:
     unmodified = runs["rope"].map(_is_default_rope).astype(bool)
     if "replaced" in runs:
         unmodified &= runs["replaced"].isna()
-    columns = ["run", "block", "label", "rope", "baseline", "margin"]
+    columns = ["run", "block", "label", "model", "rope", "baseline", "margin"]
     return runs[columns].assign(native_length=native_length, unmodified=unmodified)
 
 
@@ -337,18 +337,23 @@ def _numbers(estimate: Interval, blocks: int) -> Row:
 
 
 def _pairs(of_model: pd.DataFrame) -> Iterator[tuple[str, str]]:
-    """Yield the labels to compare: each with the baseline, and Resonance with the same without."""
+    """Yield the labels to compare: each with the baseline, and Resonance with the same without.
+
+    Only methods of one model are compared: the increases of two models are over references of their
+    own.
+    """
     methods = of_model.drop_duplicates("label").set_index("label")
-    rope_of = {str(label): _rope_settings(rope) for label, rope in methods["rope"].items()}
-    for label, rope in rope_of.items():
-        others = [methods.at[label, "baseline"]]
-        plain = _without_resonance(rope)
-        if plain:
-            same = [name for name, other in rope_of.items() if name != label and other == plain]
-            others += same[:1]
-        for other in dict.fromkeys(others):
-            if other in rope_of and other != label:
-                yield label, other
+    for _, of_one_model in methods.groupby("model", sort=False):
+        rope_of = {str(label): _rope_settings(rope) for label, rope in of_one_model["rope"].items()}
+        for label, rope in rope_of.items():
+            others = [methods.at[label, "baseline"]]
+            plain = _without_resonance(rope)
+            if plain:
+                same = [name for name, other in rope_of.items() if name != label and other == plain]
+                others += same[:1]
+            for other in dict.fromkeys(others):
+                if other in rope_of and other != label:
+                    yield label, other
 
 
 def _is_default_rope(rope: object) -> bool:

@@ -17,6 +17,7 @@ from leval_harness.report.effective_context import (
     NEAR,
     TASK,
 )
+from leval_harness.report.labels import is_across_models
 from leval_harness.report.number_text import NOTHING, Estimate, tokens_text
 from leval_harness.results.layout import REFERENCE
 from leval_tasks.statistics.effective_context import BLOCK
@@ -139,6 +140,7 @@ class ModelSummary:
         compared_end: the last of them.
         recommended: by position; empty where methods were not all compared on the same positions.
         same_length: whether all documents reach the longest position.
+        is_across: whether the methods are of several models.
     """
 
     model: str
@@ -148,6 +150,7 @@ class ModelSummary:
     compared_end: int
     recommended: tuple[Recommendation, ...]
     same_length: bool
+    is_across: bool = False
 
     @property
     def longest(self) -> int:
@@ -191,7 +194,9 @@ def summary(block: str, rows: pd.DataFrame) -> ModelSummary | None:
     degraded = against_reference[
         against_reference["metric"].eq(BROKEN) & against_reference["value"].notna()
     ]
-    baseline = common_baseline(pairs)
+    is_across = is_across_models(rows)
+    # Methods are compared within a model, so that several models have no common baseline.
+    baseline = "" if is_across else common_baseline(pairs)
     against_baseline = pairs[pairs["baseline"] == baseline]
     start, end = _compared_positions(against_baseline, {*degraded["label"]})
     methods = []
@@ -205,8 +210,9 @@ def summary(block: str, rows: pd.DataFrame) -> ModelSummary | None:
         baseline=baseline,
         compared_start=start,
         compared_end=end,
-        recommended=tuple(recommend(pairs, names)),
+        recommended=() if is_across else tuple(recommend(pairs, names)),
         same_length=_have_one_length(against_reference),
+        is_across=is_across,
     )
 
 

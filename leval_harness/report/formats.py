@@ -205,14 +205,22 @@ def html(table: Table, heading: str = "h3") -> str:
         table: what is written.
         heading: element of the title.
     """
-    notes = "".join(f'<p class="note">{escape(note)}</p>' for note in table.notes)
+    notes = "".join(f'<p class="note">{_with_code(note)}</p>' for note in table.notes)
     title = escape(table.title)
     grid = _styled(table.cells, table.css, "html").to_html(
         table_attributes=f'class="sortable" aria-label="{title}"'
     )
     # What scrolls sideways must be reachable by keyboard, and so needs a name.
     group = f'<div class="wide" role="group" tabindex="0" aria-label="{title}">'
-    return f"<{heading}>{title}</{heading}>\n{group}{grid}</div>\n{notes}\n"
+    content = f"<{heading}>{title}</{heading}>\n{group}{grid}</div>\n{notes}"
+    # on paper a title stays with its table
+    return f'<div class="titled">{content}</div>\n'
+
+
+def _with_code(note: str) -> str:
+    """Return a sentence as HTML, in which text between backticks is code."""
+    parts = escape(note).split("`")
+    return "".join(f"<code>{part}</code>" if at % 2 else part for at, part in enumerate(parts))
 
 
 def latex(table: Table) -> str:

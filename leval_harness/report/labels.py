@@ -44,7 +44,7 @@ SAMPLE = "bundled sample, not the real documents"
 # Settings that go with a run, with its task, and with the model that a task is rendered for.
 OF_RUN = ("backend", "dtype", "gen_kwargs", "chat_template", "seed")
 OF_TASK = ("shots", "data")
-OF_MODEL = ("frame", "answer_prefix", "end_of_thinking", "task_hash")
+OF_MODEL = ("frame", "answer_prefix", "end_of_thinking", "task_hash", "window")
 """Settings of a task that go with the model: they do not separate models from each other."""
 
 OF_GENERATION = ("gen_kwargs", "seed")
@@ -106,6 +106,12 @@ def counted(number: float, noun: str) -> str:
     """Return a number with its noun: `1 document`, `3 documents`."""
     plural = "" if number == 1 else "s"
     return f"{number:.12g} {noun}{plural}"
+
+
+def is_across_models(rows: pd.DataFrame) -> bool:
+    """Return whether rows were compared across models: their labels begin with the model's name."""
+    named = zip(rows["label"], rows["model"], strict=True)
+    return any(str(label).startswith(f"{model}, ") for label, model in named)
 
 
 def model_and_method(rows: pd.DataFrame) -> pd.DataFrame:

@@ -15,7 +15,7 @@ import pandas as pd
 
 from leval_harness.report.answer_pages import answer_pages
 from leval_harness.report.effective_context import compared_frame
-from leval_harness.report.effective_summary import EffectiveLength, MethodSummary, ModelSummary
+from leval_harness.report.effective_summary import EffectiveLength, ModelSummary
 from leval_harness.report.figures import (
     DIFFERENCES,
     EFFECTIVE,
@@ -95,17 +95,34 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class LengthCell:
+    """An effective context length, and what is said of it."""
+
+    length: str
+    remark: str = ""
+
+    @classmethod
+    def of_text(cls, text: str) -> "LengthCell":
+        """Split `9,728 (degrades from ~9,920)` into both parts; the length is not broken into lines."""
+        remark = ""
+        for separator in (" (", ", "):
+            length, found_separator, remark = text.partition(separator)
+            if found_separator:
+                break
+        return cls(length.replace(" ", "\N{NO-BREAK SPACE}"), remark.removesuffix(")"))
+
+
+@dataclass(frozen=True)
 class AnswerRow:
-    """A method in the table of the first screen."""
+    """A method in the table of the first screen; `retrieval` is None where it was not measured."""
 
     method: str
     is_baseline: bool
     bar: Bar
-    length: str
-    remark: str
+    length: LengthCell
     cost: Cell
     difference: Cell
-    retrieval: str = ""
+    retrieval: LengthCell | None = None
 
 
 @dataclass
@@ -274,7 +291,9 @@ def _capitalized(text: str) -> str:
 
 
 def _tables_html(tables: Sequence[Table]) -> list[str]:
-    return [html(table) for table in tables if table.title != "What was run"]
+    """Return tables across models as HTML; the first is shown, the others are folded below it."""
+    shown = [table for table in tables if table.title != "What was run"]
+    return [html(table, "h4" if at else "h3") for at, table in enumerate(shown)]
 
 
 def _answer_rows(summary: ModelSummary, retrieval: Mapping[str, str]) -> list[AnswerRow]:
@@ -289,27 +308,18 @@ def _answer_rows(summary: ModelSummary, retrieval: Mapping[str, str]) -> list[An
     difference_digits = digits_of(method.difference for method in methods)
     rows = []
     for method in methods:
-        length, remark = _length_and_remark(method)
+        by_retrieval = None
+        if retrieval:
+            by_retrieval = LengthCell.of_text(retrieval.get(method.method, NOTHING))
         rows.append(
             AnswerRow(
                 method=method.method,
                 is_baseline=method.method == summary.baseline,
                 bar=Bar.of_length(method.length, summary.longest),
-                length=length,
-                remark=remark,
+                length=LengthCell.of_text(method.length.text),
                 cost=Cell.of_estimate(method.cost, cost_digits),
                 difference=Cell.of_estimate(method.difference, difference_digits, IDENTICAL),
-                retrieval=retrieval.get(method.method, NOTHING) if retrieval else "",
+                retrieval=by_retrieval,
             )
         )
     return rows
-
-
-def _length_and_remark(method: MethodSummary) -> tuple[str, str]:
-    """Split `9,728 (degrades from ~9,920)` into the length and what is said of it."""
-    text = method.length.text
-    for separator in (" (", ", "):
-        length, found_separator, remark = text.partition(separator)
-        if found_separator:
-            return length, remark.removesuffix(")")
-    return text, ""

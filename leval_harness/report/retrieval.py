@@ -19,7 +19,17 @@ FAMILIES = ("retrieval", "mrcr")
 ACCURACY = "accuracy"
 """Their metric over all depths of a length."""
 
-COLUMNS = ["block", "label", "tasks", "lengths", "questions", "threshold", "above", "length"]
+COLUMNS = [
+    "model",
+    "block",
+    "label",
+    "tasks",
+    "lengths",
+    "questions",
+    "threshold",
+    "above",
+    "length",
+]
 
 
 def is_needle_grid(rows: pd.DataFrame) -> pd.Series:
@@ -45,7 +55,7 @@ def retrievals(compared: pd.DataFrame) -> pd.DataFrame:
         compared: the compared frame.
 
     Returns:
-        a row for each `block`, `label` and kind of task: `tasks` that all `lengths` have,
+        a row for each `model`, `block`, `label` and kind of task: `tasks` that all `lengths` have,
         `questions` at each of them; as texts `threshold`, `above`, the largest length that reaches
         it, and `length`, the same as an effective context length. The threshold is RULER's: of
         RULER's tasks as it is, of needle grids a share of the own score at the shortest length.
@@ -59,7 +69,8 @@ def retrievals(compared: pd.DataFrame) -> pd.DataFrame:
         for (block, label), part in of_kind.groupby(["block", "label"], sort=False):
             row = _retrieval_of(part, of_own)
             if row:
-                rows.append({"block": block, "label": label, **row})
+                model = part["model"].iloc[0]
+                rows.append({"model": model, "block": block, "label": label, **row})
     return pd.DataFrame(rows, columns=COLUMNS)
 
 

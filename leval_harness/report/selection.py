@@ -3,6 +3,7 @@
 import pandas as pd
 
 from leval_harness.report.effective_context import TASK
+from leval_harness.report.labels import is_across_models
 from leval_tasks.common.metrics import FAMILY_OF
 
 MAIN_METRICS = ("exact_match", "ood_accuracy", "acc_norm", "acc", "score", "f1", "accuracy", "mrcr")
@@ -24,8 +25,7 @@ def main_numbers(compared: pd.DataFrame) -> pd.Series:
     is_main_metric = preference.notna() & preference.eq(best)
 
     losses_shown = list(PERPLEXITIES)
-    is_across_models = compared["block"].eq("").any()  # else titles begin with the model's name
-    if is_across_models:
+    if is_across_models(compared):
         losses_shown.append("bits_per_byte")
     is_loss_shown = compared["metric"].isin(losses_shown)
 

@@ -3,7 +3,8 @@
 Each comes from the compared frame; `leval_harness.report.formats` writes them.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from leval_harness.report.best_settings import best_settings_tables
 from leval_harness.report.compare import CANNOT_TELL, MOST_UNPARSED, SIGNIFICANT
 from leval_harness.report.effective_context import TASK
 from leval_harness.report.effective_summary import (
+    EffectiveLength,
     MethodSummary,
     ModelSummary,
     bins_of,
@@ -23,6 +25,7 @@ from leval_harness.report.labels import (
     BESIDE,
     CLOSED,
     POSGEN,
+    is_across_models,
     length_label,
     model_and_method,
     task_label,
@@ -59,6 +62,12 @@ CHANCE = "chance"
 COUNTS = "n/documents"
 ROWS = ["Model", "Method", "Ctx"]
 """What names a row of scores: the block, the method, and the context length of the run."""
+LENGTH_COLUMNS: dict[str, Callable[[EffectiveLength], str]] = {
+    "Effective context length": attrgetter("text"),
+    "Native context length": attrgetter("native_text"),
+    "Relative to native": attrgetter("relative_text"),
+}
+"""Heading -> text of an effective context length."""
 
 
 def build_tables(compared: pd.DataFrame, published: bool = False) -> list[Table]:
@@ -71,7 +80,8 @@ def build_tables(compared: pd.DataFrame, published: bool = False) -> list[Table]
     main = compared[main_numbers(compared)]
     is_curve = main["task"].isin(list(FAMILY_OF)) & main["kind"].eq("loss")
     scores = main[~is_curve]
-    tables = [*effective_tables(compared), *_retrieval_tables(scores)]
+    tables = [*_model_tables(compared, main[is_curve])]
+    tables += [*effective_tables(compared), *_retrieval_tables(scores)]
     tables += [*_needle_tables(compared), *best_settings_tables(compared)]
     tables += _score_tables(scores, published)
     tables += _perplexity_tables(main[is_curve])
@@ -82,6 +92,63 @@ def build_tables(compared: pd.DataFrame, published: bool = False) -> list[Table]
     if measured is not None:
         tables.append(measured)
     return tables
+
+
+# ------------------------------------------------------------------ models beside each other
+
+
+def _model_tables(compared: pd.DataFrame, losses: pd.DataFrame) -> Iterator[Table]:
+    """Yield models beside each other: bits per byte of one text, and how far each of them reads.
+
+    Args:
+        compared: the compared frame.
+        losses: its rows with perplexities and bits per byte.
+    """
+    if not is_across_models(compared):
+        return
+    bits = losses[losses["metric"] == "bits_per_byte"]
+    for block, of_block in compared.groupby("block", sort=False):
+        answer = summary(str(block), of_block[of_block["task"] == TASK])
+        of_losses = bits[bits["block"] == block]
+        if answer is not None and not of_losses.empty:
+            names = model_and_method(of_block.assign(block="")).assign(label=of_block["label"])
+            yield _models_table(str(block), answer, of_losses, names.drop_duplicates("label"))
+
+
+def _models_table(
+    block: str, answer: ModelSummary, bits: pd.DataFrame, names: pd.DataFrame
+) -> Table:
+    """Return the table of models and methods, with what was measured of each.
+
+    Args:
+        block: title of the settings that they share.
+        answer: their effective context lengths.
+        bits: their bits per byte, of one or more texts at one or more lengths.
+        names: `Model`, `Method` and `label` of each.
+    """
+    length_of = {method.method: method.length for method in answer.methods}
+    names = names[names["label"].isin({*bits["label"], *length_of})]
+    labels = list(names["label"])
+    index = pd.MultiIndex.from_frame(names[ROWS[:2]])
+
+    heads = "Bits per byte ↓, " + task_titles(bits) + ", " + bits["length"].map(length_label)
+    rows = bits.assign(head=heads, text=text_of(bits), css=_emphasis(bits))
+    by_label = rows.groupby(["label", "head"])[["text", "css"]].last().unstack("head")
+    cells = by_label["text"][list(heads.unique())].reindex(labels).fillna(NONE)
+    css = by_label["css"].reindex(index=labels)
+
+    lengths = [length_of.get(label) for label in labels]
+    for head, text in LENGTH_COLUMNS.items():
+        cells[head] = [NONE if length is None else text(length) for length in lengths]
+    css = css.reindex(columns=cells.columns).fillna("").set_axis(index)
+    cells = cells.set_axis(index)
+    notes = [
+        "Bits per byte: mean loss per byte of the same text. Effective context lengths are in each "
+        "model's own tokens.",
+        *_notes(bits, cells),
+    ]
+    title = f"Models, {block}" if block else "Models"
+    return Table(title, cells, css, tuple(notes))
 
 
 # ------------------------------------------------------------------ effective context length
@@ -125,19 +192,12 @@ def effective_tables(compared: pd.DataFrame) -> Iterator[Table]:
 def _lengths_table(answer: ModelSummary, model: str) -> Table:
     """Return the table of the verdict with the absolute losses beside the differences."""
     methods = answer.methods
-    columns = {"Effective context length": [method.length.text for method in methods]}
-    if len({method.length.native for method in methods}) > 1:
-        columns["Native context length"] = [method.length.native_text for method in methods]
-        columns["Relative to native"] = [method.length.relative_text for method in methods]
-    losses_within = [method.loss_within for method in methods]
-    losses_beyond = [method.loss_beyond for method in methods]
-    native = "the native context length"
-    if answer.native is not None:
-        native = tokens_text(answer.native)
-    if any(loss is not None for loss in losses_within):
-        columns[f"Loss within {native}"] = _losses(losses_within)
-    if any(loss is not None for loss in losses_beyond):
-        columns[f"Loss beyond {native}"] = _losses(losses_beyond)
+    lengths = [method.length for method in methods]
+    length_columns = list(LENGTH_COLUMNS.items())
+    if not answer.is_across and len({length.native for length in lengths}) == 1:
+        length_columns = length_columns[:1]  # one native context length, which a heading names
+    columns = {head: [text(length) for length in lengths] for head, text in length_columns}
+    columns |= _loss_columns(answer)
     columns[_capitalized(cost_heading(answer))] = column_of_estimates([m.cost for m in methods])
     if any(method.documents > 1 for method in methods):
         columns["Cost of single documents"] = _cost_ranges(methods)
@@ -145,12 +205,36 @@ def _lengths_table(answer: ModelSummary, model: str) -> Table:
         differences = column_of_estimates([method.difference for method in methods], IDENTICAL)
         columns[_capitalized(difference_heading(answer))] = differences
     names = pd.Index([method.method for method in methods], name="Method")
-    return Table.plain(
-        f"Effective context length{model}",
-        pd.DataFrame(columns, names),
+    notes = [
         "Losses in nats/token. Cost: loss increase within the native context length over "
-        f"{reference_text(answer)}; positive is worse. In square brackets: 99.5% intervals.",
-    )
+        f"{reference_text(answer)}; positive is worse. In square brackets: 99.5% intervals."
+    ]
+    if answer.is_across:
+        notes.append(
+            "Lengths and costs are in each model's own tokens, which are of different size. Models are "
+            "compared by bits per byte."
+        )
+    return Table.plain(f"Effective context length{model}", pd.DataFrame(columns, names), *notes)
+
+
+def _loss_columns(answer: ModelSummary) -> dict[str, list[str]]:
+    """Return the absolute losses within and beyond the native context length.
+
+    There are none across models: a loss per token is comparable among methods of one tokenizer.
+    """
+    columns: dict[str, list[str]] = {}
+    if answer.is_across:
+        return columns
+    native = "the native context length"
+    if answer.native is not None:
+        native = tokens_text(answer.native)
+    losses_within = [method.loss_within for method in answer.methods]
+    losses_beyond = [method.loss_beyond for method in answer.methods]
+    if any(loss is not None for loss in losses_within):
+        columns[f"Loss within {native}"] = _losses(losses_within)
+    if any(loss is not None for loss in losses_beyond):
+        columns[f"Loss beyond {native}"] = _losses(losses_beyond)
+    return columns
 
 
 def _losses(values: Sequence[float | None]) -> list[str]:
@@ -203,13 +287,16 @@ def _retrieval_tables(scores: pd.DataFrame) -> Iterator[Table]:
     """Yield how far each method retrieves in RULER's tasks, then their scores by length."""
     rows = retrievals(scores)
     for threshold, of_threshold in rows.groupby("threshold", sort=False):
-        part = of_threshold.assign(Questions=of_threshold["questions"].map(questions_text))
-        heads = {"block": "Model", "label": "Method", "above": f"Above {threshold}"}
-        cells = part[[*heads, "Questions"]].rename(columns=heads).set_index(ROWS[:2]).astype(str)
-        names = {task_label(task) for tasks in part["tasks"] for task in tasks}
+        cells = model_and_method(of_threshold).assign(
+            above=of_threshold["above"], Questions=of_threshold["questions"].map(questions_text)
+        )
+        cells = cells.rename(columns={"above": f"Above {threshold}"}).set_index(ROWS[:2])
+        cells = cells.astype(str)
+        css = pd.DataFrame("", cells.index, cells.columns)
+        names = {task_label(task) for tasks in of_threshold["tasks"] for task in tasks}
         tasks = ", ".join(sorted(names))
         note = f"Mean over {tasks}; each statement at the 95% level."
-        yield Table.plain("Retrieval length", cells, note)
+        yield _with_model_in_title("Retrieval length", cells, css, [note])
     by_task = scores[_is_score_by_length(scores)].groupby(task_titles(scores), sort=False)
     for title, part in by_task:
         yield by_length(f"{title} by length, %", part)

@@ -7,6 +7,7 @@ import pandas as pd
 from leval_harness.report.compare import OTHER_QUESTIONS
 from leval_harness.report.effective_context import TASK_PREFIX
 from leval_harness.report.labels import (
+    is_across_models,
     length_label,
     separating_columns,
     setting_texts,
@@ -53,9 +54,9 @@ def uncompared_sentences(compared: pd.DataFrame) -> list[str]:
         return []
     rows = rows.assign(title=task_titles(rows))
     sentences: list[str] = []
-    # Across models the title of a comparison group holds no model, and all of them are one subject.
-    is_across = not rows["block"].str.startswith(tuple(rows["model"].unique())).any()
-    subjects = [rows] if is_across else [part for _, part in rows.groupby("model", sort=False)]
+    subjects = [part for _, part in rows.groupby("model", sort=False)]
+    if is_across_models(rows):
+        subjects = [rows]
     sentences += _without_reference(compared)
     for of_model in subjects:
         sentences += _between_groups(of_model)

@@ -41,6 +41,7 @@ MOST_NAMES = 4
 
 METHOD = "method"
 LENGTH = "effective context length"
+RELATIVE = "relative to native"
 BY_RETRIEVAL = "by retrieval"
 
 TERMS = {
@@ -102,6 +103,8 @@ class Verdict:
             METHOD: [method.method for method in methods],
             LENGTH: [method.length.text for method in methods],
         }
+        if self.summary.is_across:
+            columns[RELATIVE] = [method.length.relative_text for method in methods]
         if self.retrieval:
             lengths = [self.retrieval.get(method.method, NOTHING) for method in methods]
             columns[BY_RETRIEVAL] = lengths
@@ -199,7 +202,9 @@ def _by_retrieval(part: pd.DataFrame) -> dict[str, str]:
 
 def _heading(answer: ModelSummary) -> str:
     """Return `SmolLM2-135M, native context length 8,192 tokens; 3 documents of 11,264 tokens`."""
-    model = answer.model or "Several models"
+    model = answer.model
+    if answer.is_across:
+        model = " · ".join(["Several models", *filter(None, [answer.model])])
     if answer.native is None:
         return f"{model}; {measured_text(answer)}"
     return f"{model}, {measured_text(answer)}"

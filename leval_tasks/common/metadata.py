@@ -116,11 +116,20 @@ class TextSettings(TaskSettings):
 
 
 class PerplexitySettings(TextSettings):
-    """Settings of a perplexity task, see `make_windows`; documents are cut to `max_tokens`."""
+    """Settings of a perplexity task.
+
+    Attributes:
+        mode: which windows are read, see `make_windows`.
+        stride: tokens by which sliding windows move.
+        max_tokens: tokens to which documents are cut.
+        max_characters: characters to which documents are cut, so that models with other tokenizers
+            score the same text.
+    """
 
     mode: Mode = "sliding"
     stride: Count = 256
     max_tokens: OptionalCount = None
+    max_characters: OptionalCount = None
 
 
 class EffectiveContextSettings(TextSettings):

@@ -1,8 +1,9 @@
 """The published files of MRCR, from a folder or from the hub at one revision."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -98,31 +99,64 @@ class MRCRFiles:
         """Yield number and content of the rows with at most `longest` characters.
 
         Raises:
-            DataError: a file is no parquet file, or a column is missing or of another type.
+            DataError: a file cannot be read, or a column is missing or of another type.
         """
-        import pyarrow.parquet
-        from pyarrow.lib import ArrowException
-
         number = -1
         for path in self.paths:
-            columns = list(Conversation.model_fields)
-            try:
-                lengths = pyarrow.parquet.read_table(path, columns=["n_chars"])["n_chars"]
-                shortest = min(lengths.to_pylist(), default=0)
-                if shortest > longest:
-                    number += len(lengths)
-                    continue
-                batches = pyarrow.parquet.ParquetFile(path).iter_batches(8, columns=columns)
-                for batch in batches:
-                    for row in batch.to_pylist():
-                        number += 1
-                        where = f"{path}, row {number}"
-                        if row["n_chars"] <= longest:
-                            yield number, parse_settings(Conversation, row, where, DataError)
-            except (ArrowException, KeyError, OSError) as error:
-                raise DataError(
-                    f"{path} is not a file of {REPOSITORY}: {error_message(error)}. {HOW_TO_GET}"
-                ) from None
+            for row in READERS[path.suffix](path, longest):
+                number += 1
+                if row is not None:
+                    where = f"{path}, row {number}"
+                    yield number, parse_settings(Conversation, row, where, DataError)
+
+
+def _parquet_rows(path: Path, longest: int) -> Iterator[dict[str, Any] | None]:
+    """Yield the rows of a parquet file; None in place of one with more than `longest` characters.
+
+    Raises:
+        DataError: it is no parquet file, or lacks a column.
+    """
+    import pyarrow.parquet
+    from pyarrow.lib import ArrowException
+
+    columns = list(Conversation.model_fields)
+    try:
+        lengths = pyarrow.parquet.read_table(path, columns=["n_chars"])["n_chars"]
+        if min(lengths.to_pylist(), default=0) > longest:
+            yield from repeat(None, len(lengths))
+            return
+        for batch in pyarrow.parquet.ParquetFile(path).iter_batches(8, columns=columns):
+            for row in batch.to_pylist():
+                yield row if row["n_chars"] <= longest else None
+    except (ArrowException, KeyError, OSError) as error:
+        raise _not_of_data_set(path, error) from None
+
+
+def _json_rows(path: Path, longest: int) -> Iterator[dict[str, Any] | None]:
+    """Yield the rows of a JSON-lines file; None in place of one with more than `longest` characters.
+
+    Raises:
+        DataError: a line is not a JSON object with the column `n_chars`.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="\n") as lines:
+            for line in lines:
+                row = json.loads(line)
+                yield row if row["n_chars"] <= longest else None
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise _not_of_data_set(path, error) from None
+
+
+READERS: dict[str, Callable[[Path, int], Iterator[dict[str, Any] | None]]] = {
+    ".parquet": _parquet_rows,
+    ".jsonl": _json_rows,
+}
+"""End of a file's name -> the function that reads its rows; the first that is there is read."""
+
+
+def _not_of_data_set(path: Path, error: Exception) -> DataError:
+    """Return the error for a file that does not have the published columns."""
+    return DataError(f"{path} is not a file of {REPOSITORY}: {error_message(error)}. {HOW_TO_GET}")
 
 
 def needles_of(task: str) -> int:
@@ -157,11 +191,15 @@ def find_files(needles: int, data_dir: str | None) -> MRCRFiles:
 
 
 def local_files(needles: int, folder: Path) -> tuple[Path, ...]:
-    """Return the files of a task in a folder, or in the subfolder that the hub has for them."""
+    """Return the files of a task in a folder, or in the subfolder that the hub has for them.
+
+    They are the published parquet files, or JSON lines with the same columns.
+    """
     for below in (folder / f"{needles}needle", folder):
-        paths = tuple(below / f"{needles}needle_{part}.parquet" for part in PARTS)
-        if any(path.is_file() for path in paths):
-            return tuple(path for path in paths if path.is_file())
+        for suffix in READERS:
+            paths = tuple(below / f"{needles}needle_{part}{suffix}" for part in PARTS)
+            if any(path.is_file() for path in paths):
+                return tuple(path for path in paths if path.is_file())
     return ()
 
 

@@ -23,6 +23,7 @@ from leval_tasks.perplexity.documents import (
     consecutive_documents,
     draw,
     draw_pieces,
+    pieces_of_characters,
     without_repeats,
 )
 from leval_tasks.perplexity.text_files import documents_of
@@ -81,18 +82,65 @@ def read_corpus(
         DataError: documents are missing or damaged, or none is long enough.
         SettingError: `file` is missing, or is given to a task with documents of its own.
     """
+    _check_file_is_read(corpus, settings)
+    if corpus in BUNDLED:
+        return BUNDLED[corpus](encode, settings, size)
+    documents, data = _documents_of_files(corpus, settings)
+    return draw(documents, encode, settings, least, longest), data
+
+
+def read_same_text(
+    corpus: str, settings: TextSettings, encode: Encode, least: int, characters: int
+) -> Selection:
+    """Read a corpus whose documents are the same text for every tokenizer.
+
+    Bundled texts are divided into documents of so many characters, of which `pysource` takes
+    consecutive ones and `pydocs` random ones. Documents of files are cut to as many.
+
+    Args:
+        corpus: the name in the task's metadata.
+        settings: where documents come from, how many are drawn and how.
+        encode: tokenizes a text.
+        least: tokens that a document needs.
+        characters: the size of a document.
+
+    Raises:
+        DataError: documents are missing or damaged, or none is long enough.
+        SettingError: `file` is missing, or is given to a task with documents of its own.
+    """
+    _check_file_is_read(corpus, settings)
+    if corpus == PYSOURCE:
+        files, data = standard_library()
+        source = Document(PYSOURCE, "".join(file.text for file in files))
+        first = settings.seed * settings.num_docs
+        pieces = pieces_of_characters(source, characters)
+        documents = pieces[first : first + settings.num_docs]
+    elif corpus == PYDOCS:
+        text, digest = language_reference()
+        documents = pieces_of_characters(Document(PYDOCS, text), characters)
+        data = described_python("pydoc_data.topics", digest)
+    else:
+        whole, data = _documents_of_files(corpus, settings)
+        documents = [Document(each.name, each.text[:characters]) for each in whole]
+    return draw(documents, encode, settings, least, longest=None), data
+
+
+def _check_file_is_read(corpus: str, settings: TextSettings) -> None:
+    """Refuse a user's file for a task with documents of its own."""
     if settings.file and corpus != JSONL:
         raise SettingError(
             f"file: this task reads the corpus {corpus!r}; use ppl_jsonl or effective_context_jsonl "
             f"for the documents of {settings.file}"
         )
-    if corpus in BUNDLED:
-        return BUNDLED[corpus](encode, settings, size)
+
+
+def _documents_of_files(
+    corpus: str, settings: TextSettings
+) -> tuple[list[Document], dict[str, Any]]:
+    """Return the documents of a corpus that no package brings, and the description of their data."""
     if corpus == JSONL:
-        documents, data = own_file(settings.file)
-    else:
-        documents, data = file_of_corpus(corpus, settings.data_dir)
-    return draw(documents, encode, settings, least, longest), data
+        return own_file(settings.file)
+    return file_of_corpus(corpus, settings.data_dir)
 
 
 def own_file(file: str | None) -> tuple[list[Document], dict[str, Any]]:

@@ -192,6 +192,12 @@ def _piece(
     )
 
 
+def pieces_of_characters(text: Document, size: int) -> list[Document]:
+    """Return a text in consecutive pieces of `size` characters; what is left at the end is dropped."""
+    starts = range(0, len(text.text) - size + 1, size)
+    return [Document(f"{text.name}-{at}", text.text[at : at + size]) for at in starts]
+
+
 def consecutive_documents(
     files: Iterable[Document], encode: Encode, name: str, size: int, skipped: int, number: int
 ) -> list[DocumentTokens]:

@@ -32,7 +32,7 @@ from leval_tasks.common.token_logprobs import (
     scored_requests,
     scoring_of,
 )
-from leval_tasks.perplexity.corpora import read_corpus
+from leval_tasks.perplexity.corpora import Selection, read_corpus, read_same_text
 from leval_tasks.perplexity.documents import DocumentTokens, encoder
 from resonance_vllm.common.errors import SettingError, invalid_value_message
 
@@ -181,22 +181,27 @@ class PerplexityTask(PlainTask):
             logger.warning(
                 "windows begin without BOS: the first token of each document is not scored"
             )
-        full_window = settings.context_length[-1] - len(self._bos)
-        longest, size = self._document_tokens(full_window)
-        documents, data = read_corpus(
-            str(self._metadata["corpus"]),
-            settings,
-            encoder(find_tokenizer(self._metadata)),
-            least=full_window,
-            longest=longest,
-            size=size,
-        )
+        documents, data = self._read_documents(settings.context_length[-1] - len(self._bos))
         self._config.metadata.update(
             data=data, settings=settings.recorded(), documents=len(documents)
         )
         # No published file of these corpora has a known digest: which one was read is said.
         self._config.task_alias = self._config.task_alias or title_of(str(self._config.task), data)
         return {document.document_id: document for document in documents}
+
+    def _read_documents(self, full_window: int) -> Selection:
+        """Return the documents and the description of their data.
+
+        Args:
+            full_window: tokens of a document in a window of the longest context length.
+        """
+        corpus = str(self._metadata["corpus"])
+        encode = encoder(find_tokenizer(self._metadata))
+        settings = self.settings
+        if isinstance(settings, PerplexitySettings) and settings.max_characters is not None:
+            return read_same_text(corpus, settings, encode, full_window, settings.max_characters)
+        longest, size = self._document_tokens(full_window)
+        return read_corpus(corpus, settings, encode, full_window, longest, size)
 
     def _document_tokens(self, full_window: int) -> tuple[int | None, int]:
         """Return the tokens to which documents are cut, and those of a piece of a bundled text.
@@ -332,6 +337,8 @@ def complete_settings(
         ContextLengthError: no context length is known, or it is above the limit.
     """
     lengths = requested.context_length or (limit.known - limit.after_window,)
+    if requested.max_characters is not None:
+        _check_scores_same_text(requested)
     most = lengths[0] - 1
     if requested.mode == "sliding" and requested.stride > most:  # some tokens would not be scored
         allowed = f"1 to {most}, the tokens that a window of {lengths[0]} positions can score"
@@ -342,6 +349,20 @@ def complete_settings(
         raise SettingError(invalid_value_message("max_tokens", requested.max_tokens, allowed))
     limit.check(lengths[-1], "context_length", extra=limit.after_window)
     return requested.with_changes(context_length=lengths)
+
+
+def _check_scores_same_text(requested: PerplexitySettings) -> None:
+    """Refuse what would score another text for each tokenizer although `max_characters` is given."""
+    if requested.mode != "sliding":
+        raise SettingError(
+            f"max_characters={requested.max_characters}: mode {requested.mode} scores the first window "
+            "alone, which is another text for each tokenizer; add mode: sliding"
+        )
+    if requested.max_tokens is not None:
+        raise SettingError(
+            f"max_characters={requested.max_characters} and max_tokens={requested.max_tokens}: give one "
+            "of them; tokens are another text for each tokenizer"
+        )
 
 
 class WindowRequest(Instance):

@@ -60,10 +60,23 @@ def task_of(mrcr_folder, tokenizer_folder):
         ("aYo", 0.0),
         ("aYoThe", 2 * 3 / (3 + 9)),
         ("aYoaYoThe poem.", 2 * 9 / (12 + 9)),
+        ("aYo The poem.\n", 2 * 9 / (11 + 9)),
+        ("ayoThe poem.", 0.0),
+        ("aYo\u200bThe poem.", 2 * 9 / (10 + 9)),
+        ("**aYo**The poem.", 0.0),
     ],
 )
 def test_score_needs_the_prefix_and_compares_the_rest(response, expected):
     assert score(response, "aYoThe poem.", "aYo") == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("response", "expected"),
+    [("xüThé 🌙", 1.0), ("xüThe\u0301 🌙", 2 * 4 / (6 + 5)), ("xu\u0308Thé 🌙", 0.0)],
+)
+def test_score_compares_code_points(response, expected):
+    """An accent of its own is another character, as in the published grading."""
+    assert score(response, "xüThé 🌙", "xü") == pytest.approx(expected)
 
 
 def test_score_is_that_of_the_sequence_matcher():
@@ -164,6 +177,24 @@ def test_missing_files_are_named_with_what_to_do(task_of, mrcr_folder, monkeypat
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(HubUnreachableError, match=r"cannot be fetched \(no route to host\)"):
         task_of(data_dir=None)
+
+
+def test_files_are_read_as_parquet_and_as_json_lines(task_of, tmp_path):
+    docs = {}
+    for form in ("parquet", "jsonl"):
+        task = task_of(data_dir=str(write_files(tmp_path / form, form)))
+        docs[form] = task.test_docs()
+        assert list(task.config.metadata["data"]["files"]) == [
+            f"2needle_{part}.{form}" for part in (0, 1)
+        ]
+    assert docs["parquet"] == docs["jsonl"]
+    assert [doc["gold"] for doc in docs["jsonl"]] == [row["answer"] for row in rows()]
+    broken = tmp_path / "jsonl" / "mrcr" / "2needle" / "2needle_1.jsonl"
+    broken.write_text('{"prompt": "[]"}\n')
+    with pytest.raises(
+        DataError, match=r"2needle_1\.jsonl is not a file of openai/mrcr: .*n_chars"
+    ):
+        task_of(data_dir=str(broken.parent)).test_docs()
 
 
 def test_bins_without_the_published_encoding_are_refused(task_of, monkeypatch):

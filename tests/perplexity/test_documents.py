@@ -1,5 +1,6 @@
 """Which documents count, and what is said about those that do not."""
 
+import json
 import logging
 import platform
 import re
@@ -17,6 +18,7 @@ from leval_tasks.perplexity.corpora import (
     language_reference,
     library_files,
     read_corpus,
+    read_same_text,
 )
 from leval_tasks.perplexity.documents import Document, draw, without_repeats
 from leval_tasks.perplexity.task import complete_settings
@@ -207,6 +209,54 @@ def test_pysource_documents_are_disjoint_and_of_equal_length():
 def test_pysource_too_short_is_an_error():
     with pytest.raises(DataError, match=r"pysource has \d+ tokens, 0 documents of 1000000000"):
         consecutive_from_pysource(characters, SETTINGS, 10**9)
+
+
+def words(text: str) -> tuple[list[int], list[int]]:
+    """A token a word with the white space before it."""
+    ends = [match.end() for match in re.finditer(r"\s*\S+\s*\Z|\s*\S+", text)]
+    return list(range(len(ends))), ends
+
+
+@pytest.mark.parametrize("corpus", ["pysource", "pydocs", "jsonl"])
+def test_documents_of_characters_are_one_text_for_all_tokenizers(tmp_path, corpus):
+    settings = {"num_docs": 3, "seed": 1}
+    if corpus == "jsonl":
+        file = tmp_path / "novels.jsonl"
+        rows = [json.dumps({"text": f"{at} is a number. " * 100}) for at in range(5)]
+        file.write_text("\n".join(rows))
+        settings["file"] = str(file)
+    asked = SETTINGS.with_changes(**settings)
+    texts = {}
+    for encode in (characters, words):
+        documents, _ = read_same_text(corpus, asked, encode, least=4, characters=1000)
+        scored = [document.scored_text(0, len(document.tokens)) for document in documents]
+        texts[encode] = [(d.document_id, text) for d, text in zip(documents, scored, strict=True)]
+        assert [len(text) for text in scored] == [1000] * 3
+    assert texts[characters] == texts[words]
+
+
+def test_pysource_of_characters_is_consecutive():
+    asked = SETTINGS.with_changes(num_docs=2)
+    first, _ = read_same_text("pysource", asked, characters, least=4, characters=1000)
+    third, _ = read_same_text(
+        "pysource", asked.with_changes(seed=1), characters, least=4, characters=1000
+    )
+    names = [document.document_id for document in (*first, *third)]
+    assert names == [f"pysource-{start}" for start in range(0, 4000, 1000)]
+    assert first[0].text.startswith("# ")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "max_characters=100: mode truncate scores the first window alone"),
+        ({"mode": "sliding", "max_tokens": 9}, "max_characters=100 and max_tokens=9: give one of"),
+    ],
+)
+def test_characters_that_other_settings_contradict(settings, message):
+    requested = SETTINGS.with_changes(max_characters=100, **settings)
+    with pytest.raises(SettingError, match=message):
+        complete_settings(requested, LengthLimit("HFLM", 64), bos=True)
 
 
 def test_own_file_is_read_under_its_name(tmp_path):

@@ -16,7 +16,7 @@ from leval_harness.report.page import MARKER, Bar, write_page
 from leval_harness.report.verdict import TERMS, verdicts
 from leval_harness.results.load import load_results
 
-SIZES = [(390, False), (800, False), (1440, False), (1440, True)]
+SIZES = [(390, False), (768, False), (1440, False), (1440, True)]
 # The line separator ends no line of a samples file; lm-eval writes it as it is.
 EVIL = "<script>window.pwned=1</script></td><img src=x onerror=window.pwned=1>\u2028"
 
@@ -140,12 +140,14 @@ def test_page_tables_sort_filter_and_export(opened):
 
 
 @pytest.mark.engine("browser")
-def test_page_prints_no_buttons(opened):
+def test_page_prints_what_is_folded_and_no_buttons(opened):
     driver, page = opened
     visit(driver, page)
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     shown = "return [...document.querySelectorAll('button.dt-button')].some(b => b.offsetParent)"
     assert not driver.execute_script(shown)
+    folded = "return [...document.querySelectorAll('details > *')].every(e => e.offsetHeight)"
+    assert driver.execute_script(folded)
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 

@@ -1,7 +1,9 @@
 """Retrieval: counts at growing lengths against exact tails, and what is said of them."""
 
 import json
+import runpy
 import shlex
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -18,7 +20,7 @@ from leval_harness.report.tables import build_tables
 from leval_harness.report.verdict import verdicts
 from leval_harness.results.columns import BLOCKS
 from leval_harness.results.load import load_results
-from leval_tasks.statistics.retrieval import RetrievalLength, Retrieved, length_above
+from leval_tasks.statistics.retrieval import LEVEL, RetrievalLength, Retrieved, length_above
 
 LENGTHS = (4096, 8192, 12288)
 NO_BLOCKS = pd.DataFrame(columns=list(BLOCKS))
@@ -70,16 +72,49 @@ def test_length_above_is_by_the_exact_binomial_tail(right):
     assert (found.low == 4096) == (p <= 0.025)
 
 
-@pytest.mark.parametrize("rates", [(0.9, 0.856, 0.5), (0.9, 0.85, 0.85), (0.6, 0.56, 0.54)])
-@pytest.mark.parametrize("asked", [20, 200])
-def test_retrieval_interval_covers_the_true_length(rates, asked):
-    lengths = (0, *LENGTHS)
-    true = lengths[next((at for at, rate in enumerate(rates) if rate < 0.856), 3)]
-    missed = 0
-    for each in np.random.default_rng(1).binomial(asked, rates, (2000, 3)):
-        length = length_above(counts(*map(float, each), asked=asked))
-        missed += not (length.low or 0) <= true <= length.high
-    assert missed / 2000 <= 0.06
+@pytest.fixture(scope="module")
+def simulation():
+    """The script of the report: true accuracies by form of threshold and curve, and error rates."""
+    reports = Path(__file__).parents[2] / "reports"
+    return runpy.run_path(str(reports / "statistics" / "retrieval_length.py"))
+
+
+def assert_errs_rarely(simulation, form, curve, runs):
+    """Each bound errs in at most 2.5% of the samples, beside what the number of runs leaves open."""
+    most = LEVEL + 3 * (LEVEL * (1 - LEVEL) / runs) ** 0.5
+    for asked in simulation["QUESTIONS"]:
+        rates = simulation["rates"](simulation["CURVES"][form][curve], asked, form, runs)
+        assert rates.too_long <= most, (asked, rates)
+        assert rates.too_short <= most, (asked, rates)
+
+
+@pytest.mark.parametrize("form", ["85.6%", "own score"])
+@pytest.mark.parametrize("curve", ["just reached everywhere", "just missed at 4K"])
+def test_length_above_errs_rarely_at_the_threshold(simulation, form, curve):
+    assert_errs_rarely(simulation, form, curve, runs=600)
+
+
+@pytest.mark.slow(long=True)
+@pytest.mark.parametrize("form", ["85.6%", "own score"])
+def test_length_above_errs_rarely_for_every_curve(simulation, form):
+    for curve in simulation["CURVES"][form]:
+        assert_errs_rarely(simulation, form, curve, runs=10_000)
+
+
+@pytest.mark.parametrize(
+    ("form", "curve", "asked", "reached", "decided"),
+    [
+        ("85.6%", "100% everywhere", 24, 1.0, 1.0),
+        ("own score", "100% everywhere", 60, 1.0, 1.0),
+        ("85.6%", "falls from 100% to 50% at 8K", 24, 1.0, 0.7),
+        ("own score", "falls from 100% to 50% at 8K", 60, 1.0, 0.7),
+        ("own score", "falls from 80% to 40% at 8K", 400, 0.6, 0.6),
+    ],
+)
+def test_length_above_decides_what_is_clear(simulation, form, curve, asked, reached, decided):
+    rates = simulation["rates"](simulation["CURVES"][form][curve], asked, form, 300)
+    assert rates.lower_reached >= reached
+    assert rates.decided >= decided
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +143,7 @@ def test_retrievals_are_over_tasks_that_all_lengths_have(folder):
 def test_retrieval_table_is_before_the_scores(folder):
     tables = build_tables(compare(load_results(folder)))
     titles = [table.title for table in tables]
-    assert titles[0] == "Retrieval length"
+    assert titles[0] == "Retrieval length, org/model"
     assert tables[0].cells.to_numpy().tolist() == [["8K, not 12K", "100 questions per length"]]
 
 

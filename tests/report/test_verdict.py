@@ -8,7 +8,7 @@ from leval_harness.report.selection import main_numbers
 from leval_harness.report.verdict import verdicts
 
 BASE = {
-    "block": "m", "label": "yarn", "baseline": "rope", "task": "leval_closed_coursera",
+    "block": "m", "model": "m", "label": "yarn", "baseline": "rope", "task": "leval_closed_coursera",
     "name": "exact_match", "metric": "exact_match", "kind": "score", "unit": "share",
     "length": 8192, "higher_is_better": True, "sample": False, "group": False, "run": 0,
     "mark": "*", "difference": -0.042, "diff_low": -0.061, "diff_high": -0.023,

@@ -41,14 +41,17 @@ def rows() -> list[dict[str, Any]]:
     return made
 
 
-def write_files(folder: Path) -> Path:
+def write_files(folder: Path, form: str = "parquet") -> Path:
     """Write the files of `mrcr_2needle` as the hub has them; the folder for `data_dir`."""
-    import pyarrow
-    import pyarrow.parquet
+    from datasets import Dataset
 
     below = folder / "mrcr" / "2needle"
     below.mkdir(parents=True)
     for part in (0, 1):
-        table = pyarrow.Table.from_pylist(rows()[2 * part : 2 * part + 2])
-        pyarrow.parquet.write_table(table, below / f"2needle_{part}.parquet")
+        file = str(below / f"2needle_{part}.{form}")
+        data = Dataset.from_list(rows()[2 * part : 2 * part + 2])
+        if form == "parquet":
+            data.to_parquet(file)
+        else:
+            data.to_json(file)
     return below.parent
