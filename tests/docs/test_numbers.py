@@ -60,7 +60,8 @@ def without(frame: pd.DataFrame, method: str) -> pd.DataFrame:
 @pytest.fixture(scope="module")
 def frame() -> pd.DataFrame:
     return pd.read_csv(RUN).assign(
-        name=None, sample=False, group=False, length=11264, method=lambda f: f["label"],
+        name=None, sample=False, group=False, length=11264, model=lambda f: f["block"],
+        method=lambda f: f["label"],
         status="done", num_docs=3, created=None, seconds=None, command="",
     )  # fmt: skip
 
