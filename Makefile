@@ -3,6 +3,7 @@
 # make test-long     the long tests: every model family, every method in vLLM's engine, a real SLURM
 # make docs          the documentation site, in site/
 # make lint, make fast   the quick loops: static checks; tests without engines and slow ones
+# make coverage     the tests of `make fast`, with the lines that they run
 # All start from a bare machine with Python >= 3.11; what is done already is not done again.
 
 SHELL := /bin/bash
@@ -18,7 +19,7 @@ GPU := $(shell nvidia-smi -L 2>/dev/null)
 PYTEST := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind \
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -q -n 2
 
-.PHONY: leaderboard test test-long lint fast docs format clean
+.PHONY: leaderboard test test-long lint fast coverage docs format clean
 
 # On a CPU without instructions for bfloat16 the quickstart takes float32, which is three times as fast.
 BFLOAT16 := $(or $(GPU),$(shell grep -s -m1 'avx512_bf16\|amx_bf16' /proc/cpuinfo))
@@ -33,7 +34,7 @@ leaderboard: $(or $(wildcard .venv/test),.venv/hf)
 
 test: lint
 	@$(BIN)/leval-harness model smollm2
-	$(PYTEST) --dist worksteal --durations=40 --cov -m "not slow(long=True)"
+	$(PYTEST) --dist worksteal --durations=40 -m "not slow(long=True)"
 
 test-long: .venv/test
 	$(PYTEST) --dist worksteal --durations=25 -m "slow(long=True)"
@@ -43,6 +44,9 @@ lint: .venv/test
 
 fast: .venv/test
 	$(PYTEST) --dist worksteal -m "not slow and not engine"
+
+coverage: .venv/test
+	$(PYTEST) --dist worksteal --cov -m "not slow and not engine"
 
 docs: .venv/test
 	@$(BIN)/mkdocs build --strict

@@ -129,7 +129,7 @@ def test_layouts_are_read_once_and_answer_as_hf(tokenizer, name):
     assert check_shared(of_layout(name), tokenizer) == expected
 
 
-@pytest.mark.parametrize("folder", every(8, (f for f in folders() if f.name not in NOT_RUN)))
+@pytest.mark.parametrize("folder", every(20, (f for f in folders() if f.name not in NOT_RUN)))
 def test_families_are_read_once_and_answer_as_hf(tokenizer, folder):
     check_shared(of_family(folder), tokenizer)
 

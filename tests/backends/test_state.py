@@ -76,7 +76,7 @@ class Broken:
 CASES = [(method, "llama") for method in METHODS]
 CASES += [(m, layout) for layout in LAYOUTS if layout != "llama" for m in ("dynamic", "longrope")]
 CASES += [("self_extend", "mistral"), ("resonance_yarn", "lfm2")]
-QUICK = [("dynamic", on) for on in LAYOUTS] + [("longrope", "llama"), ("self_extend", "llama")]
+QUICK = [("dynamic", "llama"), ("dynamic", "lfm2"), ("longrope", "llama"), ("self_extend", "llama")]
 CASES = [
     pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow(long=True))
     for case in CASES

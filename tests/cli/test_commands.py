@@ -8,7 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from contextlib import chdir
+from contextlib import chdir, suppress
 
 import click
 import pytest
@@ -179,16 +179,39 @@ def test_help_prints_an_example_of_the_command(run, path):
     assert all(f"\n    {line}\n" in printed for line in lines), "none is wrapped"
 
 
-TRAINING = {("posgen",), ("finetune",)}
-"""Commands whose examples train a model, for minutes."""
+def test_examples_name_options_that_exist(shell, tmp_path):
+    """All that can be said of an example without running it."""
+    with chdir(tmp_path):
+        for path in leaves(app):
+            for line in examples(path):
+                program, *arguments = shlex.split(line, comments=True)
+                if program != "leval-harness":
+                    continue
+                with suppress(click.BadParameter):  # a folder that an earlier line would write
+                    app.make_context("leval-harness", arguments)
+                    command_at(path).make_context(path[-1], arguments[len(path) :])
+
+
+RUN_A_MODEL = {
+    "check",
+    "diff",
+    "export",
+    "finetune",
+    "lm-eval",
+    "page",
+    "posgen",
+    "prompt",
+    "sweep",
+}
+"""Commands whose examples load or train models, for up to ten minutes together."""
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, marks=pytest.mark.slow(long=True) if path in TRAINING else ())
+        pytest.param(path, marks=pytest.mark.slow(long=True) if path[0] in RUN_A_MODEL else ())
         for path in EVERY_COMMAND
     ],
     ids=" ".join,

@@ -137,7 +137,7 @@ def test_closed_task(tmp_path, model):
     assert "When was it opened?" in prompt
 
 
-@pytest.mark.slow
+@pytest.mark.slow(long=True)
 def test_backend(tmp_path, model):
     evaluated, compared = Copy(tmp_path, "A backend").printed()
     assert "exact_match" in evaluated

@@ -1,7 +1,6 @@
 """Every YAML block of the documentation is what it says, and each sweep is planned."""
 
 import json
-import os
 import re
 import shutil
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 from docs_shell_blocks import BLOCK, PAGES, ROOT
+from golden_access import SAMPLE
 
 from leval_harness.sweep import ConfigError
 from leval_harness.sweep.config import load_config
@@ -82,14 +82,19 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
-def with_what_is_at_hand(text: str, model: Path) -> dict[str, Any]:
-    """Return a sweep in which this machine's model and data stand for those of the reader."""
-    data = os.environ.get("LEVAL_TEST_DATA")
-    if re.search(r"\bDATA\b", text):
-        if not data:
-            pytest.skip("needs LEVAL_TEST_DATA")
-        folder = Path(data) / "leval" / "closed"
-        text = re.sub(r"\bDATA\b", str(folder), text)
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Folder of documents as a reader would have it: the sample of L-Eval, and long reports."""
+    folder = tmp_path / "data"
+    shutil.copytree(SAMPLE, folder)
+    report = json.dumps({"text": "The committee met again, and decided nothing. " * 8000})
+    (folder / "govreport.jsonl").write_text(f"{report}\n" * 3)
+    return folder
+
+
+def with_what_is_at_hand(text: str, model: Path, data: Path) -> dict[str, Any]:
+    """Return a sweep in which this machine's model and data are in the place of the reader's."""
+    text = re.sub(r"\bDATA\b", str(data), text)
     content: dict[str, Any] = yaml.safe_load(text.replace("MODEL", str(model)))
     for settings in content["models"].values():
         if str(settings.get("backend", "")) != "local-completions":
@@ -100,18 +105,19 @@ def with_what_is_at_hand(text: str, model: Path) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("block", SWEEPS, ids=name_of)
 def test_sweep_is_planned_and_nothing_is_missing(
-    block: YamlBlock, model: Path, tmp_path: Path
+    block: YamlBlock, model: Path, data: Path, tmp_path: Path
 ) -> None:
     sweeps = tmp_path / "sweeps"
     sweeps.mkdir()
     (tmp_path / "models").symlink_to(ROOT / "harness_configs" / "models")
-    (sweeps / "of-a-page.yaml").write_text(yaml.safe_dump(with_what_is_at_hand(block.text, model)))
+    content = with_what_is_at_hand(block.text, model, data)
+    (sweeps / "of-a-page.yaml").write_text(yaml.safe_dump(content))
     runs = plan(load_config(str(sweeps / "of-a-page.yaml")))
     assert runs
     check_runs(runs, EIGHT_GPUS)
 
 
-def test_a_misspelt_key_in_a_page_is_seen(model: Path) -> None:
-    content = with_what_is_at_hand(SWEEPS[0].text.replace("baseline", "basline"), model)
+def test_a_misspelt_key_in_a_page_is_seen(model: Path, data: Path) -> None:
+    content = with_what_is_at_hand(SWEEPS[0].text.replace("baseline", "basline"), model, data)
     with pytest.raises(ConfigError, match="basline"):
         load_config(content)

@@ -47,7 +47,7 @@ def refusal(folder):
 
 
 RUNS = [f for f in folders() if (said("transformers", f) or refusal(f) or RIGHT) == RIGHT]
-every_family_that_runs = pytest.mark.parametrize("family", every(4, RUNS))
+every_family_that_runs = pytest.mark.parametrize("family", every(8, RUNS))
 
 
 def test_report_of_family_is_right_or_refused(family):

@@ -19,6 +19,7 @@ VLLM_ON_A_CPU = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "no
 # RoPE
 
 
+@pytest.mark.slow(long=True)
 def test_rope_methods(check_rows):
     check_rows(frozen_rows.rope_methods())
 
@@ -38,7 +39,7 @@ def test_rope_in_vllm(check_rows):
 # Tasks and scores
 
 
-@pytest.mark.slow
+@pytest.mark.slow(long=True)
 def test_prompts(check_rows):
     check_rows(frozen_rows.prompts_of_sample())
 

@@ -154,7 +154,7 @@ def assert_every_number_is_told(path, results):
         assert same or not_finite or (task, key) in excluded, (task, key, number)
 
 
-@settings(max_examples=40, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=10, suppress_health_check=list(HealthCheck), deadline=None)
 @given(evaluations())
 def test_of_what_lm_eval_aggregates(tmp_path_factory, drawn):
     folder = tmp_path_factory.mktemp("made")

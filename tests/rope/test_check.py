@@ -131,6 +131,7 @@ def test_a_length_above_the_limit_names_it(tmp_path, check):
     assert check(folder, "--context-length", 1024, "--rope", "yarn:factor=4")[0] == 0
 
 
+@pytest.mark.slow(long=True)
 @pytest.mark.engine("vllm")
 def test_check_libraries_agree_and_print_json_alone(tmp_path):
     """In a process of its own, where vLLM sets up its log by itself."""

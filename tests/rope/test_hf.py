@@ -141,7 +141,7 @@ def test_load_writes_settings_that_none_restores(tiny, tmp_path):
     assert (report.name, report.exact_phase) == ("model.rotary_emb", True)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(long=True)
 def test_apply_rope_compiles_with_fullgraph(tiny):
     model = asked(tiny, "resonance_yarn")
     text = torch.as_tensor([TEXTS[25].tolist()])

@@ -159,6 +159,7 @@ gen_kwargs: {{max_gen_toks: 16}}
 """
 
 
+@pytest.mark.slow(long=True)
 def test_killed_long_run_repeats_at_most_64_requests(
     tiny: Path, forks: Forks, tmp_path: Path
 ) -> None:
@@ -200,7 +201,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.engine("mount")
-@pytest.mark.parametrize("kib", [40, pytest.param(160, marks=pytest.mark.slow(long=True))])
+@pytest.mark.slow(long=True)
+@pytest.mark.parametrize("kib", [40, 160])
 def test_a_really_full_disk_costs_nothing(
     tiny: Path, quiet: dict[str, Any], forks: Forks, small_disk: Path, kib: int
 ) -> None:

@@ -103,7 +103,9 @@ def choices(tiny: Path, folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("backend", ["hf", "hf-long"])
+@pytest.mark.parametrize(
+    "backend", [pytest.param("hf", marks=pytest.mark.slow(long=True)), "hf-long"]
+)
 def test_shared_instance_reads_as_each_run_alone(
     tiny: Path, forks: Forks, tmp_path: Path, backend: str
 ) -> None:
