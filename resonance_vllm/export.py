@@ -20,7 +20,7 @@ from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.common.files import parse_json, write_text
 from resonance_vllm.core.method import plain_frequencies
 from resonance_vllm.core.remapping import RemappedMethod
-from resonance_vllm.core.spec import NATIVE_LENGTH_KEY, RopeRequest, RopeSpec
+from resonance_vllm.core.spec import ORIGINAL_LENGTH_KEY, RopeRequest, RopeSpec
 from resonance_vllm.verify import RotaryReport, compare_states, differing_constants
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt")
@@ -121,7 +121,7 @@ def _portable_config(
         text.pop(key, None)
     method = rope.method
     limit = length_limit(model, rope)
-    native_length = method.native_length or limit
+    original_length = method.original_length or limit
     plain = plain_frequencies(method.rope_theta, 2 * len(requested.inv_freq)).tolist()
     factors = [
         plain_frequency / frequency
@@ -131,8 +131,8 @@ def _portable_config(
         **model_specific_keys(model.rope),
         "rope_type": "longrope",
         "rope_theta": method.rope_theta,
-        "factor": limit / native_length,
-        NATIVE_LENGTH_KEY: native_length,
+        "factor": limit / original_length,
+        ORIGINAL_LENGTH_KEY: original_length,
         "short_factor": factors,
         "long_factor": factors,
         # transformers reads the first of these attention factors, vLLM the other two.
@@ -143,9 +143,9 @@ def _portable_config(
     if method.partial_rotary_factor != 1:
         parameters["partial_rotary_factor"] = method.partial_rotary_factor
     text["rope_parameters"] = parameters
-    # Both libraries prefer the native context length beside the dictionary; vLLM serves it unless
+    # Both libraries prefer the original context length beside the dictionary; vLLM serves it unless
     # it is given another length.
-    text[NATIVE_LENGTH_KEY] = native_length
+    text[ORIGINAL_LENGTH_KEY] = original_length
     text["max_position_embeddings"] = limit
     return config
 

@@ -18,7 +18,7 @@ from resonance_vllm import hf
 from resonance_vllm.checkpoint.rope_dict import rope_by_layer_type
 from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.common.hub import loading_errors
-from resonance_vllm.core.spec import NATIVE_LENGTH_KEY
+from resonance_vllm.core.spec import ORIGINAL_LENGTH_KEY
 
 _LOADING_ARGUMENTS = {"dtype", "quantization_config"}
 """Arguments of `from_pretrained` that a config has as well."""
@@ -308,8 +308,8 @@ def switch_length(config: Any) -> int | None:
         has_two_lists = rope.get("short_factor") != rope.get("long_factor")
         if is_dynamic or has_two_lists:
             known = (
-                rope.get(NATIVE_LENGTH_KEY),
-                getattr(text, NATIVE_LENGTH_KEY, None),
+                rope.get(ORIGINAL_LENGTH_KEY),
+                getattr(text, ORIGINAL_LENGTH_KEY, None),
                 text.max_position_embeddings,
             )
             switch_lengths.append(min(int(length) for length in known if length))

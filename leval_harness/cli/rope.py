@@ -152,7 +152,7 @@ def _print_table(
         features: those of the method.
         unscaled: those of plain RoPE.
         title: the method.
-        original: native context length in tokens.
+        original: original context length in tokens.
     """
     from rich.console import Console
     from rich.table import Table
@@ -185,13 +185,13 @@ def _plot(spec: RopeSpec, options: Mapping[str, Any]) -> None:
     """Draw the method with Resonance and without."""
     from leval_harness.report.drawing import write_figure
     from leval_harness.report.rope_figures import DrawnMethod, pair_figure
-    from resonance_vllm.core.features import angles_near_native_length, rope_features
+    from resonance_vllm.core.features import angles_near_original_length, rope_features
 
     head_dim = options["head_dim"]
     original = options["original"]
     seq_len = options["seq_len"]
     specs = [RopeSpec(spec.method, resonance) for resonance in (False, True)]
-    feature, positions, angles = angles_near_native_length(specs, head_dim, original, seq_len)
+    feature, positions, angles = angles_near_original_length(specs, head_dim, original, seq_len)
     methods = []
     for variant, variant_angles in zip(specs, angles, strict=True):
         features = rope_features(variant, head_dim, original, options["factor"], seq_len)

@@ -20,7 +20,7 @@ from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.common.log import warn_once
 from resonance_vllm.core.spec import (
     METHODS,
-    NATIVE_LENGTH_KEY,
+    ORIGINAL_LENGTH_KEY,
     RESONANCE,
     RESONANCE_PREFIX,
     RopeSpec,
@@ -183,9 +183,9 @@ def _method_keys(rope: RopeDict) -> RopeDict:
             rope = {"attention_factor": attention_factor, **rope}
     for key in method.key_names():
         value = rope.get(key)
-        if isinstance(value, float) and key == NATIVE_LENGTH_KEY and value.is_integer():
+        if isinstance(value, float) and key == ORIGINAL_LENGTH_KEY and value.is_integer():
             value = int(value)
-        elif isinstance(value, int) and not isinstance(value, bool) and key != NATIVE_LENGTH_KEY:
+        elif isinstance(value, int) and not isinstance(value, bool) and key != ORIGINAL_LENGTH_KEY:
             value = float(value)
         if isinstance(value, list | tuple):
             value = [float(number) for number in value]

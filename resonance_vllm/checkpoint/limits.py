@@ -4,7 +4,7 @@ import math
 
 from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.common.errors import RopeConfigError
-from resonance_vllm.core.spec import NATIVE_LENGTH_KEY, OWN_TYPES, RopeSpec
+from resonance_vllm.core.spec import ORIGINAL_LENGTH_KEY, OWN_TYPES, RopeSpec
 
 
 def length_limit(
@@ -12,7 +12,7 @@ def length_limit(
 ) -> int:
     """Return the longest sequence that a model may be given, on transformers and vLLM alike.
 
-    With a factor it is the native context length times the factor (`Method.length_limit`). Methods
+    With a factor it is the original context length times the factor (`Method.length_limit`). Methods
     that extend nothing, plain RoPE among them, may extrapolate to the `requested` length, and
     `dynamic` recomputes its base for it. A model that looks positions up in a table has the table's
     length, whatever is requested.
@@ -30,7 +30,7 @@ def length_limit(
         RopeConfigError: no length is given, or the config has one of this package's types that
             cannot be read.
     """
-    fallback = rope.method.native_length if rope else None
+    fallback = rope.method.original_length if rope else None
     model = model.with_length(requested or fallback)
     if rope is None:
         if model.has_position_table:
@@ -40,10 +40,10 @@ def length_limit(
         if model.rope["rope_type"] not in OWN_TYPES:
             return model.max_positions
         rope = model.own_spec()
-    # Without an extension the native length counts, also where a scaling is replaced.
+    # Without an extension the original length counts, also where a scaling is replaced.
     positions = model.max_positions
     if not rope.method.extension:
-        positions = model.native_length
+        positions = model.original_length
     limit = rope.method.length_limit(positions)
     if rope.method.depends_on_length or not rope.method.extension:
         return max(limit, requested or 0)
@@ -99,7 +99,7 @@ def length_notes(
     if rope is not None and rope.method.extension and limit < unmodified:
         notes.append(
             f"{rope.rope_type} shortens the context: it allows {limit:,} tokens "
-            f"({rope.method.native_length or model.native_length:,} times "
+            f"({rope.method.original_length or model.original_length:,} times "
             f"{rope.method.extension:g}), the unmodified checkpoint {unmodified:,}"
         )
     if ambiguity := _ambiguous_length(model, rope):
@@ -134,13 +134,13 @@ def _ambiguous_length(model: PositionConfig, rope: RopeSpec | None) -> str | Non
     factor = own.method.extension if own is not None else None
     if own is None or factor is None or factor <= 1 or not own.method.config_length_is_scaled:
         return None
-    if model.stated_native_length or (rope is not None and rope.method != own.method):
+    if model.stated_original_length or (rope is not None and rope.method != own.method):
         return None
     positions = model.max_positions
-    request = f"{own.rope_type}:factor={factor:g},{NATIVE_LENGTH_KEY}={positions}"
+    request = f"{own.rope_type}:factor={factor:g},{ORIGINAL_LENGTH_KEY}={positions}"
     return (
         f"max_position_embeddings: {positions:,} beside {own.rope_type!r} with factor {factor:g} "
-        f"is read as the scaled length (native context length {int(positions / factor):,}, limit "
-        f"{positions:,}). If {positions:,} is the native context length, {NATIVE_LENGTH_KEY} "
+        f"is read as the scaled length (original context length {int(positions / factor):,}, limit "
+        f"{positions:,}). If {positions:,} is the original context length, {ORIGINAL_LENGTH_KEY} "
         f"decides: --rope {request} (limit {int(positions * factor):,})"
     )

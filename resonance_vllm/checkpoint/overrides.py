@@ -14,7 +14,7 @@ from resonance_vllm.checkpoint.rope_dict import (
     model_specific_keys,
 )
 from resonance_vllm.common.log import warn_once
-from resonance_vllm.core.spec import NATIVE_LENGTH_KEY, RESONANCE, RopeSpec
+from resonance_vllm.core.spec import ORIGINAL_LENGTH_KEY, RESONANCE, RopeSpec
 
 logger = logging.getLogger(__name__)
 
@@ -63,17 +63,17 @@ def hf_overrides(
 def _for_transformers(rope: RopeSpec, model: PositionConfig, length: int | None) -> dict[str, Any]:
     """Return keys of the language model's config.
 
-    `max_position_embeddings` stays the native context length for types that depend on the length,
+    `max_position_embeddings` stays the original context length for types that depend on the length,
     because transformers reads it as that.
     """
     limit = length_limit(model, rope, length)
-    native_length = rope.method.native_length or model.with_length(limit).max_positions
-    positions = native_length if rope.method.depends_on_length else limit
+    original_length = rope.method.original_length or model.with_length(limit).max_positions
+    positions = original_length if rope.method.depends_on_length else limit
     parameters = rope.to_dict()
     if model.is_mla and rope.rope_type == RESONANCE:
         # DeepSeek's code reads `factor` under any type but `default`; 1 leaves its scale alone.
         parameters["factor"] = 1.0
-    return _with_lengths(model, parameters, positions, native_length)
+    return _with_lengths(model, parameters, positions, original_length)
 
 
 def vllm_hf_overrides(
@@ -98,7 +98,7 @@ def vllm_hf_overrides(
         warn_once(logger, message, rope.rope_type, length)
         rope = replace(rope, method=rope.method.at_length(length))
     limit = length_limit(model, rope, max_model_len)
-    native_length = rope.method.native_length or limit
+    original_length = rope.method.original_length or limit
     parameters = rope.method.to_vllm(rope.to_dict())
     if model.nested:
         # vLLM updates a nested dictionary key by key: without None the model's own keys would stay.
@@ -107,10 +107,10 @@ def vllm_hf_overrides(
         parameters = {**removed, **parameters}
     # vLLM's own linear multiplies the length by the factor, and its table; Gemma 3's does not.
     is_multiplied = rope.rope_type == "linear" and "gemma3" not in str(model.model_type)
-    positions = native_length if is_multiplied else limit
-    written = _with_lengths(model, parameters, positions, native_length)
+    positions = original_length if is_multiplied else limit
+    written = _with_lengths(model, parameters, positions, original_length)
     if rope.method.name == "longrope":
-        written[NATIVE_LENGTH_KEY] = native_length  # vLLM reads it beside the dictionary
+        written[ORIGINAL_LENGTH_KEY] = original_length  # vLLM reads it beside the dictionary
     overrides = model.nest(written)
     if rope.is_stock and rope != model.own_spec_or_none:
         overrides[VERIFY_ROPE_KEY] = True
@@ -118,7 +118,7 @@ def vllm_hf_overrides(
 
 
 def _with_lengths(
-    model: PositionConfig, parameters: RopeDict, positions: int, native_length: int
+    model: PositionConfig, parameters: RopeDict, positions: int, original_length: int
 ) -> dict[str, Any]:
     """Return settings and the lengths that belong to them, under the keys of the model's config."""
     parameters = {**model_specific_keys(model.rope), **parameters}
@@ -130,5 +130,5 @@ def _with_lengths(
         result["max_position_embeddings"] = positions
     # Where a config has this key beside the dictionary, both libraries prefer it.
     if model.original_max_position_embeddings is not None:
-        result[NATIVE_LENGTH_KEY] = native_length
+        result[ORIGINAL_LENGTH_KEY] = original_length
     return result

@@ -22,7 +22,7 @@ from resonance_vllm.common.log import warn_once
 from resonance_vllm.core.method import MAX_TOKENS, Method
 from resonance_vllm.core.spec import (
     METHODS,
-    NATIVE_LENGTH_KEY,
+    ORIGINAL_LENGTH_KEY,
     RESONANCE,
     RESONANCE_PREFIX,
     RopeRequest,
@@ -37,7 +37,7 @@ LENGTH_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len",
 LANGUAGE_MODEL_KEYS = ("text_config", "llm_config", "language_config")
 """Keys under which vision-language checkpoints nest the config of their language model."""
 
-_ATTENTION_FACTOR_SOURCES = ("factor", "mscale", "mscale_all_dim", NATIVE_LENGTH_KEY)
+_ATTENTION_FACTOR_SOURCES = ("factor", "mscale", "mscale_all_dim", ORIGINAL_LENGTH_KEY)
 # A model with one of these keys needs no table of positions, and has none.
 _POSITIONS_WITHOUT_TABLE = (
     "alibi", "relative_attention", "relative_attention_num_buckets", "attn_config",
@@ -93,7 +93,7 @@ class PositionConfig:
     Attributes:
         model_type: as config.json names the family.
         max_position_embeddings: length of a sequence in tokens, under whichever key.
-        original_max_position_embeddings: native context length in tokens, where the config has the
+        original_max_position_embeddings: original context length in tokens, where the config has the
             key beside the RoPE dictionary and not inside it.
         rope_parameters: one RoPE dictionary, or one per layer type.
         rope_theta: base, where it is beside the dictionary.
@@ -135,7 +135,7 @@ class PositionConfig:
         return cls(
             model_type=_of_type(config.get("model_type"), str),
             max_position_embeddings=_length(next(filter(None, lengths), None)),
-            original_max_position_embeddings=_length(config.get(NATIVE_LENGTH_KEY)),
+            original_max_position_embeddings=_length(config.get(ORIGINAL_LENGTH_KEY)),
             rope_parameters=rope or legacy_rope or {},
             rope_theta=_of_type(config.get("rope_theta"), int | float),
             partial_rotary_factor=_of_type(config.get("partial_rotary_factor"), int | float),
@@ -193,14 +193,14 @@ class PositionConfig:
         return self.max_position_embeddings
 
     @property
-    def stated_native_length(self) -> int | None:
-        """Return the native context length `L` in tokens, where the config has a key for it."""
-        return _length(self.rope.get(NATIVE_LENGTH_KEY)) or self.original_max_position_embeddings
+    def stated_original_length(self) -> int | None:
+        """Return the original context length `L` in tokens, where the config has a key for it."""
+        return _length(self.rope.get(ORIGINAL_LENGTH_KEY)) or self.original_max_position_embeddings
 
     @property
-    def native_length(self) -> int:
-        """Return the native context length `L`: the stated one, else `max_position_embeddings`."""
-        return self.stated_native_length or self.max_positions
+    def original_length(self) -> int:
+        """Return the original context length `L`: the stated one, else `max_position_embeddings`."""
+        return self.stated_original_length or self.max_positions
 
     def with_length(self, requested: int | None) -> Self:
         """Return a copy whose length is the requested one, in tokens, if the config has none."""
@@ -293,10 +293,10 @@ class PositionConfig:
             raise RopeConfigError(
                 f"rope_theta: neither given nor in the config of this {self.model_type!r} model"
             )
-        if NATIVE_LENGTH_KEY in method.key_names():
-            if NATIVE_LENGTH_KEY not in settings:
-                settings[NATIVE_LENGTH_KEY] = self._native_length_of(method, settings)
-            positions = self.max_position_embeddings or settings[NATIVE_LENGTH_KEY]
+        if ORIGINAL_LENGTH_KEY in method.key_names():
+            if ORIGINAL_LENGTH_KEY not in settings:
+                settings[ORIGINAL_LENGTH_KEY] = self._original_length_of(method, settings)
+            positions = self.max_position_embeddings or settings[ORIGINAL_LENGTH_KEY]
             method.fill_from_config(settings, positions)
         return RopeSpec.from_settings(rope_type, settings)
 
@@ -321,7 +321,7 @@ class PositionConfig:
                 inherited.pop("attention_factor", None)
         return inherited
 
-    def _native_length_of(self, method: type[Method], settings: Mapping[str, Any]) -> int:
+    def _original_length_of(self, method: type[Method], settings: Mapping[str, Any]) -> int:
         """Return `L` in tokens for settings that do not state it."""
         rope = self.rope
         own_method = self._own_method
@@ -330,13 +330,13 @@ class PositionConfig:
         from_config_length = (
             own_method and own_method.depends_on_length and not model_specific_keys(rope)
         )
-        if self.stated_native_length or not self.is_scaled or "factor" not in rope:
-            return self.native_length
+        if self.stated_original_length or not self.is_scaled or "factor" not in rope:
+            return self.original_length
         if from_config_length:
-            return self.native_length
+            return self.original_length
         if method is not own_method or any(settings[key] != rope.get(key) for key in settings):
             raise RopeConfigError(
-                f"{NATIVE_LENGTH_KEY}: not in the config of this {self.model_type!r} model, which "
+                f"{ORIGINAL_LENGTH_KEY}: not in the config of this {self.model_type!r} model, which "
                 f"ships {short_repr(rope)}; give the length that it was trained on before that "
                 "scaling"
             )

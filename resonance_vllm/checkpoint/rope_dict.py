@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from resonance_vllm.common.errors import RopeConfigError, short_repr
-from resonance_vllm.core.spec import METHODS, NATIVE_LENGTH_KEY
+from resonance_vllm.core.spec import METHODS, ORIGINAL_LENGTH_KEY
 
 RopeDict = dict[str, Any]
 """One RoPE dictionary: `rope_type` and the keys of its method."""
 
 QUERY_SCALE_BETA = "llama_4_scaling_beta"
-"""Mistral's code scales queries by this and by the native context length, whatever the method."""
+"""Mistral's code scales queries by this and by the original context length, whatever the method."""
 
 # Names that transformers 4 and vLLM accept for types with another name. `deepseek_yarn` is vLLM's
 # name of YaRN in DeepSeek's models, which some checkpoints have in config.json.
@@ -99,7 +99,7 @@ def model_specific_keys(rope: Mapping[str, Any]) -> RopeDict:
     """
     method_keys = set(_METHOD_KEYS)
     if QUERY_SCALE_BETA in rope:
-        method_keys.discard(NATIVE_LENGTH_KEY)
+        method_keys.discard(ORIGINAL_LENGTH_KEY)
     return {key: value for key, value in rope.items() if key not in method_keys}
 
 

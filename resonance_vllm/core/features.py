@@ -5,7 +5,7 @@ training has seen. Feature `j` of position `n` is the unit vector `e^(i n theta_
 
     gap_j = max over n in [L, s*L) of min over m in [0, L) of |e^(i n theta_j) - e^(i m theta_j)|
 
-where `L` is the native context length, `s` the factor, and the distance of two angles `a`, `b` on
+where `L` is the original context length, `s` the factor, and the distance of two angles `a`, `b` on
 the circle is `2 |sin((a - b) / 2)|`. For every test position the nearest training position, then
 the worst of them. Equation 8 of the paper (arXiv 2403.00071) as printed takes the minimum over
 both; its Theorem 1 and its text mean this.
@@ -61,7 +61,7 @@ def rope_features(
     Args:
         spec: complete settings.
         dim: rotated dimensions of a head, even.
-        original: native context length `L` in tokens.
+        original: original context length `L` in tokens.
         factor: `s`; test positions are those from `L` to `s*L`.
         seq_len: current length in tokens, for methods that depend on it; None is up to `L`.
 
@@ -79,7 +79,7 @@ def rope_features(
     )
 
 
-def angles_near_native_length(
+def angles_near_original_length(
     specs: Sequence[RopeSpec], dim: int, original: int, seq_len: int | None = None
 ) -> tuple[int, list[int], list[list[float]]]:
     """Compute the angles of one feature on both sides of `L`, as Figure 1 of the paper draws them.
@@ -87,7 +87,7 @@ def angles_near_native_length(
     Args:
         specs: complete settings, one curve each.
         dim: rotated dimensions of a head, even.
-        original: native context length `L` in tokens.
+        original: original context length `L` in tokens.
         seq_len: as for `rope_features`.
 
     Returns:

@@ -3,7 +3,7 @@
 Symbols, as in every module of this package: `b` is `rope_theta`, `d` (`dim`) the number of rotated
 dimensions of a head, `j = 0 … d/2 - 1` a feature (a pair of dimensions), `theta_j` its inverse
 frequency in radians per token, `lambda_j = 2 pi / theta_j` its wavelength in tokens, `s` the factor
-and `L` the native context length. `seq_len` is the current length in tokens, which `dynamic` and
+and `L` the original context length. `seq_len` is the current length in tokens, which `dynamic` and
 `longrope` depend on; None stands for any length up to `L`.
 
 Everything is computed in float64 on the CPU and cast once, by the adapter of a library.
@@ -141,7 +141,7 @@ def critical_dimension(wavelengths: Tensor, original: int) -> int:
 
     Args:
         wavelengths: in tokens, `[features]`, not decreasing.
-        original: native context length `L` in tokens.
+        original: original context length `L` in tokens.
 
     Returns:
         The index; the number of features if every wavelength is below `L`.

@@ -1,7 +1,7 @@
 """What a RoPE method is: the class that those of `resonance_vllm.core.methods` derive from.
 
 Symbols: `b` is `rope_theta`, `d` the number of rotated dimensions of a head, `j = 0 … d/2 - 1` a
-feature (a pair of dimensions), `s` the factor, `L` the native context length in tokens. At position
+feature (a pair of dimensions), `s` the factor, `L` the original context length in tokens. At position
 `n` a feature is rotated by the angle `n * theta_j`, where `theta_j` is its inverse frequency in
 radians per token; its wavelength `2 pi / theta_j` is in tokens. Torch is imported where something
 is computed, so that settings can be read without it.
@@ -96,7 +96,7 @@ class Method(Settings):
         return self.stock
 
     @property
-    def native_length(self) -> int | None:
+    def original_length(self) -> int | None:
         """Return `L` in tokens; None where the settings do not hold it."""
         return getattr(self, "original_max_position_embeddings", None)
 
@@ -140,7 +140,7 @@ class Method(Settings):
         """
         if self.extension is None:
             return positions
-        return int((self.native_length or positions) * self.extension)
+        return int((self.original_length or positions) * self.extension)
 
     def at_length(self, length: int) -> "Method":
         """Return an equivalent static method for a fixed sequence length in tokens."""
@@ -156,7 +156,7 @@ class Method(Settings):
 
 
 class ScaledMethod(Method):
-    """A method that extends the native context length by a factor; factor 1 is plain RoPE."""
+    """A method that extends the original context length by a factor; factor 1 is plain RoPE."""
 
     factor: Extension = Field(examples=[8.0], description="Context extension s.")
     original_max_position_embeddings: Tokens | None = Field(

@@ -42,7 +42,7 @@ class Part(NamedTuple):
 
 
 class RemappedMethod(ScaledMethod):
-    """A position remapping on top of plain RoPE, with native context length `L`.
+    """A position remapping on top of plain RoPE, with original context length `L`.
 
     No distance between a query and a key is longer than `L`. `dual_chunk` changes nothing up to `L`
     tokens; `self_extend` changes distances beyond its window there, too.

@@ -15,7 +15,7 @@ from resonance_vllm.core.method import Method
 
 RESONANCE = "resonance"
 RESONANCE_PREFIX = f"{RESONANCE}_"
-NATIVE_LENGTH_KEY = "original_max_position_embeddings"
+ORIGINAL_LENGTH_KEY = "original_max_position_embeddings"
 
 
 def _methods() -> Iterator[type[Method]]:

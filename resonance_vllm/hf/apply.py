@@ -25,7 +25,7 @@ from resonance_vllm.checkpoint.rope_dict import (
 )
 from resonance_vllm.common.errors import RopeConfigError, check_choice
 from resonance_vllm.core.remapping import RemappedMethod
-from resonance_vllm.core.spec import NATIVE_LENGTH_KEY, OWN_TYPES, RopeSpec
+from resonance_vllm.core.spec import ORIGINAL_LENGTH_KEY, OWN_TYPES, RopeSpec
 from resonance_vllm.hf import remapping
 from resonance_vllm.hf.buffers import verify_frequencies
 from resonance_vllm.hf.hooks import AngleHook, Float32InputHook, remove_hooks
@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 Rope = RopeSpec | Mapping[str, Any] | str
 """Settings as the public functions take them."""
 
-_WRITTEN = ("rope_parameters", "max_position_embeddings", NATIVE_LENGTH_KEY, "head_dim")
+_WRITTEN = ("rope_parameters", "max_position_embeddings", ORIGINAL_LENGTH_KEY, "head_dim")
 """Attributes of a config that settings change."""
 _LOADED = "_rope_loaded"
 """Attribute of a model: its configs, and what they held of `_WRITTEN` when it was loaded."""
@@ -118,7 +118,7 @@ def apply_rope(
 
     Returns:
         What each rotary module rotates by: inverse frequencies in radians per token, and the
-        attention factor. Methods that follow the length report the native context length.
+        attention factor. Methods that follow the length report the original context length.
 
     Raises:
         RopeConfigError: The settings are wrong; or a module rotates by something else, and is

@@ -58,7 +58,7 @@ def rope_function(
     Args:
         config: The config of the language model.
         device: Of the result; None is torch's default device.
-        seq_len: Length of the sequence in tokens, a number or a tensor; None up to the native one.
+        seq_len: Length of the sequence in tokens, a number or a tensor; None up to the original one.
         layer_type: The layer type, where a config has settings for several.
 
     Returns:
@@ -151,6 +151,6 @@ def _registry_config(
         changed.rope_parameters = {**config.rope_parameters, layer_type: settings}
     if vars(changed).get("head_dim", 0) is None:  # Mixtral: transformers' functions multiply None
         changed.head_dim = changed.hidden_size // changed.num_attention_heads
-    if spec.method.depends_on_length and spec.method.native_length is not None:
-        changed.max_position_embeddings = spec.method.native_length
+    if spec.method.depends_on_length and spec.method.original_length is not None:
+        changed.max_position_embeddings = spec.method.original_length
     return changed

@@ -164,7 +164,7 @@ def _hook(built: Any, layer_type: str | None, requested: RequestedRotation) -> A
     hook = AngleHook(layer_type, method, rotation, attention_factor, layout)
     at_length = functools.partial(requested_rotation, built.config, layer_type, spec=spec)
     if method.depends_on_length:
-        hook.switch_length = method.native_length or built.config.max_position_embeddings
+        hook.switch_length = method.original_length or built.config.max_position_embeddings
         hook.rotation_at = at_length
     elif method.switch_length is not None:
         hook.switch_length = method.switch_length

@@ -8,7 +8,7 @@ import torch
 
 from resonance_vllm.core.frequencies import base_inv_freq, closed_form_rotation, rotation_from_base
 from resonance_vllm.core.phase import cos_sin_table
-from resonance_vllm.core.spec import NATIVE_LENGTH_KEY, RopeSpec
+from resonance_vllm.core.spec import ORIGINAL_LENGTH_KEY, RopeSpec
 from resonance_vllm.verify import RotaryState
 from resonance_vllm.vllm.build_context import current_build
 from resonance_vllm.vllm.requests import SHARE
@@ -101,7 +101,7 @@ def _resonance_yarn_embedding(arguments: Mapping[str, Any], base: TaggedBase, ro
         rows,
         head_size,
         rotary_dim,
-        rope[NATIVE_LENGTH_KEY],
+        rope[ORIGINAL_LENGTH_KEY],
         float(base),
         arguments["is_neox_style"],
         rope["factor"],

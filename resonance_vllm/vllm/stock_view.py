@@ -16,7 +16,7 @@ from resonance_vllm.checkpoint.rope_dict import (
     rope_by_layer_type,
     unscaled_rope_type,
 )
-from resonance_vllm.core.spec import NATIVE_LENGTH_KEY, RopeSpec
+from resonance_vllm.core.spec import ORIGINAL_LENGTH_KEY, RopeSpec
 from resonance_vllm.vllm.requests import SHARE, LayerRequest
 
 AXES = "mrope_section"
@@ -44,7 +44,7 @@ def stock_settings(
     """Return the dictionary that model files see in place of requested settings.
 
     It is YaRN where the request is, because DeepSeek's code scales its softmax by it; not for
-    positions of several axes, for which vLLM's YaRN takes another native context length. Every
+    positions of several axes, for which vLLM's YaRN takes another original context length. Every
     other method is plain RoPE, under the family's name for it. The dictionary is complete, because
     model files read keys without asking whether they are there.
 
@@ -61,8 +61,8 @@ def stock_settings(
     if is_stock_yarn and unscaled == "default" and AXES not in rope:
         settings = spec.method.to_vllm({**spec.method.to_settings(), "rope_type": "yarn"})
     else:
-        native_length = spec.method.native_length or rows
-        settings = {**_PLAIN, NATIVE_LENGTH_KEY: native_length, "rope_type": unscaled}
+        original_length = spec.method.original_length or rows
+        settings = {**_PLAIN, ORIGINAL_LENGTH_KEY: original_length, "rope_type": unscaled}
     settings |= model_specific_keys(rope)
     if SHARE in rope:
         settings[SHARE] = rope[SHARE]

@@ -35,7 +35,7 @@ CONFIGS = {
         "rope_parameters": {"rope_type": "resonance_yarn", "rope_theta": 1e5, **SCALED},
     },
 }
-# Worked out by hand for factor 4: native context length times factor; the native context length
+# Worked out by hand for factor 4: original context length times factor; the original context length
 # without one.
 LIMITS = {
     "llama 2": (4096, 16384),

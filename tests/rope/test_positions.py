@@ -136,9 +136,9 @@ def test_linear_beside_one_length_names_both_readings():
     config = {"model_type": "llama", "max_position_embeddings": 4096, "rope_scaling": rope}
     model = PositionConfig.from_dict(config)
     (note,) = length_notes(model)
-    for words in ("native context length 512", "limit 4,096", "limit 32,768"):
+    for words in ("original context length 512", "limit 4,096", "limit 32,768"):
         assert words in note
-    with pytest.raises(RopeConfigError, match="4,096 is the native context length") as caught:
+    with pytest.raises(RopeConfigError, match="4,096 is the original context length") as caught:
         check_length(model, None, 16384)
     text = str(caught.value).partition("--rope ")[2].partition(" ")[0]
     named = model.complete(RopeRequest.parse(text))

@@ -86,7 +86,7 @@ def request_for(method, positions):
         keys["factor"] = 2.0
     if method.name == "longrope":
         keys["factor"] = 2.0
-    if positions.stated_native_length is None and positions.is_scaled:
+    if positions.stated_original_length is None and positions.is_scaled:
         keys["original_max_position_embeddings"] = 4096
     return {"rope_type": method.name, **keys}
 

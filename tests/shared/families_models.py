@@ -17,7 +17,7 @@ from resonance_vllm.checkpoint.rope_dict import (
     is_windowed,
     rope_by_layer_type,
 )
-from resonance_vllm.core.spec import METHODS, NATIVE_LENGTH_KEY
+from resonance_vllm.core.spec import METHODS, ORIGINAL_LENGTH_KEY
 from resonance_vllm.hf.building import build_on_meta, model_class
 from resonance_vllm.hf.rotary import layer_types, rotary_modules
 
@@ -183,11 +183,11 @@ def asked(config: Any, rope: dict[str, Any], length: int | None = None) -> Any:
     text = changed.get_text_config()
     if length is not None:
         text.max_position_embeddings = length
-    if getattr(text, NATIVE_LENGTH_KEY, None) is not None:  # it wins over that of the settings
+    if getattr(text, ORIGINAL_LENGTH_KEY, None) is not None:  # it wins over that of the settings
         setattr(
             text,
-            NATIVE_LENGTH_KEY,
-            length or rope.get(NATIVE_LENGTH_KEY) or getattr(text, NATIVE_LENGTH_KEY),
+            ORIGINAL_LENGTH_KEY,
+            length or rope.get(ORIGINAL_LENGTH_KEY) or getattr(text, ORIGINAL_LENGTH_KEY),
         )
     if vars(text).get("head_dim", 0) is None and rope["rope_type"] != "default":
         text.head_dim = text.hidden_size // text.num_attention_heads
@@ -226,6 +226,6 @@ def answers(module: Any, kind: str | None, positions: Any) -> list[torch.Tensor]
 SCALING = {key for method in METHODS.values() for key in method.key_names()} - {
     "rope_theta",
     "partial_rotary_factor",
-    NATIVE_LENGTH_KEY,  # some model code reads it for itself
+    ORIGINAL_LENGTH_KEY,  # some model code reads it for itself
 } | {"rope_type", "type"}
 """Keys that say how a model's positions are scaled; others are the model's own."""
