@@ -56,7 +56,7 @@ CASES: Mapping[str, Sequence[Run]] = {
     "eight methods at 16K, 32K, 64K, 128K": [
         Run("8B", 8, hours) for _ in range(8) for hours in (0.1, 0.2, 0.4, 0.8)
     ],
-    "a model of four GPUs after thirty of one": [
+    "thirty models of one GPU each, then one model of four GPUs": [
         *(Run(f"small {number}", 8, 1.9) for number in range(30)),
         Run("70B", 8, 16.3, gpus=4),
     ],

@@ -58,6 +58,11 @@ if TYPE_CHECKING:
     "estimate of hours.",
     show_default="what finished runs have reached on this machine",
 )  # fmt: skip
+@click.option(
+    "--device-gb", type=click.FloatRange(min=0, min_open=True), metavar="N",
+    help="With --dry-run: memory of one device in 10^9 bytes, beyond which a run is remarked on.",
+    show_default="that of this machine's GPUs",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the --dry-run as JSON.")
 def sweep(
     config: str,
@@ -67,6 +72,7 @@ def sweep(
     executor: str,
     dry_run: bool,
     device_tflops: float | None,
+    device_gb: float | None,
     as_json: bool,
 ) -> int:
     """Compare models, methods and context lengths as CONFIG says, and show the results.
@@ -85,8 +91,9 @@ def sweep(
     """  # noqa: D301 - click's mark of a paragraph that is not wrapped
     if as_json and not dry_run:
         raise click.UsageError("--json goes with --dry-run; `leval-harness table` has the results")
-    if device_tflops is not None and not dry_run:
-        raise click.UsageError("--device-tflops goes with --dry-run")
+    for option, value in (("--device-tflops", device_tflops), ("--device-gb", device_gb)):
+        if value is not None and not dry_run:
+            raise click.UsageError(f"{option} goes with --dry-run")
     from leval_harness.sweep.config import load_config
     from leval_harness.sweep.plan import plan
 
@@ -99,7 +106,7 @@ def sweep(
         capacity = partial(capacity_here, executor, loaded.jobs)
         runs = plan(loaded, capacity)
         if dry_run:
-            _dry_run(runs, folder, capacity(), device_tflops, as_json)
+            _dry_run(runs, folder, capacity(), device_tflops, device_gb, as_json)
             return 0
         return _run(loaded, runs, folder, executor)
 
@@ -119,6 +126,7 @@ def _dry_run(
     folder: Path,
     capacity: Capacity,
     device_tflops: float | None,
+    device_gb: float | None,
     as_json: bool,
 ) -> None:
     """Print what the sweep would do.
@@ -129,7 +137,7 @@ def _dry_run(
     from leval_harness.sweep import ConfigError
     from leval_harness.sweep.dry_run import dry_run
 
-    report = dry_run(runs, folder, capacity, device_tflops)
+    report = dry_run(runs, folder, capacity, device_tflops, device_gb)
     if as_json:
         click.echo(json.dumps(report.to_dict(), indent=2))
     else:

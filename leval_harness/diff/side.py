@@ -8,7 +8,6 @@ import json
 import multiprocessing
 import os
 import sys
-import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -31,6 +30,7 @@ from resonance_vllm.common.errors import (
     UserError,
     escape_control_characters,
 )
+from resonance_vllm.common.files import unique_name
 
 DEFAULT_LENGTH = 4096
 """Tokens read of a document where neither `--length` nor the limit of A says otherwise."""
@@ -62,8 +62,7 @@ class Side:
         """Write this side to a file, which appears complete or not at all."""
         documents = [[document.name, document.text] for document in self.documents]
         header = {"setup": self.setup, "documents": documents, "template": self.chat}
-        # Random, because another process may save the same file.
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        temporary = path.with_name(unique_name(f".{path.name}"))
         with temporary.open("wb") as file:
             np.savez_compressed(
                 file,

@@ -26,7 +26,13 @@ import psutil
 
 from leval_harness.results.layout import FAILED, FAILED_RUNS, LOG, RUN_FILE, RUNS_FOLDER, WORK
 from leval_harness.sweep.run_progress import RunProgress, read_progress, together
-from resonance_vllm.common.files import fsync_folder, read_json_object, write_json, write_text
+from resonance_vllm.common.files import (
+    fsync_folder,
+    read_json_object,
+    unique_name,
+    write_json,
+    write_text,
+)
 
 STALE_SECONDS = 180.0
 """Age of its last touch from which on the owner of a claim counts as dead."""
@@ -37,11 +43,6 @@ ALONE = "alone"
 _SPACE = Path("/proc/self/ns/pid")
 HERE = {"host": platform.node(), "space": str(_SPACE.readlink()) if _SPACE.is_symlink() else ""}
 """Where a process id means this process: containers on one host have process ids of their own."""
-
-
-def unique_name(prefix: str) -> str:
-    """Return a file name that no other process uses, on whatever machine."""
-    return f"{prefix}.{platform.node()}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
 
 
 def _turn(claim: Path) -> int:

@@ -1,7 +1,7 @@
 """What a run costs: tokens, floating-point operations and memory, from a model's config alone.
 
-This is the only cost model: the dry run, the order of runs, progress and the reference of costs
-(`what_it_takes`) use it.
+This is the only cost model: the dry run, the order of runs, progress and the tables of
+docs/reference/million-tokens.md use it.
 
 The counts are those of a decoder with gated feed-forward layers, of which every current family is
 a variant. They leave out norms, activations and the rotation, which are below one percent.

@@ -14,9 +14,9 @@ from leval_harness.sweep.estimate import (
     Estimate,
     Estimator,
     MeasuredRates,
+    all_warnings,
     flops_by_run,
     total,
-    warnings_of,
 )
 from leval_harness.sweep.executor import Capacity
 from leval_harness.sweep.groups import Group, grouped, work_of
@@ -107,6 +107,7 @@ def dry_run(
     folder: Path,
     capacity: Capacity,
     device_tflops: float | None = None,
+    device_gb: float | None = None,
 ) -> DryRun:
     """Return what a sweep would do in a results folder, which need not exist.
 
@@ -116,6 +117,7 @@ def dry_run(
         capacity: the GPUs that there are.
         device_tflops: 10^12 operations per second that a device reaches, for the estimate of hours;
             None for what runs beside this sweep have reached on this machine.
+        device_gb: memory of a device in 10^9 bytes; None for that of this machine's.
     """
     finished = {path.name: path for path in sorted((folder / RUNS_FOLDER).glob("*"))}
     planned = {run.run_id for run in runs}
@@ -131,9 +133,7 @@ def dry_run(
     estimates = estimator.of_all(to_do)
     work = work_of(to_do, flops_by_run(estimates))
     groups = [_group(group, estimates, others) for group in grouped(runs, capacity.gpus, work)]
-    warnings: dict[str, None] = {}
-    for run in to_do:
-        warnings.update(dict.fromkeys(warnings_of(run, estimates[run.run_id])))
+    warnings = all_warnings(to_do, estimates, device_gb)
     notes = [*shortening_methods(runs), *nothing_beyond(runs), *warnings]
     return DryRun(groups, total(list(estimates.values())), notes, problems)
 

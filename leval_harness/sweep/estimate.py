@@ -2,7 +2,7 @@
 
 import platform
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -377,15 +377,37 @@ def memory_of(run: RunRecord, size: ModelSize, workload: Workload) -> Memory:
     )
 
 
-def warnings_of(run: RunRecord, estimate: Estimate) -> Iterator[str]:
+def all_warnings(
+    runs: Iterable[RunRecord], estimates: Mapping[str, Estimate], device_gb: float | None = None
+) -> list[str]:
+    """Return the warnings about some runs, each once.
+
+    Args:
+        runs: those that are to be computed.
+        estimates: id of a run -> what it will take.
+        device_gb: memory of one device in 10^9 bytes; None for that of this machine's.
+    """
+    warnings = [
+        warning
+        for run in runs
+        for warning in warnings_of(run, estimates[run.run_id], device_memory(run, device_gb))
+    ]
+    return list(dict.fromkeys(warnings))
+
+
+def warnings_of(run: RunRecord, estimate: Estimate, memory: int | None) -> Iterator[str]:
     """Yield what a run should be changed for: more than a day, or more memory than there is.
 
     The text does not name the method: what holds for one holds for all methods of a model.
+
+    Args:
+        run: a planned run.
+        estimate: what it will take.
+        memory: bytes that there are for it; None if that is not known.
     """
     if estimate.cost is None:
         return
     where = f"{run.model.name} @ {run.context_length} | {', '.join(run.tasks)}"
-    memory = device_memory(run)
     needed = estimate.cost.memory
     if memory is not None and needed.total > memory:
         yield (
@@ -399,8 +421,15 @@ def warnings_of(run: RunRecord, estimate: Estimate) -> Iterator[str]:
         yield f"{where}: reads each token about {times}; {_less_time(run, estimate)}"
 
 
-def device_memory(run: RunRecord) -> int | None:
-    """Return the memory for a run on this machine in bytes; None if a GPU's is not known."""
+def device_memory(run: RunRecord, device_gb: float | None = None) -> int | None:
+    """Return the memory that there is for a run in bytes; None if a GPU's is not known.
+
+    Args:
+        run: a planned run.
+        device_gb: memory of one device in 10^9 bytes; None for that of this machine's.
+    """
+    if device_gb is not None:
+        return int(max(1, run.gpus) * device_gb * 1e9)
     if run.gpus == 0:
         return int(psutil.virtual_memory().total)
     of_one = memory_of_gpu()

@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import subprocess
+from functools import cache
 
 VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 """Variables that hide GPUs from a process; inside of it the visible ones are numbered from 0."""
@@ -20,6 +21,7 @@ MEMORY_COMMAND = "nvidia-smi --query-gpu=memory.total --format=csv,noheader,noun
 """Command that prints the memory of each GPU in MiB."""
 
 
+@cache
 def memory_of_gpu() -> int | None:
     """Return the memory of the smallest GPU of the machine in bytes; None if no driver tells it."""
     try:

@@ -11,10 +11,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from leval_harness.sweep import SweepError
-from leval_harness.sweep.claims import HERE, Folder, run_of, unique_name
+from leval_harness.sweep.claims import HERE, Folder, run_of
 from leval_harness.sweep.executor import capacity_here
 from leval_harness.sweep.worker import GAVE_UP, WorkerRequest
 from resonance_vllm.common.errors import escape_control_characters
+from resonance_vllm.common.files import unique_name
 
 STOPPED_BY_USER = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that somebody sends to end a process, not because of its run: that is simply open again."""

@@ -14,7 +14,7 @@ import click
 from leval_harness.results.layout import RUN_FILE, RUNS_FOLDER
 from leval_harness.sweep.claims import Folder, RunState
 from leval_harness.sweep.cost import ComputedShare
-from leval_harness.sweep.estimate import Estimate, flops_by_run, total
+from leval_harness.sweep.estimate import Estimate, all_warnings, flops_by_run, total
 from leval_harness.sweep.groups import size_of
 from leval_harness.sweep.identity import RUNNING_TEXT
 from leval_harness.sweep.run_progress import RunProgress
@@ -103,13 +103,16 @@ class Progress:
             self.live.stop()
 
     def _say_cost(self) -> None:
-        """Print what the runs that are to do will take."""
+        """Print what the runs that are to do will take, and what had better be changed."""
         cost = total(list(self.estimates.values()))
         line = f"Cost: {cost.text()}"
         if cost.hours is None:
             say(f"{line}; the time is estimated from the first tokens on")
         else:
             say(f"{line} with one worker; the estimate gets better with each run")
+        to_do = [run for name, run in self.runs.items() if name in self.estimates]
+        for warning in all_warnings(to_do, self.estimates):
+            say(f"Note: {warning}")
 
     def update(self, states: Mapping[str, RunState]) -> None:
         """Take the present state of each run, and show what has changed.

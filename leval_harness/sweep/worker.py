@@ -48,7 +48,7 @@ class WorkerRequest:
         sweep: names one start of the sweep on one machine.
         command: what the user typed.
         time_limit: seconds that a run may take; None: any.
-        stall_limit: seconds that a run may take without an answer; None: any.
+        stall_limit: seconds that a run may take without progress; None: any.
         flops: id of a run -> its estimated floating-point operations, where they are known.
         work: id of a run -> a measure of its work, to compare the runs with each other.
         expected_parts: id of a run -> about how many parts it will have, where it pays that further

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import platform
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,14 +17,18 @@ def expand_user(text: str | os.PathLike[str]) -> Path:
     return Path(os.path.expanduser(text))  # noqa: PTH111 - it leaves an unknown ~name as it is
 
 
+def unique_name(prefix: str) -> str:
+    """Return a file name that no other process uses: machines that share a folder share process ids."""
+    return f"{prefix}.{platform.node()}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
+
+
 def write_text(path: Path, content: str) -> None:
     """Write a file so that a reader sees the old one or the whole new one, even after a power cut.
 
     Raises:
         OSError: it cannot be written; the error names the file, and no temporary file remains.
     """
-    # Random, because machines that share a folder have processes of the same id.
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    temporary = path.with_name(unique_name(f".{path.name}"))
     try:
         with temporary.open("w", encoding="utf-8", newline="") as handle:
             handle.write(content)

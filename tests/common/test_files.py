@@ -2,7 +2,9 @@
 
 import json
 import os
+import platform
 import resource
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -36,6 +38,17 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monke
     assert list(tmp_path.iterdir()) == [file]
     write_text(file, "new\r\n")
     assert file.read_bytes() == b"new\r\n", "line ends stay as they are"
+
+
+def test_temporary_names_are_unique_on_every_machine(tmp_path, monkeypatch):
+    """Of two writers of one file, the second must not move the half-written file of the first."""
+    names = []
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    monkeypatch.setattr(Path, "replace", lambda temporary, path: names.append(temporary.name))
+    for _ in range(10):
+        write_text(tmp_path / "a.json", "whole")
+    assert len(set(names)) == 10
+    assert all(platform.node() in name for name in names)
 
 
 def test_no_number_is_no_json(tmp_path):

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -43,3 +44,16 @@ def eight_runs(tiny: Path, folder: Path, more: str = "") -> Path:
     config = folder / "eight.yaml"
     config.write_text(EIGHT_RUNS.format(root=tiny, tasks=", ".join(names), more=more))
     return config
+
+
+def result_files(out: Path) -> dict[str, bytes]:
+    """Run and name -> content of the files with results, numbers of lm-eval's among them."""
+    found = {}
+    for pattern in ("losses_*.npy", "samples_*.jsonl"):
+        for path in out.glob(f"*/runs/*/{pattern}"):
+            name = re.sub(r"_\d{4}-.*", "", path.name)
+            found[f"{path.parent.name}/{name}"] = path.read_bytes()
+    for path in out.glob("*/runs/*/results_*.json"):
+        numbers = json.loads(path.read_text())["results"]
+        found[f"{path.parent.name}/numbers"] = json.dumps(numbers).encode()
+    return found

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# A SLURM of two nodes on this machine. Needs slurmctld, slurmd, munged, and root.
+# A SLURM of two nodes on this machine, each with two GPUs that do not exist. Needs slurmctld, slurmd,
+# munged, and root.
 #   local_slurm.sh start DIR   then: export SLURM_CONF=DIR/slurm.conf
 #   local_slurm.sh stop DIR
 set -euo pipefail
@@ -40,10 +41,13 @@ SelectTypeParameters=CR_Core
 MpiDefault=none
 ReturnToService=2
 KillWait=5
-NodeName=n1 NodeHostname=$here NodeAddr=127.0.0.1 Port=$((${3:-26817} + 1)) CPUs=1
-NodeName=n2 NodeHostname=$here NodeAddr=127.0.0.1 Port=$((${3:-26817} + 2)) CPUs=1
+GresTypes=gpu
+NodeName=n1 NodeHostname=$here NodeAddr=127.0.0.1 Port=$((${3:-26817} + 1)) CPUs=1 Gres=gpu:2
+NodeName=n2 NodeHostname=$here NodeAddr=127.0.0.1 Port=$((${3:-26817} + 2)) CPUs=1 Gres=gpu:2
 PartitionName=all Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
 CONF
+for number in 0 1; do ln -s /dev/null "$dir/gpu$number"; done # SLURM wants some device
+echo "NodeName=n[1-2] Name=gpu File=$dir/gpu[0-1]" > "$dir/gres.conf"
 slurmctld -c
 sleep 2
 slurmd -N n1

@@ -43,7 +43,15 @@ def settings(folder: Path, *more: str) -> list[str]:
 @pytest.mark.slow
 def test_page_shows_its_own_dry_run(big: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", GPUS)
-    words = ["sweep", str(big / "big.yaml"), "--dry-run", "--device-tflops", "300"]
+    words = [
+        "sweep",
+        str(big / "big.yaml"),
+        "--dry-run",
+        "--device-tflops",
+        "300",
+        "--device-gb",
+        "80",
+    ]
     for setting in settings(big, "models.big.args.load_format=dummy"):
         words += ["--set", setting]
     result = CliRunner().invoke(app, [*words, "--out", str(big / "out")])
@@ -58,6 +66,7 @@ def test_page_shows_its_own_dry_run(big: Path, monkeypatch: pytest.MonkeyPatch) 
         ("reference", "131072"), ("unmodified", "196608"), ("yarn", "196608"),
         ("resonance_yarn", "196608"),
     ]  # fmt: skip
+    assert "needs about" not in printed
     assert not (big / "out").exists()
 
 

@@ -237,10 +237,12 @@ def test_duration_in_words(hours: float, text: str) -> None:
 def test_warning_of_memory(planned: Planned, backend: str, part: str, words: str) -> None:
     (run,) = planned(tasks="ppl_pydocs", context_lengths=[64], metadata={"num_docs": 1},
                      model={"backend": backend})  # fmt: skip
-    (warning,) = warnings_of(run, Estimate(Cost(memory=Memory(**{part: 10**15})), 1.0))
+    (warning,) = warnings_of(run, Estimate(Cost(memory=Memory(**{part: 10**15})), 1.0), 10**9)
     assert "needs about 1,000,000.0 GB (" in warning
     assert words in warning
-    assert list(warnings_of(run, Estimate(Cost(memory=Memory(weights=10**6)), 1.0))) == []
+    small = Estimate(Cost(memory=Memory(weights=10**6)), 1.0)
+    assert list(warnings_of(run, small, 10**9)) == []
+    assert list(warnings_of(run, small, None)) == [], "a GPU that nothing is known of"
 
 
 @pytest.mark.parametrize(
@@ -249,7 +251,7 @@ def test_warning_of_memory(planned: Planned, backend: str, part: str, words: str
 )
 def test_warning_of_more_than_a_day(planned: Planned, task: str, words: str) -> None:
     run = planned(tasks=task, context_lengths=[64])[-1]
-    (warning,) = warnings_of(run, Estimate(Cost(), 25.0, times_read=4.0))
+    (warning,) = warnings_of(run, Estimate(Cost(), 25.0, times_read=4.0), None)
     assert "takes about 25.0 h for each method" in warning
     assert words in warning
 
@@ -258,7 +260,7 @@ def test_warning_of_a_small_stride_without_a_rate(planned: Planned) -> None:
     metadata = {"num_docs": 1, "mode": "sliding", "stride": 1, "max_tokens": 640}
     (run,) = planned(tasks="ppl_pydocs", metadata=metadata, context_lengths=[64])
     estimate = Estimator(Workloads(), MeasuredRates(Path("nowhere"))).of(run)
-    (warning,) = warnings_of(run, estimate)
+    (warning,) = warnings_of(run, estimate, None)
     assert "reads each token about 58 times; a larger metadata.stride (now 1)" in warning
 
 
@@ -300,8 +302,11 @@ def test_dry_run_shows_the_cost(tiny: Path, tmp_path: Path) -> None:
     }
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(content))
     words = ["sweep", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "out")]
-    printed = CliRunner().invoke(app, [*words, "--dry-run", "--device-tflops", "1e-6"]).output
+    device = ["--device-tflops", "1e-12", "--device-gb", "1e-6"]
+    printed = CliRunner().invoke(app, [*words, "--dry-run", *device]).output
     assert "1 document, 64 tokens to prefill" in printed
+    assert "Note: tiny @ 64 | ppl_pydocs: needs about 0.0 GB (" in printed
+    assert "Note: tiny @ 64 | ppl_pydocs: takes about" in printed
     plain = CliRunner().invoke(app, [*words, "--dry-run", "--json"])
     report = json.loads(plain.output)
     cost = report["groups"][0]["runs"][0]["cost"]
@@ -309,5 +314,6 @@ def test_dry_run_shows_the_cost(tiny: Path, tmp_path: Path) -> None:
     assert cost["prefill_tokens"] == 64
     assert cost["hours"] is None
     assert cost["flops"] > 0
-    refused = CliRunner().invoke(app, [*words, "--device-tflops", "1"])
-    assert "--device-tflops goes with --dry-run" in refused.output
+    for option in ("--device-tflops", "--device-gb"):
+        refused = CliRunner().invoke(app, [*words, option, "1"])
+        assert f"{option} goes with --dry-run" in refused.output

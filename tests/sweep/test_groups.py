@@ -11,7 +11,7 @@ import pytest
 
 from leval_harness.sweep.config import parse_config
 from leval_harness.sweep.executor import Capacity
-from leval_harness.sweep.gpus import visible_gpus
+from leval_harness.sweep.gpus import memory_of_gpu, visible_gpus
 from leval_harness.sweep.groups import Group, grouped
 from leval_harness.sweep.plan import plan
 from leval_harness.sweep.run import Sweep
@@ -117,6 +117,10 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, 
         ("3, 1", ["3", "1"]),
         ("GPU-8932f937,GPU-41d2a7ba", ["GPU-8932f937", "GPU-41d2a7ba"]),
         ("MIG-8932f937, MIG-41d2a7ba", ["MIG-8932f937", "MIG-41d2a7ba"]),
+        (
+            "MIG-GPU-8932f937/7/0,MIG-GPU-8932f937/8/0",
+            ["MIG-GPU-8932f937/7/0", "MIG-GPU-8932f937/8/0"],
+        ),
         ("GPU-8932f937,1,GPU-41d2a7ba", ["GPU-8932f937"]),
         ("0,GPU-8932f937,2", ["0"]),
         ("0,1,-1,3", ["0", "1"]),
@@ -149,6 +153,16 @@ def test_else_they_are_those_of_the_system(commands: Callable[[str, str], None])
     commands("nvidia-smi", "")
     commands("rocm-smi", "device,Device ID\ncard0,0x740c\ncard1,0x740c")
     assert visible_gpus() == ["0", "1"]
+
+
+def test_memory_of_the_smallest_gpu(commands: Callable[[str, str], None]) -> None:
+    memory_of_gpu.cache_clear()
+    commands("nvidia-smi", "81559\n40960")
+    assert memory_of_gpu() == 40960 * 2**20
+    memory_of_gpu.cache_clear()
+    commands("nvidia-smi", "No devices were found")
+    assert memory_of_gpu() is None
+    memory_of_gpu.cache_clear()
 
 
 def test_a_worker_sees_its_own_gpus_and_its_share_of_the_cores(

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from lm_eval.api.instance import Instance
 
-from leval_harness.sweep import heartbeat as heartbeats
 from leval_harness.sweep.answers import Answers
-from leval_harness.sweep.claims import Claim, Folder, unique_name
+from leval_harness.sweep.claims import Claim, Folder
 from leval_harness.sweep.groups import Group, grouped
 from leval_harness.sweep.heartbeat import GAVE_UP, Heartbeat, LostClaimError
 from leval_harness.sweep.run_record import RunRecord
@@ -99,11 +98,6 @@ def test_time_limit_fails_at_once(folder: Folder) -> None:
 def test_limits_that_are_not_reached(folder: Folder) -> None:
     assert beaten(folder, {"time_limit": 60, "stall_limit": 60}, 0.05) == 0
     assert folder.failure("run") is None
-
-
-def test_names_are_unique_on_every_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeats.os, "getpid", lambda: 1)
-    assert len({unique_name("clock") for _ in range(100)}) == 100
 
 
 PIPE = """

@@ -2,6 +2,7 @@
 
 import io
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,10 @@ def test_first_line_says_what_the_sweep_will_take(
     with Progress(RUNS, folder, ESTIMATES):
         pass
     assert "0.002 TFLOP, 1.0 h with one worker; the estimate gets" in capsys.readouterr().out
+    long = replace(ESTIMATES["rope"], hours=25.0)
+    with Progress(RUNS, folder, {"rope": long}):
+        pass
+    assert "Note: small @ 4096 | ppl_pydocs: takes about 25.0 h" in capsys.readouterr().out
     with Progress(RUNS, folder, {"rope": Estimate(Cost(prefill_tokens=1000, flops=1e9))}):
         pass
     assert "the time is estimated from the first tokens on" in capsys.readouterr().out

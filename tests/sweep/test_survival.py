@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from forked_programs import SWEEP, Forks
+from forked_programs import SWEEP, Forks, forked
 from running_sweeps import claims, eight_runs, wait_for
 
 from leval_harness.sweep.run_progress import read_progress
@@ -103,6 +103,76 @@ def test_killed_worker_twice_fails_the_run(
     assert "2 runs, 1 done, 1 to do" in forks.said()
     assert results(tmp_path / "sweep") == quiet
     assert not failed.exists()
+
+
+EVERY_ANSWER = """
+import os, time
+from pathlib import Path
+from leval_harness.sweep.answers import Answers
+store = Answers.add_partial
+record = Path(os.environ["RECORD"])
+def {name}(answers, *of_answer):
+{body}
+    store(answers, *of_answer)
+Answers.add_partial = {name}
+"""
+HUNG_ONCE = EVERY_ANSWER.format(
+    name="hang_once",
+    body="""
+    if not record.exists():
+        record.touch()
+        time.sleep(1000)
+""",
+)
+SLOW_ANSWERS = EVERY_ANSWER.format(
+    name="take_time",
+    body="""
+    with record.open("a") as lines:
+        lines.write(f"{answers.run.run_id} {os.getpid()}\\n")
+    time.sleep(0.3)
+""",
+)
+
+
+def test_hung_request_is_named_and_its_run_tried_again(
+    tiny: Path, quiet: dict[str, Any], forks: Forks, tmp_path: Path
+) -> None:
+    words = ("sweep", tiny / "sweep.yaml", "--out", tmp_path, "--set=stall_limit=1")
+    ended = forks.python(HUNG_ONCE + SWEEP, *words, RECORD=str(tmp_path / "record"))
+    assert ended.returncode == 0, ended.stderr
+    reason = "stall_limit: no progress for 1 s while answering 4 requests of tiny_gen from document"
+    assert f"is tried once more: {reason} 0 on" in ended.stdout
+    assert results(tmp_path / "sweep") == quiet
+
+
+def test_worker_that_lost_its_claim_stops_within_one_request(
+    tiny: Path, quiet: dict[str, Any], forks: Forks, tmp_path: Path
+) -> None:
+    """It was stopped for minutes, as a frozen machine is; meanwhile another one goes on."""
+    out, record = tmp_path / "out", tmp_path / "record"
+    program = (SLOW_ANSWERS + SWEEP, "sweep", tiny / "sweep.yaml", "--out", out)
+    forks.begin(*program, environment={"RECORD": str(record)})
+    wait_for(record.exists)
+    (path,) = out.glob("sweep/.work/claims/*")
+    stopped = json.loads(path.read_text())["pid"]
+    os.kill(stopped, signal.SIGSTOP)
+    run = path.name.partition("+")[0]
+    before = answers_by(stopped, run, record)
+    os.utime(path, (1, 1))
+    with forked(tmp_path, "other") as other:
+        other.begin(*program, environment={"RECORD": str(record)})
+        wait_for(lambda: len(answers_by(None, run, record)) > len(before))
+        os.kill(stopped, signal.SIGCONT)
+        assert other.ended() == 0, other.said()
+    assert forks.ended() == 0, forks.said()
+    assert len(answers_by(stopped, run, record)) <= len(before) + 1
+    assert results(out / "sweep") == quiet
+
+
+def answers_by(process: int | None, run: str, record: Path) -> list[str]:
+    """Lines of the record for the answers to a run, of one process or of all."""
+    lines = [line for line in record.read_text().splitlines() if line.startswith(run)]
+    return [line for line in lines if process is None or line == f"{run} {process}"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

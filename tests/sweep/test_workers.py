@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from forked_programs import SWEEP, Forks, forked
-from running_sweeps import eight_runs
+from running_sweeps import eight_runs, result_files
 
 pytestmark = [pytest.mark.slow]
 
@@ -206,7 +206,6 @@ def finish_slowly(parts, number, counts):
     finish(parts, number, counts)
 parts_of_run.PartsOfRun.finish = finish_slowly
 """
-RESULTS = ("losses_*.npy", "samples_*.jsonl")
 DIVIDED = {
     "losses": ["--set=tasks=effective_context_pydocs", "--set=metadata={window: 64, num_docs: 6}"],
     "answers": [
@@ -215,19 +214,6 @@ DIVIDED = {
         "--set=gen_kwargs={max_gen_toks: 4}",
     ],
 }
-
-
-def result_files(out: Path) -> dict[str, bytes]:
-    """Run and name -> content of the files with results, numbers of lm-eval's among them."""
-    found = {}
-    for pattern in RESULTS:
-        for path in out.glob(f"*/runs/*/{pattern}"):
-            name = re.sub(r"_\d{4}-.*", "", path.name)
-            found[f"{path.parent.name}/{name}"] = path.read_bytes()
-    for path in out.glob("*/runs/*/results_*.json"):
-        numbers = json.loads(path.read_text())["results"]
-        found[f"{path.parent.name}/numbers"] = json.dumps(numbers).encode()
-    return found
 
 
 @pytest.mark.parametrize("task", DIVIDED)
