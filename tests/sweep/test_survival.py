@@ -137,10 +137,10 @@ SLOW_ANSWERS = EVERY_ANSWER.format(
 def test_hung_request_is_named_and_its_run_tried_again(
     tiny: Path, quiet: dict[str, Any], forks: Forks, tmp_path: Path
 ) -> None:
-    words = ("sweep", tiny / "sweep.yaml", "--out", tmp_path, "--set=stall_limit=1")
+    words = ("sweep", tiny / "sweep.yaml", "--out", tmp_path, "--set=stall_limit=6")
     ended = forks.python(HUNG_ONCE + SWEEP, *words, RECORD=str(tmp_path / "record"))
     assert ended.returncode == 0, ended.stderr
-    reason = "stall_limit: no progress for 1 s while answering 4 requests of tiny_gen from document"
+    reason = "stall_limit: no progress for 6 s while answering 4 requests of tiny_gen from document"
     assert f"is tried once more: {reason} 0 on" in ended.stdout
     assert results(tmp_path / "sweep") == quiet
 
