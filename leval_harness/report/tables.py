@@ -140,7 +140,7 @@ def _models_table(
     lengths = [length_of.get(label) for label in labels]
     for head, text in LENGTH_COLUMNS.items():
         cells[head] = [NONE if length is None else text(length) for length in lengths]
-    css = css.reindex(columns=cells.columns).fillna("").set_axis(index)
+    css = css.reindex(columns=cells.columns, fill_value="").fillna("").set_axis(index)
     cells = cells.set_axis(index)
     notes = [
         "Bits per byte: mean loss per byte of the same text. Effective context lengths are in each "
