@@ -3,7 +3,7 @@
     python benchmarks/bench_reading.py losses --vocabulary 262144 --positions 512
     python benchmarks/bench_reading.py memory --lengths 16384 32768 65536 --repetitions 3
     python benchmarks/bench_reading.py attention --length 32768
-    python benchmarks/bench_reading.py rounding MODEL --length 2048
+    python benchmarks/bench_reading.py rounding MODEL --length 2048 --chunk 512
     python benchmarks/bench_reading.py passes MODEL
 
 Random weights decide no time and no memory, so that only `rounding` and `passes` need a checkpoint.
@@ -166,8 +166,9 @@ def memory(args: argparse.Namespace) -> None:
     """Measure the growth of memory by a read, beside the size of its KV cache."""
     from transformers import AutoConfig
 
-    for kind, sizes in MODELS.items():
-        config = AutoConfig.for_model(kind, **sizes)
+    kinds = [args.model] if args.model else list(MODELS)
+    for kind in kinds:
+        config = AutoConfig.for_model(kind, **MODELS[kind])
         for length in args.lengths:
             kv_cache = kv_cache_bytes(config, length, getattr(torch, args.dtype).itemsize)
             results = [in_a_process(kind, args.dtype, length) for _ in range(args.repetitions)]
@@ -301,7 +302,7 @@ def main() -> None:
         "passes": passes,
     }
     parser.add_argument("command", choices=(*commands, "read"))
-    parser.add_argument("model", nargs="?", help="checkpoint folder; of `read` a shape of MODELS")
+    parser.add_argument("model", nargs="?", help="checkpoint folder; of `memory` a shape of MODELS")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--vocabulary", type=int, default=262_144)
     parser.add_argument("--width", type=int, default=640)

@@ -182,7 +182,10 @@ def _windowed_layers(text: Mapping[str, Any], layers: int) -> int:
 
 def _feed_forward(text: Mapping[str, Any], hidden: int, layers: int) -> tuple[int, int]:
     """Return the feed-forward weights that a token passes through, and those of idle experts."""
-    dense = 3 * hidden * int(text.get("intermediate_size") or 4 * hidden)
+    widths = text.get("intermediate_size") or 4 * hidden
+    if isinstance(widths, list | tuple):  # one per layer
+        return 3 * hidden * sum(widths), 0
+    dense = 3 * hidden * int(widths)
     experts = (
         text.get("num_experts") or text.get("num_local_experts") or text.get("n_routed_experts")
     )
@@ -192,7 +195,7 @@ def _feed_forward(text: Mapping[str, Any], hidden: int, layers: int) -> tuple[in
     expert = 3 * hidden * width
     used = _number(text, "num_experts_per_tok", "moe_topk") or 1
     always = _number(text, "n_shared_experts", "num_shared_expert")
-    dense_layers = int(text.get("first_k_dense_replace") or 0)
+    dense_layers = min(layers, int(text.get("first_k_dense_replace") or 0))
     sparse_layers = layers - dense_layers
     active = dense_layers * dense + sparse_layers * (used + always) * expert
     return active, sparse_layers * (int(experts) - used) * expert

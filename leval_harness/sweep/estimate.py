@@ -319,17 +319,29 @@ def size_of_model(run: RunRecord) -> ModelSize | None:
 
 def _config_of(run: RunRecord) -> dict[str, Any]:
     """Return the config of the checkpoint of a run; empty without one."""
-    folder = Path(run.model.path) / str(run.model.args.get("subfolder", ""))
     if not Path(run.model.path).is_dir():
-        return _config_on_hub(run.model.path, run.model.revision)
-    return read_json_object(folder / "config.json") or {}
+        return _complete_config(run.model.path, run.model.revision)
+    folder = Path(run.model.path) / str(run.model.args.get("subfolder", ""))
+    content = read_json_object(folder / "config.json") or {}
+    if not content:
+        return {}
+    try:
+        return _complete_config(str(folder), None)
+    except UserError:
+        return content
 
 
 @cache
-def _config_on_hub(name: str, revision: str | None) -> dict[str, Any]:
-    """Return the config of a model of the hub, which the plan has read already."""
-    config = read_config(name, revision)
-    return dict(config if isinstance(config, Mapping) else config.to_dict())
+def _complete_config(path: str, revision: str | None) -> dict[str, Any]:
+    """Return a config with the defaults of its model type.
+
+    Published files leave some out: that of Gemma 3 4B has no number of heads.
+    """
+    config = read_config(path, revision)
+    if isinstance(config, Mapping):
+        return dict(config)
+    complete: dict[str, Any] = config.to_dict()
+    return complete
 
 
 def _dtype_of(run: RunRecord) -> str:
@@ -450,7 +462,9 @@ def _less_memory(run: RunRecord, needed: Memory) -> str:
                 return f"backend: {other.name} reads in chunks (args.{other.chunk_argument})"
     if backend.parallel_arguments:
         return f"a larger args.{backend.parallel_arguments[0]} divides the model"
-    return "gpus and args.parallelize divide the model; dtype: bfloat16 halves float32"
+    if _dtype_of(run) == "float32":
+        return "dtype: bfloat16 halves it; gpus and args.parallelize divide the model"
+    return "gpus and args.parallelize divide the model"
 
 
 def _less_time(run: RunRecord, estimate: Estimate) -> str:

@@ -292,6 +292,20 @@ def test_pass_of_a_large_model_is_a_chunk(planned: Planned, tmp_path: Path) -> N
     assert pass_tokens(run, size, workload) == 2048
 
 
+def test_size_has_the_defaults_that_a_config_leaves_out(planned: Planned, tmp_path: Path) -> None:
+    """As that of Gemma 3 4B, which names neither heads nor the kinds of its layers."""
+    text = {"model_type": "gemma3_text", "hidden_size": 64, "num_hidden_layers": 12,
+            "intermediate_size": 96, "sliding_window": 32, "vocab_size": 300}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": text}))
+    (run,) = planned(tasks="ppl_pydocs", context_lengths=[64], metadata={"num_docs": 1})
+    run = run.model_copy(update={"model": run.model.model_copy(update={"path": str(tmp_path)})})
+    size = size_of_model(run)
+    assert size is not None
+    assert (size.heads, size.kv_heads, size.head_dim) == (8, 4, 256)
+    assert (size.full_layers, size.windowed_layers) == (2, 10)
+    assert size.has_shared_embedding
+
+
 def test_dry_run_shows_the_cost(tiny: Path, tmp_path: Path) -> None:
     content = {
         "models": {"tiny": {"path": str(tiny / "model"), "device": "cpu"}},
