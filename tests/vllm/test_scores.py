@@ -1,15 +1,19 @@
 """Scores at given tokens alone, as vLLM's V2 model runner returns them, and where it can run."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from loaded_hf import load_hf
 
 pytestmark = pytest.mark.engine("vllm")
 
+V2_RUN = Path(__file__).with_name("v2_run.py")
 REQUESTS = [([5, 6, 7], [8, 9]), ([4], [3, 2, 1])]
 
 
@@ -45,25 +49,46 @@ def test_score_given_tokens_on_both_runners(v2: bool) -> None:
     assert {row.dtype for row in scores} == {np.dtype("float32")}
 
 
-def test_v2_runner_runs_where_triton_does(monkeypatch: pytest.MonkeyPatch, smollm2: Any) -> None:
-    """On a CPU without a Triton backend it cannot; `benchmarks/gpu` has these checks for GPUs."""
-    from vllm.triton_utils import HAS_TRITON
+def by_transformers(model: Any, context: list[int], scored: list[int]) -> np.ndarray:
+    """Log-probability of each scored token."""
+    import torch
 
-    if not HAS_TRITON:
-        pytest.skip("vLLM's V2 model runner needs Triton, which has no backend for this CPU")
-    from leval_harness.backends import backend_class
-    from leval_harness.backends.vllm_long import scores_given_ids
-    from leval_tasks.common.token_logprobs import score_by_vllm, scoring_of
+    with torch.no_grad():
+        logits = model(torch.tensor([[*context, *scored]])).logits[0, len(context) - 1 : -1]
+    return logits.log_softmax(-1).gather(-1, torch.tensor(scored)[:, None])[:, 0].numpy()
 
-    lm = backend_class("vllm-long")(str(smollm2), dtype="float32", max_model_len=512)
-    try:
-        assert scores_given_ids(lm.model)
-        requests = [(list(range(100, 140)), list(range(200, 260)))]
-        (scores,) = scoring_of(lm).score(lm, requests)
-        (ranked,) = score_by_vllm(lm, requests)
-        np.testing.assert_allclose(scores, ranked, atol=1e-4)
-    finally:
-        lm.close()
+
+@pytest.mark.slow(long=True)
+def test_v2_runner_scores_as_transformers(tiny_llama: Path, smollm2: Path, tmp_path: Path) -> None:
+    """vLLM's default on GPUs, after a swap of settings, too; `benchmarks/gpu` compares it there."""
+    from transformers import AutoModelForCausalLM
+
+    pytest.importorskip("triton", reason="vLLM's V2 model runner needs Triton")
+    methods: dict[str, Any] = {"unmodified": None}
+    methods |= {kind: {"rope_type": kind, "factor": 2.0} for kind in ("yarn", "resonance_yarn")}
+    tokens = [(7 * n * n + 3 * n) % 499 + 3 for n in range(480)]
+    requests = [(tokens[:300], tokens[300:]), (tokens[:1], tokens[1:200]), (tokens[:20], [5])]
+    asked, out = tmp_path / "in.json", tmp_path / "out.json"
+    given = {"model": str(tiny_llama), "tokenizer": str(smollm2), "methods": methods}
+    asked.write_text(json.dumps({**given, "requests": requests}))
+    done = subprocess.run(
+        [sys.executable, str(V2_RUN), str(asked), str(out)],
+        capture_output=True, text=True, check=False, timeout=800,
+    )  # fmt: skip
+    assert out.exists(), done.stdout[-1000:] + done.stderr[-3000:]
+    found = json.loads(out.read_text())
+    for name, rope in methods.items():
+        model = AutoModelForCausalLM.from_pretrained(tiny_llama)
+        if rope is not None:
+            model = load_hf(tiny_llama, rope, 512)
+        for (context, scored), *reported in zip(
+            requests, found[name]["given"], found[name]["ranked"], strict=True
+        ):
+            expected = by_transformers(model, context, scored)
+            for scores in reported:
+                np.testing.assert_allclose(scores, expected, atol=1e-3)
+    assert found["yarn"]["given"] != found["unmodified"]["given"]
+    assert found["resonance_yarn"]["given"] != found["yarn"]["given"]
 
 
 def test_ignored_settings_are_those_that_change_answers(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_expects_v2_runner_as_vllm_decides(
     if variable is not None:
         monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", variable)
     assert vllm_start.expects_v2_runner() == engine.use_v2_model_runner
-    if not HAS_TRITON:  # a CPU without Triton's backend for it cannot run V2: see benchmarks/gpu
+    if not HAS_TRITON:  # as on a CPU without Triton's backend for it
         assert vllm_start.expects_v2_runner() == (variable == "1")
 
 
