@@ -1,5 +1,6 @@
 """The ways people run vLLM, with Resonance YaRN and nothing mocked."""
 
+import contextlib
 import importlib.metadata
 import itertools
 import json
@@ -9,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +20,9 @@ import numpy as np
 import pytest
 from forked_programs import Forks
 from loaded_hf import load_hf
+
+from leval_harness.diff.compare import save_reference
+from leval_harness.diff.setups import Setup
 
 pytestmark = [pytest.mark.engine("vllm"), pytest.mark.slow]
 
@@ -42,14 +47,50 @@ LENGTH = int(served_options()["--max-model-len"])
 
 
 @pytest.fixture(scope="module")
-def address(vllm_server: Any, smollm2: Path) -> Iterator[Any]:
+def tiny_chat_model(
+    smollm2: Path, tmp_path_factory: pytest.TempPathFactory, save_llama: Callable[..., Path]
+) -> Path:
+    """Random float32 weights behind the real model's tokenizer: reads 8,000 tokens in a second.
+
+    They are wider than usual, so that attention is sharp and a wrong position shows.
+    """
+    folder = save_llama(
+        tmp_path_factory.mktemp("tiny-chat"),
+        vocab_size=49152,
+        hidden_size=128,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_key_value_heads=1,
+        max_position_embeddings=8192,
+        initializer_range=0.15,
+        rope_parameters={"rope_type": "default", "rope_theta": 100000.0},
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=2,
+    )
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(smollm2 / name, folder)
+    return folder
+
+
+@pytest.fixture(
+    scope="module", params=["tiny", pytest.param("smollm2", marks=pytest.mark.slow(long=True))]
+)
+def served_model(request: pytest.FixtureRequest, tiny_chat_model: Path, smollm2: Path) -> Path:
+    """The checkpoint of the server; each is served once for all tests."""
+    return {"tiny": tiny_chat_model, "smollm2": smollm2}[request.param]
+
+
+@pytest.fixture(scope="module")
+def address(vllm_server: Any, served_model: Path) -> Iterator[Any]:
     """A running `vllm serve`, started as the page says."""
     arguments = [word for option in served_options().items() for word in option]
     arguments += ["--dtype", "float32"]
     arguments += ["--worker-extension-cls", "resonance_vllm.vllm.RopeWorker"]
+    arguments += ["--enable-server-load-tracking"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_SERVER_DEV_MODE", "1")
-        with vllm_server(smollm2, *arguments) as url:
+        with vllm_server(served_model, *arguments) as url:
             yield url
 
 
@@ -60,14 +101,17 @@ def client(address: str) -> Any:
     return OpenAI(base_url=address, api_key="none", timeout=300, max_retries=0)
 
 
-def test_server_has_the_requested_length_and_answers(client: Any) -> None:
+def test_server_has_the_requested_length_and_answers(
+    client: Any, served_model: Path, smollm2: Path
+) -> None:
     (model,) = client.models.list().data
     assert model.max_model_len == LENGTH
     answer = client.completions.create(
         model="mine", prompt="The capital of France is", max_tokens=4, temperature=0, logprobs=3
     )
     (choice,) = answer.choices
-    assert "Paris" in choice.text
+    if served_model == smollm2:  # the other one has random weights
+        assert "Paris" in choice.text
     assert len(choice.logprobs.token_logprobs) == answer.usage.completion_tokens
 
 
@@ -94,14 +138,14 @@ def by_transformers(path: Path, rope: dict[str, Any]) -> list[float]:
     return last.max(-1).values.tolist()
 
 
-def test_server_swaps_settings(client: Any, address: Any, smollm2: Path) -> None:
+def test_server_swaps_settings(client: Any, address: Any, served_model: Path) -> None:
     """Its cached keys are forgotten: coming back gives the numbers of before, twice asked."""
     before = logprobs(client)
-    assert before == pytest.approx(by_transformers(smollm2, YARN), abs=1e-3)
+    assert before == pytest.approx(by_transformers(served_model, YARN), abs=1e-3)
     assert logprobs(client) == pytest.approx(before, abs=1e-4), "of cached keys"
     # Settings are completed from config.json, as on the command line.
     assert set_rope(address, "resonance_yarn:factor=2")
-    assert logprobs(client) == pytest.approx(by_transformers(smollm2, RESONANCE), abs=1e-3)
+    assert logprobs(client) == pytest.approx(by_transformers(served_model, RESONANCE), abs=1e-3)
     assert logprobs(client) != pytest.approx(before, abs=1e-2)
     assert not set_rope(address, {"rope_type": "yarn", "factor": 2.0})
     assert logprobs(client) == before
@@ -172,13 +216,13 @@ def used_tokens(url: str, body: dict[str, Any]) -> int:
 
 
 def test_server_completions_equal_hf(
-    forks: Forks, as_shipped: str, smollm2: Path, tmp_path: Path
+    forks: Forks, as_shipped: str, served_model: Path, tmp_path: Path
 ) -> None:
     url = f"{as_shipped}/completions"
-    server = {"model": "mine", "base_url": url, "tokenizer": str(smollm2), "max_length": 2048}
+    server = {"model": "mine", "base_url": url, "tokenizer": str(served_model), "max_length": 2048}
     server["tokenizer_backend"] = "huggingface"
     through_server = lm_eval(forks, tmp_path / "server", "local-completions", server)
-    local = {"pretrained": str(smollm2), "dtype": "float32"}
+    local = {"pretrained": str(served_model), "dtype": "float32"}
     reference = lm_eval(forks, tmp_path / "hf", "hf", local)
     for task, (served,) in through_server.items():
         (here,) = reference[task]
@@ -192,10 +236,10 @@ def test_server_completions_equal_hf(
 
 @pytest.mark.slow(long=True)
 def test_server_chat_completions(
-    forks: Forks, as_shipped: str, smollm2: Path, tmp_path: Path
+    forks: Forks, as_shipped: str, served_model: Path, tmp_path: Path
 ) -> None:
     url = f"{as_shipped}/chat/completions"
-    server = {"model": "mine", "base_url": url, "tokenizer": str(smollm2)}
+    server = {"model": "mine", "base_url": url, "tokenizer": str(served_model)}
     through_server = lm_eval(
         forks, tmp_path, "local-chat-completions", server, "--apply_chat_template"
     )
@@ -206,29 +250,6 @@ def test_server_chat_completions(
         assert messages[1]["content"].endswith("\nAnswer:")
         assert used_tokens(url, {"messages": messages}) == sample["doc"]["prompt"]["prompt_tokens"]
         assert all(isinstance(response[0], str) for response in sample["resps"])
-
-
-@pytest.fixture(scope="module")
-def tiny_chat_model(
-    smollm2: Path, tmp_path_factory: pytest.TempPathFactory, save_llama: Callable[..., Path]
-) -> Path:
-    """Random weights behind the real model's tokenizer: reads 8,000 tokens in a second."""
-    folder = save_llama(
-        tmp_path_factory.mktemp("tiny-chat"),
-        dtype="bfloat16",
-        vocab_size=49152,
-        hidden_size=64,
-        intermediate_size=64,
-        num_key_value_heads=1,
-        max_position_embeddings=8192,
-        rope_parameters={"rope_type": "default", "rope_theta": 100000.0},
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=2,
-    )
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        shutil.copy(smollm2 / name, folder)
-    return folder
 
 
 @pytest.mark.slow(long=True)
@@ -264,9 +285,9 @@ def test_lm_eval_runs_the_closed_tasks(tiny_chat_model: Path, tmp_path: Path) ->
     assert not prompt["truncated"]
 
 
-def of_page(text: str, address: str, smollm2: Path) -> str:
+def of_page(text: str, address: str, served_model: Path) -> str:
     """Return a block of the page for the server of these tests, with lengths that take seconds."""
-    text = text.replace("MODEL", str(smollm2)).replace("http://localhost:8000/v1", address)
+    text = text.replace("MODEL", str(served_model)).replace("http://localhost:8000/v1", address)
     text = text.replace("http://localhost:8000", address.removesuffix("/v1"))
     for length, small in {"12288": "768", "8192": "512", "--length 4096": "--length 128"}.items():
         text = re.sub(rf"{length}\b", small, text)
@@ -277,6 +298,29 @@ def of_page(text: str, address: str, smollm2: Path) -> str:
         '"data_dir": "sample"', '"data_dir": "sample", "num_docs": 1, "stride": 256'
     )
     return text.replace("--limit 5", "--limit 1 --gen_kwargs max_gen_toks=4")
+
+
+@contextlib.contextmanager
+def requests_in_flight(address: str) -> Iterator[list[int]]:
+    """Note how many requests the server has at a time, by its own count, while the block runs.
+
+    It counts an answered request for a moment longer: one at a time may be two.
+    """
+    counts: list[int] = []
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.02):
+            with urllib.request.urlopen(f"{address.removesuffix('/v1')}/load") as answer:
+                counts.append(json.load(answer)["server_load"])
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield counts
+    finally:
+        ended.set()
+        watcher.join()
 
 
 def run_page(forks: Forks, block: str) -> list[str]:
@@ -304,41 +348,76 @@ def page_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_page_evaluates_with_lm_eval(
-    forks: Forks, address: str, smollm2: Path, page_folder: Path
+    forks: Forks, address: str, served_model: Path, page_folder: Path
 ) -> None:
-    _, table = run_page(forks, of_page(LM_EVAL, address, smollm2))
+    _, table = run_page(forks, of_page(LM_EVAL, address, served_model))
     assert "YaRN x2" in table
-    _, table = run_page(forks, of_page(LM_EVAL_CONTEXT, address, smollm2))
+    _, table = run_page(forks, of_page(LM_EVAL_CONTEXT, address, served_model))
     assert "YaRN x2" in table
 
 
-def test_page_sweeps(forks: Forks, address: str, smollm2: Path, page_folder: Path) -> None:
+def test_page_sweeps(forks: Forks, address: str, served_model: Path, page_folder: Path) -> None:
     """The served name is sent as it is, although a folder has it; `num_concurrent` is 4."""
-    (page_folder / "served.yaml").write_text(of_page(SWEEP, address, smollm2))
-    (table,) = run_page(forks, of_page(SWEEP_COMMAND, address, smollm2))
+    (page_folder / "served.yaml").write_text(of_page(SWEEP, address, served_model))
+    with requests_in_flight(address) as in_flight:
+        (table,) = run_page(forks, of_page(SWEEP_COMMAND, address, served_model))
+    assert max(in_flight) > 2
     assert "mine (YaRN x2)" in table
     assert "as served" in table
 
 
-def test_page_diff(forks: Forks, address: str, smollm2: Path) -> None:
-    command = f"{of_page(DIFF, address, smollm2).strip()} --count 2"
-    (said,) = run_page(forks, command.replace(f"hf:{smollm2}", f"hf:{smollm2},dtype=float32"))
+@pytest.mark.slow(long=True)
+def test_page_diff(forks: Forks, address: str, served_model: Path) -> None:
+    command = f"{of_page(DIFF, address, served_model).strip()} --count 2"
+    (said,) = run_page(
+        forks, command.replace(f"hf:{served_model}", f"hf:{served_model},dtype=float32")
+    )
     first, verdict, *_ = said.splitlines()
     assert first.startswith("A runs with {'rope_type': 'yarn', ")
     assert first.endswith("(--rope-a); B does not expose its RoPE settings.")
     assert "he same within " in verdict
 
 
-def test_diff_of_a_server_that_runs_a_method(forks: Forks, address: str, smollm2: Path) -> None:
-    a = f"hf:{smollm2},dtype=float32"
-    options = ("--length", "128", "--count", "2", "--margin", "0.0001")
-    done = forks.command("diff", a, address, *options)
-    question = done.stdout.splitlines()[1]
-    assert question == (
-        "A is unscaled. Is B served with a RoPE method? Then give A the same one: --rope-a "
-        "TYPE:factor=FACTOR."
-    )
-    assert done.returncode in (3, 4)
+@pytest.fixture(scope="module")
+def saved(served_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Saves what the model reads under a method, for `diff --against`: it is loaded in here."""
+
+    def save(rope: str | None) -> Path:
+        path = tmp_path_factory.mktemp("saved") / "a.npz"
+        model = Setup.parse(f"hf:{served_model},dtype=float32", rope)
+        save_reference(model, path, length=128, count=2, isolated=False)
+        return path
+
+    return save
+
+
+def test_diff_shows_method_of_a(forks: Forks, address: str, saved: Callable[..., Path]) -> None:
+    done = forks.command("diff", "--against", saved("yarn:factor=2"), address)
+    first, verdict, *_ = done.stdout.splitlines()
+    assert first.startswith("A runs with {'rope_type': 'yarn', ")
+    assert first.endswith("(--rope-a); B does not expose its RoPE settings.")
+    assert (done.returncode, verdict[:16]) == (0, "The same within ")
+
+
+def test_diff_of_unscaled_model_asks_about_server(
+    forks: Forks, address: str, served_model: Path, smollm2: Path, saved: Callable[..., Path]
+) -> None:
+    """Without a method, with one that changes little here, and with one that changes much."""
+    cases: list[tuple[Any, int, str]] = [(None, 0, "The same within "), (YARN, 3, "Not decided: ")]
+    if served_model == smollm2:  # random weights have nothing to lose
+        cases.append(("linear:factor=8", 4, "Worse: "))
+    unscaled = saved(None)
+    for rope, code, verdict in cases:
+        set_rope(address, rope)
+        done = forks.command("diff", "--against", unscaled, address, "--margin", "0.001")
+        first, second, *_ = done.stdout.splitlines()
+        assert (done.returncode, first[: len(verdict)]) == (code, verdict), done.stdout
+        question = (
+            "A is unscaled. Is B served with a RoPE method? Then give A the same one: --rope-a "
+            "TYPE:factor=FACTOR."
+        )
+        assert (second == question) == (code != 0)
+    set_rope(address, YARN)
 
 
 def test_diff_asks_a_server_before_a_is_loaded(forks: Forks, address: str) -> None:
@@ -387,29 +466,31 @@ def check_alike(losses: dict[str, Any], others: dict[str, Any]) -> None:
             np.testing.assert_allclose(values, others[document][read], atol=1e-4)
 
 
-def server_arguments(address: str, smollm2: Path, **more: Any) -> dict[str, Any]:
+def server_arguments(address: str, served_model: Path, **more: Any) -> dict[str, Any]:
     return {
         "model": "mine",
         "base_url": f"{address}/completions",
-        "tokenizer": str(smollm2),
+        "tokenizer": str(served_model),
         "tokenizer_backend": "huggingface",
         "max_length": 1024,
         **more,
     }
 
 
-def test_server_effective_context_equals_hf(as_shipped: str, smollm2: Path) -> None:
+def test_server_effective_context_equals_hf(as_shipped: str, served_model: Path) -> None:
     """Token by token, with one request at a time and with several."""
-    local = {"pretrained": str(smollm2), "dtype": "float32", "device": "cpu"}
+    local = {"pretrained": str(served_model), "dtype": "float32", "device": "cpu"}
     expected = losses("hf-long", local)
     for connections in (1, 4):
-        served = server_arguments(as_shipped, smollm2, num_concurrent=connections)
-        check_alike(losses("local-completions", served), expected)
+        served = server_arguments(as_shipped, served_model, num_concurrent=connections)
+        with requests_in_flight(as_shipped) as in_flight:
+            check_alike(losses("local-completions", served), expected)
+        assert (max(in_flight) > 2) == (connections > 1)
 
 
 @pytest.mark.slow(long=True)
-def test_server_effective_context_equals_vllm_long(as_shipped: str, smollm2: Path) -> None:
-    engine = {"pretrained": str(smollm2), "dtype": "float32", "max_model_len": 1024}
+def test_server_effective_context_equals_vllm_long(as_shipped: str, served_model: Path) -> None:
+    engine = {"pretrained": str(served_model), "dtype": "float32", "max_model_len": 1024}
     engine |= {"enforce_eager": True, "max_num_seqs": 2, "kv_cache_memory_bytes": 2**28}
-    served = server_arguments(as_shipped, smollm2, num_concurrent=4)
+    served = server_arguments(as_shipped, served_model, num_concurrent=4)
     check_alike(losses("local-completions", served), losses("vllm-long", engine))
