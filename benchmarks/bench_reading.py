@@ -255,7 +255,7 @@ def rounding(args: argparse.Namespace) -> None:
 
     text = inspect.getsource(argparse)  # prose and code of 25,000 tokens that every Python has
     tokens = AutoTokenizer.from_pretrained(args.model)(text)["input_ids"][: args.length]
-    for dtype in ("float32", "bfloat16"):
+    for dtype in args.dtypes:
         model = AutoModelForCausalLM.from_pretrained(args.model, dtype=dtype).eval()
         head = Head(model)
         mode = next(possible_modes(model))
@@ -304,6 +304,9 @@ def main() -> None:
     parser.add_argument("command", choices=(*commands, "read"))
     parser.add_argument("model", nargs="?", help="checkpoint folder; of `memory` a shape of MODELS")
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument(
+        "--dtypes", nargs="+", default=["float32", "bfloat16"], help="of `rounding`"
+    )
     parser.add_argument("--vocabulary", type=int, default=262_144)
     parser.add_argument("--width", type=int, default=640)
     parser.add_argument("--positions", type=int, default=512)
