@@ -12,6 +12,7 @@ from mrcr_files import conversation, rows, write_files
 from leval_tasks.common import data
 from leval_tasks.common.errors import ContextLengthError, DataError, HubUnreachableError
 from leval_tasks.common.model import find_tokenizer
+from leval_tasks.mrcr.data import REVISION
 from leval_tasks.mrcr.scoring import BIN_EDGES, bin_of, score
 from leval_tasks.mrcr.task import MRCRTask
 
@@ -195,6 +196,23 @@ def test_files_are_read_as_parquet_and_as_json_lines(task_of, tmp_path):
         DataError, match=r"2needle_1\.jsonl is not a file of openai/mrcr: .*n_chars"
     ):
         task_of(data_dir=str(broken.parent)).test_docs()
+
+
+def test_hub_files_are_read_at_their_revision_without_network(
+    task_of, mrcr_folder, monkeypatch, tmp_path
+):
+    cache = tmp_path / "cache"
+    snapshot = cache / "datasets--openai--mrcr" / "snapshots" / REVISION
+    shutil.copytree(mrcr_folder / "2needle", snapshot / "2needle")
+    monkeypatch.setattr(data, "why_hub_is_unreachable", lambda: "no route to host")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
+    monkeypatch.delenv("LEVAL_DATA_DIR", raising=False)
+    task = task_of(data_dir=None)
+    assert task.test_docs() == task_of().test_docs()
+    assert task.config.metadata["data"]["revision"] == REVISION
+    (snapshot / "2needle" / "2needle_1.parquet").unlink()
+    with pytest.raises(HubUnreachableError, match="2needle_1"):
+        task_of(data_dir=None)
 
 
 def test_bins_without_the_published_encoding_are_refused(task_of, monkeypatch):
