@@ -141,9 +141,12 @@ def peak_bytes() -> int:
 
 @torch.no_grad()
 def read_once(kind: str, dtype: str, length: int) -> dict[str, float]:
-    """Score the last 2,048 tokens of a document as `hf-long` does; return memory and time."""
+    """Score the last 2,048 tokens of a document in chunks; return memory and time.
+
+    `hf-long` reads a document of these small shapes in one pass up to 61,000 tokens.
+    """
     from leval_harness.backends.forward import Head
-    from leval_harness.backends.prefill import CHUNK, one_pass_tokens
+    from leval_harness.backends.prefill import CHUNK
     from leval_harness.backends.reading import SHARED, WINDOWED, Reader, score_passages
     from leval_harness.backends.scoring import Passage
 
@@ -154,10 +157,9 @@ def read_once(kind: str, dtype: str, length: int) -> dict[str, float]:
     warm_up = Passage(tokens[:1], tokens[1:64], length, with_correct=False)
     warm_up.score_alone(head)
     passage = Passage(tokens[:-CHUNK], tokens[-CHUNK:], length, with_correct=False)
-    one_pass = one_pass_tokens(model.config, model.dtype.itemsize)
     before = peak_bytes()
     start = time.process_time()
-    for _ in score_passages(head, Reader(head, mode, CHUNK), [passage], one_pass):
+    for _ in score_passages(head, Reader(head, mode, CHUNK), [passage], CHUNK):
         pass
     return {"growth": peak_bytes() - before, "seconds": time.process_time() - start}
 
