@@ -7,6 +7,12 @@ from typing import Any, NamedTuple
 REPEATED = 0.01
 """Share of tokens that may be read again so that more documents continue one prefix together."""
 
+WORTH_A_BATCH = 64
+"""Tokens that take about as long to read as it takes to answer one batch more, at the least.
+
+A batch of answers is a forward pass for each generated token, and a pass of one token takes as long
+as several tokens in a pass of many."""
+
 Batch = tuple[list[int], tuple[int, ...]]
 """Token ids that are read first, and the indices of the documents that begin with them. A batch
 without documents is a prefix that later batches continue."""
@@ -36,19 +42,25 @@ def common_prefix(first: Sequence[Any], second: Sequence[Any]) -> int:
 
 
 def batches(
-    documents: Sequence[list[int]], longest_prefix: Sequence[int], least: int = 1
+    documents: Sequence[list[int]],
+    longest_prefix: Sequence[int],
+    least: int = 1,
+    worth_a_batch: int = 0,
 ) -> Iterator[Batch]:
     """Yield batches of documents in reading order, prefixes before what continues them.
 
     Sorted by their tokens, documents that begin alike are neighbours. Starting with all of them, a
     group of neighbours is one batch if reading each document from the group's common prefix on
     reads few tokens more than once (`REPEATED`). Else the common prefix is read by itself, the group
-    is divided where neighbours share no more than it, and the parts are treated likewise.
+    is divided where neighbours share no more than it, and the parts are treated likewise. Parts in
+    which little could be shared beyond the prefix are one batch together.
 
     Args:
         documents: token ids of each.
         longest_prefix: most tokens of each document that may be read as a prefix.
         least: tokens by which a prefix is longer than the one that it continues.
+        worth_a_batch: tokens that a part must save to be treated by itself. With 0 every part is,
+            which suits documents that are read one by one anyway.
 
     Yields:
         Token ids of a prefix, and the indices of the documents that begin with it.
@@ -70,7 +82,7 @@ def batches(
         if common < group.prefix + least:
             prefix = group.prefix  # a longer one would save too little
         rows = tuple(order[group.begin : group.end])
-        repeated_tokens = sum(overlap - prefix for overlap in overlaps)
+        repeated_tokens = repeated(overlaps, prefix)
         prefix_tokens = prefix - group.prefix
         tokens_after_prefix = sum(len(documents[row]) - prefix for row in rows)
         distinct_tokens = prefix_tokens + tokens_after_prefix - repeated_tokens
@@ -78,9 +90,26 @@ def batches(
         if repeated_tokens <= REPEATED * distinct_tokens:
             yield prefix_ids, rows
             continue
-        if prefix > group.prefix:
-            yield prefix_ids, ()
-        waiting += reversed(divided(group, overlaps, common, prefix))
+        together: list[int] = []
+        parts = []
+        for part in divided(group, overlaps, common, prefix):
+            if repeated(shared[part.begin : part.end - 1], prefix) < worth_a_batch:
+                together += order[part.begin : part.end]
+            else:
+                parts.append(part)
+        if together or prefix > group.prefix:
+            yield prefix_ids, tuple(together)
+        waiting += reversed(parts)
+
+
+def repeated(overlaps: Sequence[int], prefix: int) -> int:
+    """Return the tokens that are read more than once where documents continue one prefix.
+
+    Args:
+        overlaps: leading tokens that each document shares with the next one.
+        prefix: tokens of the prefix.
+    """
+    return sum(overlap - prefix for overlap in overlaps)
 
 
 def divided(group: Group, overlaps: Sequence[int], common: int, prefix: int) -> list[Group]:

@@ -13,7 +13,7 @@ from tqdm import tqdm
 from transformers import StoppingCriteriaList
 
 from leval_harness.backends.answers import SAMPLING, StopStrings, must_run_alone
-from leval_harness.backends.documents import batches, sized
+from leval_harness.backends.documents import WORTH_A_BATCH, batches, sized
 from leval_harness.backends.forward import ForwardPass, Head
 from leval_harness.backends.hf import HF
 from leval_harness.backends.prefill import CHUNK, one_pass_tokens
@@ -106,13 +106,16 @@ class HFLong(HF):
         reader = Reader(self.head, self.reuse.mode, self.chunk)
         # Padding would count for options that look at earlier tokens; `must_run_alone` excludes them.
         most_rows = 1
-        if reader.mode == SHARED:
+        worth_a_batch = 0
+        if reader.mode == SHARED and self.question_batch_size > 1:
             most_rows = self.question_batch_size
+            worth_a_batch = WORTH_A_BATCH
+        longest_prefix = [len(prompt) - 1 for prompt in documents]
         before = self.batch_size_per_gpu
         self._shared = reader
         self.batch_size_per_gpu = most_rows
         try:
-            for prefix, rows in batches(documents, [len(prompt) - 1 for prompt in documents]):
+            for prefix, rows in batches(documents, longest_prefix, reader.least, worth_a_batch):
                 reader.read(prefix)
                 reader.keep()
                 own_tokens = {row: len(documents[row]) - len(prefix) for row in rows}

@@ -16,10 +16,10 @@ from typing import Any
 
 from leval_harness.backends import asks_server, find_backend, get_backend
 from leval_harness.models.prepare import local_path
-from leval_harness.sweep.credentials import refuse_credentials
 from leval_tasks.common.metadata import FAMILIES, refuse_near_misses
 from resonance_vllm.checkpoint.arguments import model_args
 from resonance_vllm.checkpoint.positions import PositionConfig
+from resonance_vllm.common.credentials import refuse_credentials
 from resonance_vllm.common.errors import (
     SettingError,
     UserError,
@@ -59,6 +59,7 @@ def complete(settings: argparse.Namespace, options: Mapping[str, Any]) -> dict[s
     args = values["model_args"]
     _check_model(backend, args)
     _check_metadata(values["metadata"])
+    refuse_credentials(values["gen_kwargs"], "gen_kwargs")
     if options["rope"] is not None:
         args |= _rope_args(options, backend, args)
     if record is not None and record.chooses_rope_precision:

@@ -19,6 +19,7 @@ from leval_harness.backends import BACKENDS
 from leval_harness.models.prepare import local_path
 from resonance_vllm.checkpoint.arguments import model_args, rope_from_model_args
 from resonance_vllm.checkpoint.positions import PositionConfig
+from resonance_vllm.common.credentials import refuse_credentials
 from resonance_vllm.common.errors import SettingError, check_choice, short_repr
 from resonance_vllm.core.spec import RopeRequest, parse_value
 
@@ -63,7 +64,8 @@ class Setup:
         """Read a setup from its text, see the module; `rope` is the same as the argument `rope`.
 
         Raises:
-            SettingError: names the part that cannot be read and what is allowed.
+            SettingError: names the part that cannot be read and what is allowed, or that holds a
+                credential, which `diff` would print and save.
         """
         first, *settings = [part.strip() for part in _BETWEEN.split(text)]
         kind, target = _kind_and_target(first)
@@ -75,6 +77,7 @@ class Setup:
         for setting in settings:
             key, _, value = setting.partition("=")
             arguments[key.strip()] = parse_value(value.strip())
+        refuse_credentials({"address": target, **arguments}, "setup")
         if rope is not None:
             arguments["rope"] = rope
         if kind in BACKENDS:

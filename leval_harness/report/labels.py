@@ -7,6 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from leval_harness.results.lm_eval_files import WEIGHTS
+from leval_harness.results.lm_eval_samples import hash_of
 from leval_harness.results.methods import SETTING
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.common.metrics import FAMILY_OF
@@ -44,14 +46,22 @@ SAMPLE = "bundled sample, not the real documents"
 # Settings that go with a run, with its task, and with the model that a task is rendered for.
 OF_RUN = ("backend", "dtype", "gen_kwargs", "chat_template", "seed")
 OF_TASK = ("shots", "data")
-OF_MODEL = ("frame", "answer_prefix", "end_of_thinking", "task_hash", "window")
+OF_MODEL = ("frame", "answer_prefix", "end_of_thinking", "task_hash", "window", "generation")
 """Settings of a task that go with the model: they do not separate models from each other."""
 
-OF_GENERATION = ("gen_kwargs", "seed")
+OF_GENERATION = ("gen_kwargs", "seed", f"{SETTING}torch_seed", f"{SETTING}numpy_seed")
 """Settings of a run that a task which generates nothing does not read."""
 
 PLAIN_TEXT = ("perplexity", "effective_context")
 """Families of tasks that read documents as they are: a chat template changes nothing in them."""
+
+OF_PROMPTS = (
+    "chat_template",
+    f"{SETTING}system_instruction",
+    f"{SETTING}fewshot_as_multiturn",
+    f"{SETTING}fewshot_seed",
+)
+"""Settings of prompts, which do not apply to documents that are read as they are."""
 
 OWN_FILE = "_jsonl"
 """End of the names of tasks that read a user's file."""
@@ -202,7 +212,7 @@ def _values_read(scores: pd.DataFrame, column: str) -> pd.Series:
     if column in OF_GENERATION:
         generates_nothing = scores["generates"].eq(False).fillna(False).astype(bool)
         return scores[column].mask(generates_nothing | _reads_plain_text(scores))
-    if column == "chat_template":
+    if column in OF_PROMPTS:
         return scores[column].mask(_reads_plain_text(scores))
     return scores[column]
 
@@ -226,7 +236,14 @@ def _setting_text(name: str, value: object) -> str:
     name = name.removeprefix(SETTING).replace("_", " ")
     if value is True:
         return name
-    return f"{name} {value}"[:LONGEST]
+    return _shortened(f"{name} {value}")
+
+
+def _shortened(text: str) -> str:
+    """Return a setting in words, cut where it is long; settings that differ stay different."""
+    if len(text) <= LONGEST:
+        return text
+    return f"{text[: LONGEST - 10]}… {hash_of(text)[:8]}"
 
 
 def _joined(texts: Iterable[str]) -> str:
@@ -323,7 +340,7 @@ def _differing(column: str, value: str, values: Sequence[str]) -> str:
     """Return what distinguishes a value of a column from others, for a label.
 
     Of settings in JSON these are the ones in which any two differ, each with its value; one that
-    this value lacks is not named.
+    this value lacks is not named. Weights of an unknown commit may be those of any other run.
 
     Args:
         column: name of the column.
@@ -331,16 +348,17 @@ def _differing(column: str, value: str, values: Sequence[str]) -> str:
         values: all values of rows of one name.
     """
     if column == "checkpoint":
-        return value[:LONGEST]
+        return _shortened(value)
     if column not in JSON_COLUMNS:
         return _setting_text(column, value)
     settings = _settings(value)
     all_settings = [_settings(text) for text in values]
     differing = []
     for name, own_value in settings.items():
-        if any(other.get(name) != own_value for other in all_settings):
+        known = [other for other in all_settings if name in other or name not in WEIGHTS]
+        if any(other.get(name) != own_value for other in known):
             differing.append(f"{name} {own_value}")
-    return ", ".join(differing)[:LONGEST]
+    return _shortened(", ".join(differing))
 
 
 def _settings(text: str) -> dict[str, Any]:

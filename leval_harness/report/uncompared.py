@@ -30,6 +30,13 @@ REMEDIES = {
     "sample": SAME_DOCUMENTS,
     "limit": "with the same --limit",
     "num_docs": SAME_DOCUMENTS,
+    f"{SETTING}system_instruction": "with the same --system_instruction",
+    f"{SETTING}fewshot_as_multiturn": "both with --fewshot_as_multiturn or both without",
+    f"{SETTING}torch_seed": "with the same --seed",
+    f"{SETTING}numpy_seed": "with the same --seed",
+    f"{SETTING}fewshot_seed": "with the same --seed",
+    f"{SETTING}prompts": "with the same file of the task",
+    f"{SETTING}generation": "with the same file of the task",
     f"{SETTING}version": "with the same version of lm-eval",
     f"{SETTING}task_hash": "with the same version of lm-eval",
 }

@@ -20,7 +20,12 @@ from leval_harness.results.lm_eval_samples import (
 )
 from leval_harness.results.methods import SERVED, SETTING, SHIPPED, method_of
 from leval_tasks.common.metrics import FAMILY_OF, NOT_AVAILABLE, Metric, length_of, metric_of, split
-from resonance_vllm.checkpoint.arguments import rope_from_model_args
+from resonance_vllm.checkpoint.arguments import (
+    OVERRIDE_ARGUMENTS,
+    other_overrides,
+    rope_from_model_args,
+)
+from resonance_vllm.common.credentials import without_credentials
 
 NAMING = ("pretrained", "model", "path", "base_url")
 """Arguments that may name a model; the first one there is names it."""
@@ -29,10 +34,10 @@ LENGTHS = ("context_length", "max_length", "max_model_len")
 """Arguments that may hold the longest sequence, tokens."""
 
 IN_OTHER_COLUMNS = frozenset({
-    *NAMING, *LENGTHS, "model_args", "dtype", "rope_precision", "max_position_embeddings",
-    "rope_parameters", "rope_scaling", "rope_theta", "hf_overrides", "json_model_override_args",
+    *NAMING, *LENGTHS, "model_args", "dtype", "rope_precision",
+    "rope_parameters", "rope_scaling", "rope_theta", *OVERRIDE_ARGUMENTS,
 })  # fmt: skip
-"""Arguments of a model that columns of `runs` of their own hold."""
+"""Arguments of a model that columns of `runs` of their own hold; of overrides the RoPE settings."""
 
 NOT_DECIDING = frozenset({
     # how many requests go at once, and where
@@ -49,6 +54,20 @@ NOT_DECIDING = frozenset({
     "disable_log_stats", "verbosity", "disable_tqdm",
 })  # fmt: skip
 """Arguments of a model that change no number. Every other one is in the column `arguments`."""
+
+WEIGHTS = ("model_sha", "peft_sha", "delta_sha")
+"""Entries of a results file that name the commits of the weights; empty where lm-eval did not know.
+
+A hub name says less than they do: what is behind it changes."""
+
+TEXT_OF_PROMPTS = (
+    "description", "doc_to_text", "doc_to_target", "doc_to_choice", "target_delimiter",
+    "fewshot_delimiter", "use_prompt", "dataset_path", "dataset_name", "test_split",
+)  # fmt: skip
+"""Fields of a task's configuration that decide its questions."""
+
+LM_EVAL_SEED = 1234
+"""lm-eval's default for its seeds of torch, of numpy, and of the examples in prompts."""
 
 UNSET: tuple[Any, ...] = ("", {}, [])
 """Values of an argument that say no more than None; False is not one of them."""
@@ -87,7 +106,7 @@ def _whole(value: Any) -> int | None:
 
 
 def parsed_arguments(model_args: Any) -> dict[str, Any]:
-    """Return `model_args`, which lm-eval writes as a mapping or as `key=value,...`.
+    """Return `model_args` or `gen_kwargs`, which lm-eval writes as a mapping or as `key=value,...`.
 
     Args:
         model_args: as in a results file; anything else than a mapping or text has no arguments.
@@ -130,7 +149,8 @@ class Plain:
     def __init__(self, content: dict[str, Any]) -> None:
         self.content = content
         self.config = object_of(content.get("config"))
-        self.arguments = parsed_arguments(self.config.get("model_args"))
+        arguments = parsed_arguments(self.config.get("model_args"))
+        self.arguments = dict(without_credentials(arguments))
         self.results = {**self.part("groups"), **self.part("results")}
         members = self.part("group_subtasks")
         # lm-eval lists each task as a group without members
@@ -161,14 +181,14 @@ class Plain:
             "backend": _text(self.config.get("model")),
             "dtype": dtype.removeprefix("torch.") or None,
             "limit": limit if limit and limit > 0 else None,
-            "gen_kwargs": _parsed(self.config.get("gen_kwargs")),
+            "gen_kwargs": parsed_arguments(_parsed(self.config.get("gen_kwargs"))),
             "chat_template": chat_template or _digest(self.content.get("chat_template")),
             "seed": _whole(self.config.get("random_seed")),
             "created": _created(self.content.get("date")),
             "seconds": number(self.content.get("total_evaluation_time_seconds")),
             "versions": {name: version for name, version in versions.items() if version},
             "precision": _text(self.arguments.get("rope_precision")),
-            "arguments": deciding_arguments(self.arguments),
+            "arguments": deciding_arguments(self.arguments) | self.weights,
             "hardware": _text(self.content.get("gpu")) or _text(self.content.get("cpu")),
         }
 
@@ -212,6 +232,12 @@ class Plain:
     def rope(self) -> dict[str, Any]:
         """Return the RoPE settings that the arguments request, in one form; empty without any."""
         return dict(rope_from_model_args(self.arguments) or {})
+
+    @property
+    def weights(self) -> dict[str, str]:
+        """Return the commits of the model's weights, shortened, as far as the file has them."""
+        commits = {name: _text(self.config.get(name)) for name in WEIGHTS}
+        return {name: commit[:8] for name, commit in commits.items() if commit}
 
     def config_of(self, task: str) -> dict[str, Any]:
         """Return a task's configuration; empty where none was written."""
@@ -265,12 +291,17 @@ def deciding_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     Args:
         arguments: name -> value, as the model is built with.
     """
-    return {
-        name: value
-        for name, value in arguments.items()
-        if name not in IN_OTHER_COLUMNS | NOT_DECIDING
-        and not (value is None or value in UNSET or value == DEFAULTS.get(name))
-    }
+    deciding = {}
+    for spelling, value in arguments.items():
+        name = spelling.replace("-", "_")  # servers' options are spelled with dashes
+        if name in OVERRIDE_ARGUMENTS:
+            value = other_overrides(value)
+        elif name in IN_OTHER_COLUMNS | NOT_DECIDING:
+            continue
+        if value is None or value in UNSET or value == DEFAULTS.get(name):
+            continue
+        deciding[name] = value
+    return deciding
 
 
 def _stated_length(metadata: dict[str, Any]) -> int | None:
@@ -464,7 +495,6 @@ def _task_columns(task: str, known: dict[str, Any], file: Plain) -> dict[str, An
     """
     metadata = file.metadata_of(task)
     data = object_of(metadata.get("data"))
-    shots = file.part("n-shot").get(task, file.config_of(task).get("num_fewshot"))
     columns = {
         "asked": _questions_asked(task, file),
         "length": _prompt_length(metadata) or known.get("context_length"),
@@ -474,7 +504,7 @@ def _task_columns(task: str, known: dict[str, Any], file: Plain) -> dict[str, An
         "alias": _alias(task, file),
         "sample": data.get("sample") is True or data.get("source") == "sample",
         "data": _fingerprint(data),
-        "shots": _whole(shots),
+        "shots": _shots(task, file),
         "claimed_length": _whole(metadata.get("shipped_length")),
         "group": task in file.groups,
         "generates": _generates(task, file),
@@ -521,13 +551,63 @@ def _task_settings(task: str, file: Plain) -> dict[str, Any]:
     else:
         settings["version"] = file.part("versions").get(task)
         settings["task_hash"] = _digest(file.part("task_hashes").get(task))
+        settings |= _own_settings(task, file)
     for name in FOLLOW_LENGTH:
         settings.pop(name, None)
+    settings |= _prompt_settings(task, file)
     softmax = _text(metadata.get("softmax"))
     if softmax not in ("float32", "float64"):  # both round a loss to the same digits
         settings["softmax"] = softmax
     settings["tasks"] = " + ".join(sorted(map(str, file.groups.get(task, ()))))
     return settings
+
+
+def _prompt_settings(task: str, file: Plain) -> dict[str, Any]:
+    """Return what lm-eval was told of all prompts of a task, besides the chat template.
+
+    Its further seeds are settings only where they are no default, and not the one of the run.
+    """
+    instruction = _text(file.content.get("system_instruction"))
+    settings: dict[str, Any] = {"system_instruction": _digest(instruction)}
+    usual_seeds = (None, LM_EVAL_SEED, _whole(file.config.get("random_seed")))
+    read_seeds = []
+    if _generates(task, file):
+        read_seeds += ["torch_seed", "numpy_seed"]
+    if _shots(task, file):
+        read_seeds.append("fewshot_seed")
+        if file.content.get("fewshot_as_multiturn") is True:
+            settings["fewshot_as_multiturn"] = "yes"
+    for name in read_seeds:
+        seed = _whole(file.config.get(name))
+        if seed not in usual_seeds:
+            settings[name] = seed
+    return settings
+
+
+def _own_settings(task: str, file: Plain) -> dict[str, Any]:
+    """Return what a task's configuration says of its questions and answers, where nothing else does.
+
+    A hash of the prompts is in files with samples alone. Settings of generation that the command
+    line gave are in the column `gen_kwargs`.
+    """
+    config = file.config_of(task)
+    settings: dict[str, Any] = {}
+    if not file.part("task_hashes").get(task):
+        texts = {name: config.get(name) for name in TEXT_OF_PROMPTS}
+        # an address in memory is another one in each process
+        texts = {name: text for name, text in texts.items() if " at 0x" not in str(text)}
+        settings["prompts"] = _digest({name: text for name, text in texts.items() if text})
+    of_command = parsed_arguments(_parsed(file.config.get("gen_kwargs")))
+    generation = object_of(config.get("generation_kwargs"))
+    settings["generation"] = {
+        name: value for name, value in sorted(generation.items()) if name not in of_command
+    }
+    return settings
+
+
+def _shots(task: str, file: Plain) -> int | None:
+    """Return the number of examples in a task's prompts; None where the file does not say."""
+    return _whole(file.part("n-shot").get(task, file.config_of(task).get("num_fewshot")))
 
 
 def _questions_asked(task: str, file: Plain) -> int | None:

@@ -11,9 +11,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_va
 from leval_harness.backends import BACKENDS
 from leval_harness.sweep import ConfigError
 from leval_harness.sweep.context_lengths import BEYOND_NATIVE, MULTIPLE
-from leval_harness.sweep.credentials import refuse_credentials
 from leval_harness.sweep.task_registry import families_of
 from leval_tasks.common.metadata import refuse_near_misses
+from resonance_vllm.common.credentials import refuse_credentials
 from resonance_vllm.common.errors import UserError, check_choice, choices_hint, short_repr
 from resonance_vllm.common.files import expand_user
 from resonance_vllm.common.settings import Settings, parse_settings

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from resonance_vllm.checkpoint.limits import check_length, length_notes
-from resonance_vllm.checkpoint.overrides import vllm_hf_overrides
+from resonance_vllm.checkpoint.overrides import VERIFY_ROPE_KEY, vllm_hf_overrides
 from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.checkpoint.rope_dict import (
     RopeDict,
@@ -32,9 +32,11 @@ logger = logging.getLogger(__name__)
 ROPE_PRECISIONS = ("float32", "model")
 """Precisions of the rotation on transformers: float32, or that of the activations."""
 
-_OVERRIDE_ARGUMENTS = ("hf_overrides", "json_model_override_args")
+OVERRIDE_ARGUMENTS = ("hf_overrides", "json_model_override_args")
 """Arguments of vLLM and of SGLang that hold keys of config.json."""
 _ROPE_KEYS = ("rope_parameters", "rope_scaling", "rope_theta")
+_LENGTH_KEYS = ("max_position_embeddings", NATIVE_LENGTH_KEY)
+"""Keys that follow from the RoPE settings and from the length of a run."""
 
 
 def model_args(
@@ -108,7 +110,7 @@ def rope_from_model_args(
     # Servers' options are spelled with dashes.
     arguments = {key.replace("-", "_"): value for key, value in arguments.items()}
     requested = {key: _parsed(arguments[key]) for key in _ROPE_KEYS if key in arguments}
-    for name in _OVERRIDE_ARGUMENTS:
+    for name in OVERRIDE_ARGUMENTS:
         overrides = _parsed(arguments.get(name))
         if isinstance(overrides, Mapping):
             requested |= _language_model_overrides(overrides)
@@ -156,6 +158,27 @@ def _language_model_overrides(overrides: Mapping[str, Any]) -> dict[str, Any]:
             if found:
                 return found
     return {}
+
+
+def other_overrides(overrides: Any) -> dict[str, Any]:
+    """Return what `hf_overrides` change besides RoPE settings and lengths; empty if nothing.
+
+    Args:
+        overrides: the value of an argument of `OVERRIDE_ARGUMENTS`, which may be JSON text.
+    """
+    overrides = _parsed(overrides)
+    if not isinstance(overrides, Mapping):
+        return {}
+    others = {}
+    for key, value in overrides.items():
+        if key in (*_ROPE_KEYS, *_LENGTH_KEYS, VERIFY_ROPE_KEY):
+            continue
+        other = value
+        if isinstance(value, Mapping):
+            other = other_overrides(value)
+        if other != {}:
+            others[key] = other
+    return others
 
 
 def _requested_layer_type(rope: Mapping[str, Any]) -> str:

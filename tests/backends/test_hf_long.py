@@ -222,7 +222,8 @@ def test_out_of_memory_says_which_settings_help(tokenizer, call, error, kind, sa
         return real(*args, **kwargs)
 
     model.model.forward = scarce
-    rows = {"generate_until": requests()}.get(call, token_requests(tokenizer))
+    of_documents = requests(prompts=PROMPTS[:-1])  # the last prompt shares nothing
+    rows = {"generate_until": of_documents}.get(call, token_requests(tokenizer))
     with pytest.raises(kind, match=said):
         getattr(ours, call)(rows)
     assert model.config._attn_implementation == "sdpa"

@@ -37,6 +37,9 @@ def test_a_setup_is_read(text, kind, target, arguments):
         ("", "names no model"),
         ("dtype=float32", "names no model"),
         ("vlm:m", "setup: 'vlm' is not allowed; allowed: hf, .*; did you mean 'vllm'"),
+        ("http://host/v1?api_key=x1x2x3,model=m", r"setup\.address: the parameter 'api_key' of an"),
+        ("http://me:x1x2x3@host/v1", r"setup\.address: an address with a user or a password"),
+        ("hf:m,token=x1x2x3", r"setup\.token: a credential does not belong"),
         ("m.npz,rope=yarn:factor=2", "rope: saved runs a model as it is; allowed with: hf, "),
     ],
 )

@@ -179,7 +179,10 @@ def test_load_results_refuses_files_of_an_old_lm_eval(tmp_path):
         ("attn_implementation", "eager"), ("add_bos_token", True),
         ("add_bos_token", False), ("enable_thinking", False), ("prefix_token_id", 3),
         ("think_end_token", "</think>"), ("softmax_dtype", "float32"), ("delta", "d"),
-        ("an_argument_of_tomorrow", 7),
+        ("an_argument_of_tomorrow", 7), ("max_position_embeddings", 16384),
+        ("hf_overrides", {"sliding_window": 512}),
+        ("json_model_override_args", {"num_experts_per_tok": 2}),
+        ("hf_overrides", {"text_config": {"attention_chunk_size": 64}}),
     ],
 )  # fmt: skip
 def test_arguments_that_can_change_a_number_are_in_labels(tmp_path, argument):
@@ -218,6 +221,83 @@ def test_arguments_of_lm_eval_are_all_decided_on():
     known = DECIDING | NOT_DECIDING | IN_OTHER_COLUMNS
     assert arguments_of_lm_eval() - known == set()
     assert {*deciding_arguments(dict.fromkeys(known, "a value"))} == DECIDING
+
+
+LONG = "/a/path/of/many/characters" * 3
+EXAMPLES = {"n-shot": {"arc": 5}}
+GENERATED = {"output_type": "generate_until"}
+SAMPLED = {"do_sample": True, "max_gen_toks": 512, "temperature": 0.7, "top_p": 0.95}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"system_instruction": "Be terse."}, {}),
+        ({"system_instruction": "Be terse."}, {"system_instruction": "Be exact."}),
+        ({**EXAMPLES, "fewshot_as_multiturn": True}, EXAMPLES),
+        ({**EXAMPLES, "config": {"fewshot_seed": 1}}, {**EXAMPLES, "config": {"fewshot_seed": 2}}),
+        ({"fields": GENERATED, "config": {"torch_seed": 1}}, {"fields": GENERATED}),
+        ({"fields": GENERATED, "config": {"numpy_seed": 1}}, {"fields": GENERATED}),
+        ({"config": {"model_sha": "a" * 40}}, {"config": {"model_sha": "b" * 40}}),
+        ({"config": {"peft_sha": "a" * 40}}, {"config": {"peft_sha": "b" * 40}}),
+        ({"fields": {"doc_to_text": "Q: {{q}}"}}, {"fields": {"doc_to_text": "{{q}}"}}),
+        ({"fields": {"generation_kwargs": {"max_gen_toks": 16}}},
+         {"fields": {"generation_kwargs": {"max_gen_toks": 512}}}),
+        ({"config": {"gen_kwargs": {**SAMPLED, "top_k": 20}}},
+         {"config": {"gen_kwargs": {**SAMPLED, "top_k": 50}}}),
+        ({"config": {"model_args": {"pretrained": f"{LONG}/a"}}},
+         {"config": {"model_args": {"pretrained": f"{LONG}/b"}}}),
+        ({"config": {"model_args": {"one": LONG, "two": LONG, "z": 1}}},
+         {"config": {"model_args": {"one": LONG[1:], "two": LONG[1:], "z": 2}}}),
+    ],
+)  # fmt: skip
+def test_settings_of_lm_eval_are_no_repetition(tmp_path, one, other):
+    write(tmp_path / "a", ACC, date=1, **one)
+    write(tmp_path / "b", ACC, date=2, **other)
+    rows = compare(load_results(tmp_path))
+    assert not rows["note"].str.contains("repeats it").any()
+    assert len({*zip(rows["block"], rows["label"], strict=True)}) == 2
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"config": {"gen_kwargs": "temperature=0.0,top_p=1"}},
+         {"config": {"gen_kwargs": {"temperature": 0, "top_p": 1.0}}}),
+        ({"config": {"model_args": {"pretrained": "m", "hf-overrides": '{"sliding_window": 5}'}}},
+         {"config": {"model_args": {"pretrained": "m", "hf_overrides": {"sliding_window": 5}}}}),
+        ({"config": {"model_sha": "a" * 40}}, {"config": {"model_sha": ""}}),
+        ({"config": {"fewshot_seed": 1}}, {"config": {"fewshot_seed": 2}}),
+        ({"fields": GENERATED, "config": {"torch_seed": 1234, "random_seed": 0}},
+         {"fields": GENERATED, "config": {"torch_seed": 0, "random_seed": 0}}),
+        ({"fields": {"doc_to_text": "<function f at 0x7f01>"}},
+         {"fields": {"doc_to_text": "<function f at 0x7f02>"}}),
+        ({"fewshot_as_multiturn": True}, {"fewshot_as_multiturn": False}),
+    ],
+)  # fmt: skip
+def test_settings_of_lm_eval_that_say_the_same_are(tmp_path, one, other):
+    write(tmp_path / "a", ACC, date=1, **one)
+    write(tmp_path / "b", ACC, date=2, **other)
+    assert compare(load_results(tmp_path))["note"].str.contains("repeats it").sum() == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("token", "hf_SECRET"), ("api_key", "SECRET"), ("auth_token", "SECRET"),
+        ("header", {"Authorization": "Bearer SECRET"}), ("header", "Authorization: SECRET"),
+        ("base_url", "http://host/v1?api_key=SECRET&version=2"),
+        ("base_url", "http://me:SECRET@host/v1"), ("password", "SECRET"),
+    ],
+)  # fmt: skip
+def test_credentials_in_results_are_in_no_frame(tmp_path, name, value):
+    write(tmp_path / "a", ACC, config={"model_args": {"model": "m", name: value}}, date=1)
+    write(tmp_path / "b", ACC, config={"model_args": {"model": "n", "base_url": "http://b"}})
+    results = load_results(tmp_path)
+    everything = results.runs.to_csv() + compare(results).to_csv()
+    assert "SECRET" not in everything
+    if name == "base_url":
+        assert "host/v1" in everything
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from leval_harness.cli.main import app
 from leval_harness.sweep import ConfigError
 from leval_harness.sweep.config import parse_config
-from leval_harness.sweep.credentials import refuse_credentials
+from resonance_vllm.common.credentials import refuse_credentials
 
 VALUE = "hf_" + "x1" * 12
 PLACES = [

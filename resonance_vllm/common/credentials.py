@@ -2,7 +2,8 @@
 
 A config is copied into the results and shown in messages, so that a credential in it would be
 published with them. It is recognised by the name of its key, in a mapping or in the query of an
-address, and by what it looks like in a header.
+address, and by what it looks like in a header. Results that another program wrote may hold one:
+it is left out where they are read.
 """
 
 import re
@@ -59,6 +60,40 @@ def refuse_credentials(value: Any, where: str, error: type[ValueError] = Setting
             refuse_credentials(inside, f"{where}.{number}", error)
     elif isinstance(value, str):
         _refuse_in_text(value, where, error)
+
+
+def without_credentials(value: Any) -> Any:
+    """Return settings without credentials, for results that are shown.
+
+    Args:
+        value: the settings, with mappings and lists to any depth.
+
+    Returns:
+        The same settings. Keys of credentials are missing; of an address those parameters that are
+        credentials, and user and password; of a header it is all.
+    """
+    if isinstance(value, Mapping):
+        return {
+            key: without_credentials(inside)
+            for key, inside in value.items()
+            if not (_SETTING_NAME.search(str(key)) and _holds_text(inside))
+        }
+    if isinstance(value, list | tuple):
+        return [without_credentials(inside) for inside in value]
+    if not isinstance(value, str):
+        return value
+    if _HEADER_VALUE.search(value):
+        return ""
+    without_user = _USER_OF_ADDRESS.sub("://", value)
+    return _PARAMETERS.sub(_kept_parameter, without_user) if "://" in value else value
+
+
+def _kept_parameter(parameter: re.Match[str]) -> str:
+    """Return a parameter of an address as it is; only its name if it is a credential."""
+    name = unquote_plus(unquote_plus(parameter[1]))
+    if _SETTING_NAME.search(name) or _QUERY_NAME.search(name):
+        return parameter[0].partition("=")[0]
+    return parameter[0]
 
 
 def _refuse_in_text(text: str, where: str, error: type[ValueError]) -> None:
