@@ -35,7 +35,7 @@ ROPE_PRECISIONS = ("float32", "model")
 OVERRIDE_ARGUMENTS = ("hf_overrides", "json_model_override_args")
 """Arguments of vLLM and of SGLang that hold keys of config.json."""
 _ROPE_KEYS = ("rope_parameters", "rope_scaling", "rope_theta")
-_LENGTH_KEYS = ("max_position_embeddings", NATIVE_LENGTH_KEY)
+_LENGTH_KEYS = ("max_position_embeddings", ORIGINAL_LENGTH_KEY)
 """Keys that follow from the RoPE settings and from the length of a run."""
 
 
