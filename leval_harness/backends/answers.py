@@ -28,16 +28,21 @@ NEUTRAL = {
 """Values that change no answer, of keys that a checkpoint may write out; they are not recorded."""
 KEPT = {
     "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id",
-    "use_cache", "cache_implementation", "cache_config", "max_cache_len",
-    "compile_config", "disable_compile", "continuous_batching_config", "low_memory",
+    "use_cache", "compile_config", "disable_compile", "continuous_batching_config", "low_memory",
     "is_assistant", "transformers_version", "_from_model_config",
 }  # fmt: skip
 """Keys of a generation config that stay as the checkpoint has them: special tokens, which every
 backend reads, and keys of memory and speed, which change no answer."""
+LOSSLESS_CACHES = {
+    "dynamic", "dynamic_full", "static", "hybrid", "hybrid_chunked", "sliding_window", "offloaded",
+    "offloaded_static", "offloaded_hybrid", "offloaded_hybrid_chunked", "paged",
+}  # fmt: skip
+"""Values of `cache_implementation` that change no answer. They are set back all the same, because
+`generate` takes no shared document beside them, but not recorded; a quantized cache is."""
 WITHOUT_EFFECT = {
     "do_sample", "temperature", "top_k", "top_p", "max_length",
     "output_attentions", "output_hidden_states", "output_scores", "output_logits",
-    "return_dict_in_generate",
+    "return_dict_in_generate", "cache_config", "max_cache_len",
 }  # fmt: skip
 """Keys that are set back but not recorded: a request decides them, or they only add outputs that
 nobody reads."""
@@ -87,7 +92,8 @@ def settings_that_change_answers(config: GenerationConfig) -> dict[str, Any]:
     changing = {}
     for key, (value, _) in settings_to_neutralize(config).items():
         is_neutral = value is None or (key in NEUTRAL and value == NEUTRAL[key])
-        if key in WITHOUT_EFFECT or is_neutral:
+        is_lossless = key == "cache_implementation" and value in LOSSLESS_CACHES
+        if key in WITHOUT_EFFECT or is_neutral or is_lossless:
             continue
         if hasattr(value, "to_dict"):  # settings of watermarks are an object
             value = value.to_dict()

@@ -31,6 +31,7 @@ CHANGING = {
     "stop_strings": ["w5"],
     "num_beams": 2,
     "guidance_scale": 2.0,
+    "cache_implementation": "quantized",
 }
 """A value that would change an answer, of keys that `generate` reads in greedy decoding."""
 HARMLESS = {
@@ -44,7 +45,9 @@ HARMLESS = {
     "top_k": 20,
     "top_p": 0.9,
     "max_length": 77,
-    "cache_implementation": None,
+    "cache_implementation": "static",
+    "cache_config": {"nbits": 4},
+    "max_cache_len": 40,
     "low_memory": False,
     "chat_format": "chatml",  # a key of a model's own code
     **NEUTRAL,
