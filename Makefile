@@ -25,10 +25,13 @@ PYTEST := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1 VLLM_C
 BFLOAT16 := $(or $(GPU),$(shell grep -s -m1 'avx512_bf16\|amx_bf16' /proc/cpuinfo))
 FASTER := $(if $(filter quickstart,$(CONFIG)),$(if $(BFLOAT16),,--set models.SmolLM2-135M.dtype=float32))
 
+# A variable: make would take the commas of a text inside `if` for its own.
+SLOW_CPU := No instructions for bfloat16 on this CPU: the quickstart takes float32. \
+	If the time below is too long, 'make leaderboard CONFIG=quickstart-small' measures one method on one document.
+
 # make leaderboard CONFIG=quickstart-small   one question in a few minutes
 leaderboard: $(or $(wildcard .venv/test),.venv/hf)
-	@$(if $(FASTER),echo "No instructions for bfloat16 on this CPU: the quickstart takes float32. If the time" \
-		"below is too long, 'make leaderboard CONFIG=quickstart-small' measures one method on one document.")
+	@$(if $(FASTER),echo "$(SLOW_CPU)")
 	@$(BIN)/leval-harness model smollm2
 	@$(BIN)/leval-harness sweep $(CONFIG) $(FASTER)
 
