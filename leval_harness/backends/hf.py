@@ -87,6 +87,10 @@ class HF(HFLM):
             "neutralized": self.neutralized,
         }
 
+    def get_model_info(self) -> dict[str, Any]:
+        """Return what lm-eval's results file says of the model, with settings that were set back."""
+        return {**super().get_model_info(), "neutralized": self.neutralized}
+
     def count_anew(self) -> None:
         """Set the counts of `telemetry` to zero."""
         self.counts.reset()

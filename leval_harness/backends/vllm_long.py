@@ -119,6 +119,10 @@ class RopeVLLM(VLLM):
         """Return the generation settings of the checkpoint that would change answers, and do not."""
         return {"neutralized": dict(self.neutralized)}
 
+    def get_model_info(self) -> dict[str, Any]:
+        """Return what lm-eval writes into its results file, beside its own entries."""
+        return self.telemetry()
+
     def ends_of_batch(self, output: list[Any], generate: bool = False, **_: Any) -> list[bool]:
         """Return how each answer ended; nothing where documents were scored."""
         if not generate:

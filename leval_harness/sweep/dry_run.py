@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from leval_harness.backends import BACKENDS
-from leval_harness.results.layout import RUNS_FOLDER
+from leval_harness.results.layout import REFERENCE, RUNS_FOLDER
 from leval_harness.sweep import ConfigError
 from leval_harness.sweep.context_lengths import native_length
 from leval_harness.sweep.estimate import (
@@ -199,7 +199,9 @@ def nothing_beyond(runs: Sequence[RunRecord]) -> Iterator[str]:
     """Yield a sentence for each model of which nothing beyond the native length is measured."""
     by_model: dict[str, list[RunRecord]] = {}
     for run in runs:
-        by_model.setdefault(run.model.name, []).append(run)
+        # The reference reads windows of its own length, however short the documents are.
+        if run.method.name != REFERENCE:
+            by_model.setdefault(run.model.name, []).append(run)
     for name, of_model in by_model.items():
         scales = any(
             run.method.rope_parameters and run.method.rope_parameters["rope_type"] != "default"

@@ -38,7 +38,11 @@ def both(model, tokenizer, **options):
 
 KINDS = ("llama", "qwen2", "gpt2", "granite", "mistral", "gemma2", "bloom")
 WAYS = {(kind, attention) for kind in KINDS for attention in ("sdpa", "eager")}
-CASES = [(*way, {}) for way in sorted(WAYS - {("bloom", "sdpa")})]
+LONG = pytest.mark.slow(long=True)
+CASES = [
+    pytest.param(*way, {}, marks=LONG if way[1] == "eager" and way[0] != "bloom" else ())
+    for way in sorted(WAYS - {("bloom", "sdpa")})
+]
 CASES += [("llama", "sdpa", {"prefill_chunk": 7}), ("llama", "sdpa", {"question_batch_size": 1})]
 
 

@@ -326,7 +326,13 @@ def test_deciding_arguments_drops_a_default_alone(tmp_path):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", sorted(NOT_DECIDING))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow(long=True) if number % 6 else ())
+        for number, name in enumerate(sorted(NOT_DECIDING))
+    ],
+)
 def test_arguments_that_change_no_number_are_ignored(tmp_path, name):
     write(tmp_path / "a", ACC, config={"model_args": {"pretrained": "m"}}, date=1)
     write(tmp_path / "b", ACC, config={"model_args": {"pretrained": "m", name: "3"}}, date=2)

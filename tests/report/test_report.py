@@ -32,6 +32,7 @@ def test_report_writes_tables_and_page_and_shows_verdict(sweep, tmp_path, capsys
     assert (results / "table.md").read_text().count("### ") == 3
 
 
+@pytest.mark.slow(long=True)
 def test_report_names_tables_that_are_long(real_runs, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(results_commands, "MOST_ROWS", 1)
     shutil.copytree(real_runs, tmp_path / "results")
@@ -72,6 +73,7 @@ def test_table_options_reach_the_frame(real_runs):
     assert "served on :8000" in named
 
 
+@pytest.mark.slow(long=True)
 def test_models_are_ranked_on_the_same_questions(sweep, real_runs):
     hint = "--across models"
     assert hint in run(table, sweep, real_runs).stderr

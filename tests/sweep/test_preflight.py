@@ -237,7 +237,7 @@ def test_dry_run_names_a_method_that_shortens(checkpoint: Path) -> None:
     assert "native context length 262,144" in note
 
 
-@pytest.mark.parametrize(("length", "says"), [("1x", True), (12288, True), ("1.5x", False)])
+@pytest.mark.parametrize(("length", "says"), [("1x", True), (12_288, True), ("1.5x", False)])
 def test_dry_run_says_what_is_not_measured(checkpoint: Path, length: Any, says: bool) -> None:
     (checkpoint / "config.json").write_text(
         json.dumps({**LONG, "max_position_embeddings": 131_072})
@@ -249,4 +249,5 @@ def test_dry_run_says_what_is_not_measured(checkpoint: Path, length: Any, says: 
     assert bool(notes) == says
     if says:
         assert "nothing is measured beyond its native context length of 131,072 tokens" in notes[0]
+        assert f"(the longest: {131_072 if length == '1x' else length:,})" in notes[0]
         assert "context_lengths: [1.5x] would" in notes[0]

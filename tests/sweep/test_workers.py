@@ -176,6 +176,7 @@ def losses(out: Path, documents: int) -> dict[str, bytes]:
     return found
 
 
+@pytest.mark.slow(long=True)
 def test_run_of_more_documents_reuses_losses(tiny: Path, forks: Forks, tmp_path: Path) -> None:
     """Of method and reference alike: one text more is all that is read."""
     options = ["--set=tasks=effective_context_pydocs", "--set=metadata.window=64"]

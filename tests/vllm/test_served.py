@@ -356,6 +356,7 @@ def test_page_evaluates_with_lm_eval(
     assert "YaRN x2" in table
 
 
+@pytest.mark.slow(long=True)
 def test_page_sweeps(forks: Forks, address: str, served_model: Path, page_folder: Path) -> None:
     """The served name is sent as it is, although a folder has it; `num_concurrent` is 4."""
     (page_folder / "served.yaml").write_text(of_page(SWEEP, address, served_model))
