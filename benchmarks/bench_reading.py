@@ -304,7 +304,9 @@ def main() -> None:
         "passes": passes,
     }
     parser.add_argument("command", choices=(*commands, "read"))
-    parser.add_argument("model", nargs="?", help="checkpoint folder; of `memory` a shape of MODELS")
+    parser.add_argument(
+        "model", nargs="?", help="checkpoint folder; of `memory` and `read` a shape of MODELS"
+    )
     parser.add_argument("--dtype", default="float32")
     parser.add_argument(
         "--dtypes", nargs="+", default=["float32", "bfloat16"], help="of `rounding`"

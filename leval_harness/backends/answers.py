@@ -44,8 +44,8 @@ WITHOUT_EFFECT = {
     "output_attentions", "output_hidden_states", "output_scores", "output_logits",
     "return_dict_in_generate", "cache_config", "max_cache_len",
 }  # fmt: skip
-"""Keys that are set back but not recorded: a request decides them, or they only add outputs that
-nobody reads."""
+"""Keys that are set back but not recorded: a request decides them, they only add outputs that nobody
+reads, or they are details of a `cache_implementation`, which is recorded where it matters."""
 
 
 def neutralize(model: Any) -> dict[str, Any]:

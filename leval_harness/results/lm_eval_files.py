@@ -181,7 +181,7 @@ class Plain:
             "backend": _text(self.config.get("model")),
             "dtype": dtype.removeprefix("torch.") or None,
             "limit": limit if limit and limit > 0 else None,
-            "gen_kwargs": parsed_arguments(_parsed(self.config.get("gen_kwargs"))),
+            "gen_kwargs": without_credentials(self.gen_kwargs),
             "chat_template": chat_template or _digest(self.content.get("chat_template")),
             "seed": _whole(self.config.get("random_seed")),
             "created": _created(self.content.get("date")),
@@ -232,6 +232,11 @@ class Plain:
     def rope(self) -> dict[str, Any]:
         """Return the RoPE settings that the arguments request, in one form; empty without any."""
         return dict(rope_from_model_args(self.arguments) or {})
+
+    @property
+    def gen_kwargs(self) -> dict[str, Any]:
+        """Return the settings of generation that the command line gave; empty without any."""
+        return parsed_arguments(_parsed(self.config.get("gen_kwargs")))
 
     @property
     def weights(self) -> dict[str, str]:
@@ -597,10 +602,9 @@ def _own_settings(task: str, file: Plain) -> dict[str, Any]:
         # an address in memory is another one in each process
         texts = {name: text for name, text in texts.items() if " at 0x" not in str(text)}
         settings["prompts"] = _digest({name: text for name, text in texts.items() if text})
-    of_command = parsed_arguments(_parsed(file.config.get("gen_kwargs")))
     generation = object_of(config.get("generation_kwargs"))
     settings["generation"] = {
-        name: value for name, value in sorted(generation.items()) if name not in of_command
+        name: value for name, value in sorted(generation.items()) if name not in file.gen_kwargs
     }
     return settings
 

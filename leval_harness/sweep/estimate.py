@@ -407,7 +407,7 @@ def all_warnings(
     return list(dict.fromkeys(warnings))
 
 
-def warnings_of(run: RunRecord, estimate: Estimate, memory: int | None) -> Iterator[str]:
+def warnings_of(run: RunRecord, estimate: Estimate, memory: float | None) -> Iterator[str]:
     """Yield what a run should be changed for: more than a day, or more memory than there is.
 
     The text does not name the method: what holds for one holds for all methods of a model.
@@ -423,7 +423,7 @@ def warnings_of(run: RunRecord, estimate: Estimate, memory: int | None) -> Itera
     needed = estimate.cost.memory
     if memory is not None and needed.total > memory:
         yield (
-            f"{where}: needs about {needed.text()}, and there are {memory / 1e9:,.0f} GB; "
+            f"{where}: needs about {needed.text()}, and there are {memory / 1e9:,.1f} GB; "
             f"{_less_memory(run, needed)}"
         )
     if estimate.hours is not None and estimate.hours > DAY:
@@ -433,7 +433,7 @@ def warnings_of(run: RunRecord, estimate: Estimate, memory: int | None) -> Itera
         yield f"{where}: reads each token about {times}; {_less_time(run, estimate)}"
 
 
-def device_memory(run: RunRecord, device_gb: float | None = None) -> int | None:
+def device_memory(run: RunRecord, device_gb: float | None = None) -> float | None:
     """Return the memory that there is for a run in bytes; None if a GPU's is not known.
 
     Args:
@@ -441,7 +441,7 @@ def device_memory(run: RunRecord, device_gb: float | None = None) -> int | None:
         device_gb: memory of one device in 10^9 bytes; None for that of this machine's.
     """
     if device_gb is not None:
-        return int(max(1, run.gpus) * device_gb * 1e9)
+        return max(1, run.gpus) * device_gb * 1e9
     if run.gpus == 0:
         return int(psutil.virtual_memory().total)
     of_one = memory_of_gpu()

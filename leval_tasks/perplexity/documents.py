@@ -89,10 +89,9 @@ def draw(
 ) -> list[DocumentTokens]:
     """Draw `num_docs` documents at random from those that are long enough.
 
-    Empty documents and repeated ones are excluded first. The others are visited in one seeded
-    order until
-    enough are found. This draws uniformly from the long enough documents without tokenizing all of
-    them.
+    Empty documents and repeated ones are excluded first. The others are visited in one seeded order
+    until enough are found. This draws uniformly from the long enough documents without tokenizing
+    all of them.
 
     Args:
         documents: all documents of a corpus.
@@ -248,9 +247,8 @@ def without_repeats(paragraphs: Iterable[str]) -> list[str]:
     """Return the paragraphs, in order, of which at most half occurred before.
 
     A model predicts a passage that it has read before by copying, so a document with such passages
-    measures
-    copying. Paragraphs are compared by their sequences of `WORDS` words; a shorter one by all of
-    its words.
+    measures copying. Paragraphs are compared by their sequences of `WORDS` words; a shorter one by
+    all of its words.
     """
     seen: set[tuple[str, ...]] = set()
     new_paragraphs = []

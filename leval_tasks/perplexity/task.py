@@ -369,9 +369,8 @@ class WindowRequest(Instance):
     """One window for a model, which `leval_tasks.common.token_logprobs.scored_requests` answers.
 
     lm-eval logs the `arguments` of a request. Here they are a line that names the window and the
-    digest of its
-    tokens, never the tokens. Those are in `token_parts`: None (no cache key), ids of the context,
-    and ids of the scored tokens.
+    digest of its tokens, never the tokens. Those are in `token_parts`: None (no cache key), ids of
+    the context, and ids of the scored tokens.
     """
 
     def __init__(self, window: Window, context: list[int], scored: list[int], **kwargs: Any):
