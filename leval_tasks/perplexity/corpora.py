@@ -23,6 +23,7 @@ from leval_tasks.perplexity.documents import (
     consecutive_documents,
     draw,
     draw_pieces,
+    draw_texts,
     pieces_of_characters,
     without_repeats,
 )
@@ -95,7 +96,9 @@ def read_same_text(
     """Read a corpus whose documents are the same text for every tokenizer.
 
     Bundled texts are divided into documents of so many characters, of which `pysource` takes
-    consecutive ones and `pydocs` random ones. Documents of files are cut to as many.
+    consecutive ones and `pydocs` random ones. Documents of files are cut to as many, and shorter ones
+    are excluded. No tokenizer decides which documents are read: one that makes too few tokens of a
+    document is refused.
 
     Args:
         corpus: the name in the task's metadata.
@@ -105,7 +108,7 @@ def read_same_text(
         characters: the size of a document.
 
     Raises:
-        DataError: documents are missing or damaged, or none is long enough.
+        DataError: documents are missing or damaged, none is long enough, or one has too few tokens.
         SettingError: `file` is missing, or is given to a task with documents of its own.
     """
     _check_file_is_read(corpus, settings)
@@ -120,9 +123,31 @@ def read_same_text(
         documents = pieces_of_characters(Document(PYDOCS, text), characters)
         data = described_python("pydoc_data.topics", digest)
     else:
-        whole, data = _documents_of_files(corpus, settings)
-        documents = [Document(each.name, each.text[:characters]) for each in whole]
-    return draw(documents, encode, settings, least, longest=None), data
+        documents, data = _documents_of_files(corpus, settings)
+    drawn = draw_texts(documents, settings, characters)
+    if not drawn:
+        raise DataError(
+            f"max_characters={characters}: {corpus} has no document of so many characters for "
+            f"num_docs={settings.num_docs} and seed={settings.seed}; use fewer characters or a smaller "
+            "seed"
+        )
+    return [_with_tokens(document, encode, least) for document in drawn], data
+
+
+def _with_tokens(document: Document, encode: Encode, least: int) -> DocumentTokens:
+    """Return a document in the model's tokens.
+
+    Raises:
+        DataError: there are fewer than `least`.
+    """
+    tokens, ends = encode(document.text)
+    if len(tokens) < least:
+        raise DataError(
+            f"max_characters={len(document.text)}: document {document.name} has {len(tokens)} of this "
+            f"model's tokens, and the longest context needs {least}. Use more characters, for all "
+            "models, or a shorter context_length"
+        )
+    return DocumentTokens(document.name, document.text, tokens, ends)
 
 
 def _check_file_is_read(corpus: str, settings: TextSettings) -> None:

@@ -135,6 +135,35 @@ def draw(
     return [drawn[index] for index in sorted(drawn)]
 
 
+def draw_texts(documents: Iterable[Document], settings: TextSettings, size: int) -> list[Document]:
+    """Draw `num_docs` documents of `size` characters at random, whatever their tokens are.
+
+    As `draw` does, but long enough is what has the characters, so that every tokenizer gets the same
+    documents.
+
+    Args:
+        documents: all documents of a corpus, which are cut to the size.
+        settings: `num_docs` and `seed`.
+        size: characters of a document; shorter ones are excluded.
+
+    Returns:
+        the drawn documents, in the order of the corpus; empty if none is long enough.
+    """
+    long_enough = [document for document in documents if len(document.text) >= size]
+    cut = [Document(document.name, document.text[:size]) for document in long_enough]
+    candidates = list(_without_copies(cut))
+    order = list(range(len(candidates)))
+    random.Random(settings.seed).shuffle(order)
+    drawn = [candidates[index] for index in sorted(order[: settings.num_docs])]
+    if 0 < len(drawn) < settings.num_docs:
+        logger.warning(
+            "%d of num_docs=%d documents are read: the others are empty, copies, or shorter than "
+            "%d characters",
+            *(len(drawn), settings.num_docs, size),
+        )
+    return drawn
+
+
 def _without_copies(documents: Iterable[Document]) -> Iterator[Document]:
     """Yield the documents that are not empty and repeat no earlier one, up to white space around them."""
     seen: set[str] = set()

@@ -235,6 +235,19 @@ def test_documents_of_characters_are_one_text_for_all_tokenizers(tmp_path, corpu
     assert texts[characters] == texts[words]
 
 
+def test_no_tokenizer_decides_which_documents_are_read(tmp_path):
+    file = tmp_path / "novels.jsonl"
+    texts = ["one two " * 20, "a" * 160, "short", "three four " * 20]
+    file.write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    asked = SETTINGS.with_changes(file=str(file), num_docs=3)
+    documents, _ = read_same_text("jsonl", asked, characters, least=4, characters=100)
+    assert [document.document_id for document in documents] == ["novels-0", "novels-1", "novels-3"]
+    with pytest.raises(DataError, match="document novels-1 has 1 of this model's tokens"):
+        read_same_text("jsonl", asked, words, least=4, characters=100)
+    with pytest.raises(DataError, match="max_characters=999: jsonl has no document"):
+        read_same_text("jsonl", asked, words, least=4, characters=999)
+
+
 def test_pysource_of_characters_is_consecutive():
     asked = SETTINGS.with_changes(num_docs=2)
     first, _ = read_same_text("pysource", asked, characters, least=4, characters=1000)
