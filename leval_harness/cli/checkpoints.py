@@ -181,7 +181,7 @@ def export(checkpoint: Path, rope_text: str, out: Path, as_json: bool) -> None:
         f"Written: {out}; transformers and vLLM run it without a plugin, up to {limit:,} tokens"
     )
     click.echo("The exact phase of Resonance cannot be exported: angles are float32 products.")
-    click.echo("vLLM serves only the native context length unless it is given the limit:")
+    click.echo("vLLM serves only the original context length unless it is given the limit:")
     click.echo(serve)
 
 

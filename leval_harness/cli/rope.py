@@ -80,7 +80,7 @@ def _method_option(key: str, field: FieldInfo, methods: list[str]) -> Callable[.
     "--original",
     type=click.IntRange(max=2**24),
     default=4096,
-    help="Native context length L, in tokens.",
+    help="Original context length L, in tokens.",
 )
 @click.option(
     "--seq-len",

@@ -212,7 +212,7 @@ def preset(kind: type[Preset], name: str) -> Preset:
 def rope_parameters(encoding: str, recipe: Recipe) -> dict[str, Any]:
     """Return the `rope_parameters` of one of `ENCODINGS`.
 
-    YaRN extends the native context length L, which is the numbers of a training sequence and the
+    YaRN extends the original context length L, which is the numbers of a training sequence and the
     `[EOS]` before them. The authors' code (scaling `code`) computes its ramp over the extended
     length N instead of L, with a factor of N/L. YaRN's ramp is defined over L here, so the same
     ramp is written with other bounds: `beta` rotations in N tokens are `beta L/N` rotations in L.
