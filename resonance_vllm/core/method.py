@@ -27,7 +27,7 @@ Tokens = Annotated[int, _WHOLE, Field(ge=1, le=MAX_TOKENS)]
 Extension = Annotated[float, Field(ge=1, le=1e6)]
 Positive = Annotated[float, Field(gt=0)]
 NativeLength = Annotated[
-    Tokens, Field(examples=[4096], description="Native context length L in tokens.")
+    Tokens, Field(examples=[4096], description="Original context length L in tokens.")
 ]
 Divisors = Annotated[tuple[Positive, ...], Field(strict=False, min_length=1)]
 
@@ -160,7 +160,7 @@ class ScaledMethod(Method):
 
     factor: Extension = Field(examples=[8.0], description="Context extension s.")
     original_max_position_embeddings: Tokens | None = Field(
-        None, description="Native context length L."
+        None, description="Original context length L."
     )
 
 
