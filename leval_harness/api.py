@@ -274,7 +274,7 @@ def rope(
     Args:
         rope_type: name of the method, for example `yarn` or `resonance_yarn`.
         head_dim: number of rotated dimensions of a head; two make a feature.
-        original: native context length L, in tokens.
+        original: original context length L, in tokens.
         factor: factor s by which the context is extended.
         seq_len: current sequence length in tokens, for `dynamic` and `longrope`; None for L.
         settings: further settings of the method; `rope_theta` is 10,000 unless it is set.

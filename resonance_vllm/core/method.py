@@ -26,7 +26,7 @@ MAX_TOKENS = 2**53
 Tokens = Annotated[int, _WHOLE, Field(ge=1, le=MAX_TOKENS)]
 Extension = Annotated[float, Field(ge=1, le=1e6)]
 Positive = Annotated[float, Field(gt=0)]
-NativeLength = Annotated[
+OriginalLength = Annotated[
     Tokens, Field(examples=[4096], description="Original context length L in tokens.")
 ]
 Divisors = Annotated[tuple[Positive, ...], Field(strict=False, min_length=1)]

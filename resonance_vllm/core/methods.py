@@ -14,7 +14,7 @@ from resonance_vllm.core.method import (
     Divisors,
     Extension,
     Method,
-    NativeLength,
+    OriginalLength,
     Positive,
     ScaledMethod,
     Tensor,
@@ -134,7 +134,7 @@ class Yarn(ScaledMethod):
     name = "yarn"
     stock = True
 
-    original_max_position_embeddings: NativeLength
+    original_max_position_embeddings: OriginalLength
     ramp: Literal["dimension", "wavelength"] = Field(
         "dimension", description="By dimension index, as in code, or the paper's gamma."
     )
@@ -219,7 +219,7 @@ class Llama3(ScaledMethod):
     name = "llama3"
     stock = True
 
-    original_max_position_embeddings: NativeLength
+    original_max_position_embeddings: OriginalLength
     low_freq_factor: Positive = Field(
         examples=[1.0],
         description="Wavelengths above L/low_freq_factor are scaled by the full factor.",
@@ -264,7 +264,7 @@ class LongRope(Method):
     stock = True
 
     factor: Extension | None = Field(None, description="Context extension s. [from the config]")
-    original_max_position_embeddings: NativeLength
+    original_max_position_embeddings: OriginalLength
     attention_factor: Positive | None = Field(
         None, description="Scale of cos and sin. [sqrt(1 + ln(s)/ln(L))]"
     )

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from resonance_vllm.common.errors import RopeConfigError
 from resonance_vllm.core.method import (
-    NativeLength,
+    OriginalLength,
     ScaledMethod,
     Tensor,
     Tokens,
@@ -51,7 +51,7 @@ class RemappedMethod(ScaledMethod):
     are rotated further by the difference.
     """
 
-    original_max_position_embeddings: NativeLength
+    original_max_position_embeddings: OriginalLength
 
     def compute_inv_freq(self, dim: int, seq_len: int | None = None) -> Tensor:
         return plain_frequencies(self.rope_theta, dim)
