@@ -41,7 +41,9 @@ def verify(folder: str | None, as_json: bool) -> None:
     source = files.resolve_source(folder)
     rows = [_verified(source, task) for task in ENTRIES]
     if any(row["state"].startswith(MISSING) for row in rows):
-        click.echo(f"{source.path} lacks files. {files.HOW_TO_GET}", err=True)
+        below = [files.folder_below(source.folder, task.file) for task in ENTRIES]
+        elsewhere = next((text for text in below if text), "")
+        click.echo(f"{source.path} lacks files{elsewhere}. {files.HOW_TO_GET}", err=True)
     _report(rows, as_json)
 
 

@@ -27,9 +27,10 @@ HUB_FOLDER = "LEval/Exam"
 ENVIRONMENT_VARIABLE = "LEVAL_DATA_DIR"
 HOW_TO_GET = (
     "Get the documents with `leval-harness data fetch --out DATA`, or clone "
-    "https://github.com/OpenLMLab/LEval and give its folder LEval-data/Closed-ended-tasks as DATA "
-    'in `--metadata \'{"data_dir": "DATA"}\'`; '
-    "`data_dir: sample` runs on the small bundled sample instead."
+    "https://github.com/OpenLMLab/LEval and give its folder LEval-data/Closed-ended-tasks as DATA: "
+    '`--metadata \'{"data_dir": "DATA"}\'` of lm-eval, `--data-dir DATA` of leval-harness prompt, '
+    "`data_dir` under metadata in a sweep. The word sample in its place runs on the small bundled "
+    "sample."
 )
 SAMPLE = Path(str(files("leval_tasks"))) / "sample"
 """Folder of the bundled sample, which comes with the package."""
@@ -172,7 +173,7 @@ def folder_below(folder: Path | None, file: str) -> str:
     for levels in range(1, MOST_LEVELS + 1):
         holding = sorted(folder.glob("*/" * levels + file))
         if holding:
-            return f", but the folder {holding[0].parent} has it: set data_dir to that folder"
+            return f", but the folder {holding[0].parent} has it: give that folder"
     return ""
 
 

@@ -290,3 +290,8 @@ def test_data_verify_names_what_is_missing(run, tmp_path):
     code, out, _ = run("data", "verify", tmp_path / "empty")
     assert code == 1
     assert out.count("MISSING") == 7
+    shutil.copytree(SAMPLE, tmp_path / "empty" / "LEval" / "Exam")
+    assert (
+        f"the folder {tmp_path / 'empty' / 'LEval' / 'Exam'} has it"
+        in run("data", "verify", tmp_path / "empty")[2]
+    )

@@ -77,4 +77,4 @@ def test_a_hub_out_of_reach_is_one_line_at_once(tmp_path, program, offline):
     assert "Retry" not in done.stderr  # the client's five attempts take half a minute
     line = done.stderr.splitlines()[-1]
     assert ": LEval/Exam/coursera.jsonl of the hub's data set" in line
-    assert "data_dir: sample" in line
+    assert "The word sample in its place" in line

@@ -153,5 +153,5 @@ def test_missing_file_names_the_folder_below(tmp_path, below):
     write(folder, "tpo.jsonl", ROW)
     with pytest.raises(DataError) as error:
         data.load(data.resolve_source(str(tmp_path)), TOEFL)
-    assert f"but the folder {folder} has it: set data_dir to that folder" in str(error.value)
+    assert f"but the folder {folder} has it: give that folder" in str(error.value)
     assert data.load(data.resolve_source(str(folder)), TOEFL).records
