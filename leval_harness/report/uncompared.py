@@ -42,6 +42,9 @@ REMEDIES = {
 }
 """Column with a setting -> how to run so that two runs agree in it."""
 
+OF_LOGGED_SAMPLES = (f"{SETTING}task_hash", f"{SETTING}prompts")
+"""Columns of which one run has a value and the other has none, where only one logged its samples."""
+
 LONGEST_VALUE = 40
 """Characters of a setting in a sentence."""
 
@@ -121,6 +124,8 @@ def _differing_settings(rows: pd.DataFrame, others: pd.DataFrame) -> dict[str, t
             continue
         name = column.removeprefix(SETTING).replace("_", " ")
         remedy = REMEDIES.get(column, f"with the same {column.removeprefix(SETTING)} in --metadata")
+        if column in OF_LOGGED_SAMPLES and "none" in (*own, *other):
+            remedy = "both with --log_samples"
         differences[name] = (f"{' or '.join(other)} instead of {' or '.join(own)}", remedy)
     if "data" in differences:
         differences.pop("sample", None)

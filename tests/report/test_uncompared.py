@@ -31,6 +31,8 @@ SEPARATING = {
     "seed": (config(random_seed=7), "seed (7 instead of none)", "--seed"),
     "shots": ({**YARN, "n-shot": {"arc": 5}}, "shots (5 instead of none)", "--num_fewshot"),
     "version": ({**YARN, "versions": {"arc": 2}}, "version (2 instead of none)", "version of lm-eval"),
+    "logged samples": (
+        {**YARN, "task_hashes": {"arc": "a1"}}, "task hash (", "both with --log_samples"),
     "documents": (
         {**YARN, **metadata(data={"files": {"a": "12"}})}, "data (", "on the same documents"),
     "sample": ({**YARN, **metadata(data={"source": "sample"})}, "sample (True", "same documents"),
