@@ -106,19 +106,16 @@ def draw(
     Raises:
         DataError: no document is long enough.
     """
-    candidates = list(_without_copies(documents))
-    order = list(range(len(candidates)))
-    random.Random(settings.seed).shuffle(order)
+    candidates = _in_seeded_order(documents, settings.seed)
     most_tokens = 0
     drawn: dict[int, DocumentTokens] = {}
-    for index in order:
+    for place, document in candidates:
         if len(drawn) == settings.num_docs:
             break
-        document = candidates[index]
         tokens, ends = encode(document.text)
         most_tokens = max(most_tokens, len(tokens))
         if len(tokens) >= least:
-            drawn[index] = DocumentTokens(
+            drawn[place] = DocumentTokens(
                 document.name, document.text, tokens[:longest], ends[:longest]
             )
     if not drawn:
@@ -126,13 +123,8 @@ def draw(
             f"none of {len(candidates)} documents has the {least} tokens that the longest context "
             f"needs; the longest has {most_tokens}. Use a shorter context_length or longer documents"
         )
-    if len(drawn) < settings.num_docs:
-        logger.warning(
-            "%d of num_docs=%d documents are read: the others are empty, copies, or shorter than "
-            "%d tokens",
-            *(len(drawn), settings.num_docs, least),
-        )
-    return [drawn[index] for index in sorted(drawn)]
+    _warn_of_few(len(drawn), settings.num_docs, f"{least} tokens")
+    return [drawn[place] for place in sorted(drawn)]
 
 
 def draw_texts(documents: Iterable[Document], settings: TextSettings, size: int) -> list[Document]:
@@ -151,17 +143,26 @@ def draw_texts(documents: Iterable[Document], settings: TextSettings, size: int)
     """
     long_enough = [document for document in documents if len(document.text) >= size]
     cut = [Document(document.name, document.text[:size]) for document in long_enough]
-    candidates = list(_without_copies(cut))
-    order = list(range(len(candidates)))
-    random.Random(settings.seed).shuffle(order)
-    drawn = [candidates[index] for index in sorted(order[: settings.num_docs])]
-    if 0 < len(drawn) < settings.num_docs:
+    chosen = dict(_in_seeded_order(cut, settings.seed)[: settings.num_docs])
+    if chosen:
+        _warn_of_few(len(chosen), settings.num_docs, f"{size} characters")
+    return [chosen[place] for place in sorted(chosen)]
+
+
+def _in_seeded_order(documents: Iterable[Document], seed: int) -> list[tuple[int, Document]]:
+    """Return documents in one random order, each after its place, without empty ones and copies."""
+    candidates = list(enumerate(_without_copies(documents)))
+    random.Random(seed).shuffle(candidates)
+    return candidates
+
+
+def _warn_of_few(drawn: int, asked: int, least: str) -> None:
+    """Warn where fewer documents are read than were asked for."""
+    if drawn < asked:
         logger.warning(
-            "%d of num_docs=%d documents are read: the others are empty, copies, or shorter than "
-            "%d characters",
-            *(len(drawn), settings.num_docs, size),
+            "%d of num_docs=%d documents are read: the others are empty, copies, or shorter than %s",
+            *(drawn, asked, least),
         )
-    return drawn
 
 
 def _without_copies(documents: Iterable[Document]) -> Iterator[Document]:

@@ -177,7 +177,7 @@ def complete(limit: LengthLimit = LIMIT, **given: Any) -> EffectiveContextSettin
     return complete_settings(settings, limit, given.pop("trained", 256))
 
 
-def test_the_window_is_the_trained_length_on_every_backend():
+def test_window_is_the_native_length_on_every_backend():
     found = complete()
     assert (found.context_length, found.window) == ((256,), 256)
     vllm = LengthLimit("VLLM", 256, after_window=1)  # it generates a token after a prompt
