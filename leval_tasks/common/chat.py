@@ -57,7 +57,11 @@ def rendered(messages: Sequence[Message], template: ChatTemplate, tokenizer: Any
 
 def count_tokens(tokenizer: Any, texts: Sequence[str]) -> list[int]:
     """Return the number of tokens of each text, with special tokens unless the texts begin with BOS."""
-    bos = getattr(tokenizer, "bos_token", None) or ""
-    has_bos = bool(bos) and texts[0].startswith(bos)
-    encoding = tokenizer(list(texts), add_special_tokens=not has_bos)
+    encoding = tokenizer(list(texts), add_special_tokens=not begins_with_bos(tokenizer, texts[0]))
     return [len(ids) for ids in encoding["input_ids"]]
+
+
+def begins_with_bos(tokenizer: Any, text: str) -> bool:
+    """Return whether a text begins with the token that a tokenizer puts before texts, if it has one."""
+    bos = getattr(tokenizer, "bos_token", None) or ""
+    return bool(bos) and text.startswith(bos)

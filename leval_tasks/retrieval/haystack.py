@@ -1,12 +1,14 @@
 """The text in which needles are hidden: its sentences or lines, and how many tokens they have."""
 
 import re
+from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from itertools import repeat
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from leval_tasks.common.errors import DataError
 from leval_tasks.common.metadata import RetrievalSettings, read_metadata
@@ -20,7 +22,7 @@ from leval_tasks.perplexity.corpora import (
     own_file,
     standard_library,
 )
-from leval_tasks.perplexity.documents import Encode
+from leval_tasks.perplexity.documents import encoder
 from leval_tasks.retrieval.needles import DRAWN, NEEDLE, Question
 from resonance_vllm.common.errors import SettingError
 
@@ -40,6 +42,18 @@ LINE_BREAK = "\n"
 BLANK = " "
 
 
+class Stretch(NamedTuple):
+    """A part of a haystack's text without needles.
+
+    Attributes:
+        start: its first character.
+        end: the character after its last one.
+    """
+
+    start: int
+    end: int
+
+
 @dataclass(frozen=True)
 class Haystack:
     """A text that is divided where needles can be inserted.
@@ -47,12 +61,33 @@ class Haystack:
     Attributes:
         pieces: its sentences or lines.
         joiner: text between two pieces: a blank between sentences, a line break between lines.
-        token_ends: for each piece, the tokens from the beginning of the text to its end.
+        tokens: for each token of the text, the character at which it ends.
     """
 
     pieces: Sequence[str]
     joiner: str
-    token_ends: Sequence[int]
+    tokens: Sequence[int]
+
+    @cached_property
+    def text(self) -> str:
+        """Return the pieces as one text."""
+        return self.joiner.join(self.pieces)
+
+    @cached_property
+    def piece_ends(self) -> Sequence[int]:
+        """Return for each piece the character of the text at which it ends."""
+        ends = array("q")
+        characters = 0
+        for piece in self.pieces:
+            characters += len(piece)
+            ends.append(characters)
+            characters += len(self.joiner)
+        return ends
+
+    @cached_property
+    def token_ends(self) -> Sequence[int]:
+        """Return for each piece the tokens from the beginning of the text to its end."""
+        return [bisect_right(self.tokens, end) for end in self.piece_ends]
 
     def pieces_within(self, tokens: int) -> int:
         """Return how many whole pieces the first `tokens` tokens hold."""
@@ -60,41 +95,59 @@ class Haystack:
 
     def with_needles(self, question: Question, number: int) -> str:
         """Return the first `number` pieces with the needles of a question at their depths."""
+        parts = []
+        for part in self.parts(question, number):
+            if isinstance(part, Stretch):
+                parts.append(self.text[part.start : part.end])
+            else:
+                parts.append(part)
+        return "".join(parts)
+
+    def parts(self, question: Question, number: int) -> Iterator[str | Stretch]:
+        """Yield what `with_needles` puts together: stretches of the text, and what is between them."""
         placed = [
             (int(number * (needle.depth / 100)), question.sentence(needle))
             for needle in question.needles
         ]
-        return insert(self.pieces[:number], placed, self.joiner)
+        is_first = True
+        for part in between(number, placed, self.joiner):
+            if not is_first:
+                yield self.joiner
+            is_first = False
+            if isinstance(part, str):
+                yield part
+            elif part:
+                last = part[-1]
+                start = self.piece_ends[part[0]] - len(self.pieces[part[0]])
+                yield Stretch(start, self.piece_ends[last])
 
 
-def insert(pieces: Sequence[str], placed: Sequence[tuple[int, str]], joiner: str) -> str:
-    """Return a text with sentences inserted, character by character as RULER does.
+def between(number: int, placed: Sequence[tuple[int, str]], joiner: str) -> Iterator[range | str]:
+    """Yield runs of pieces, as RULER divides them, and the sentences between them.
 
     Args:
-        pieces: sentences or lines of the text.
+        number: pieces of the text.
         placed: piece before which a sentence is inserted, and the sentence, in ascending order.
-        joiner: text between two pieces.
+        joiner: text between two pieces, and between what is yielded.
     """
-    parts: list[str] = []
     start = 0
-    for position, sentence in [*placed, (len(pieces), None)]:
+    for position, sentence in [*placed, (number, None)]:
         # RULER joins sentences with a blank even where nothing is before it
         if position > start or joiner == BLANK:
-            parts.append(joiner.join(pieces[start:position]))
+            yield range(start, position)
         if sentence is not None:
-            parts.append(sentence)
+            yield sentence
         start = position
-    return joiner.join(parts)
 
 
 def read_haystack(
-    settings: RetrievalSettings, encode: Encode, longest: int
+    settings: RetrievalSettings, tokenizer: Any, longest: int
 ) -> tuple[Haystack, dict[str, Any]]:
     """Return the haystack of a run, and the description of its data.
 
     Args:
         settings: where the text comes from, and what the sentences of `needles` are about.
-        encode: tokenizes a text.
+        tokenizer: the model's.
         longest: tokens that the haystack needs at least.
 
     Raises:
@@ -107,7 +160,7 @@ def read_haystack(
         )
     name = JSONL if settings.file else settings.haystack
     pieces, joiner, data = _pieces_of(name, settings)
-    return divided(pieces, joiner, encode, longest, name), data
+    return divided(pieces, joiner, tokenizer, longest, name), data
 
 
 def _pieces_of(name: str, settings: RetrievalSettings) -> tuple[Iterable[str], str, dict[str, Any]]:
@@ -175,7 +228,7 @@ def sentences(texts: Iterable[str]) -> Iterator[str]:
 
 
 def divided(
-    pieces: Iterable[str], joiner: str, encode: Encode, longest: int, name: str
+    pieces: Iterable[str], joiner: str, tokenizer: Any, longest: int, name: str
 ) -> Haystack:
     """Return a haystack of at least `longest` tokens from the first of some pieces.
 
@@ -194,29 +247,22 @@ def divided(
             if characters >= enough:
                 is_exhausted = False
                 break
-        _, ends = encode(joiner.join(taken))
-        if len(ends) >= longest:
-            return Haystack(taken, joiner, _token_ends(taken, joiner, ends))
+        tokens = tokenized(tokenizer, joiner.join(taken))
+        if len(tokens) >= longest:
+            return Haystack(taken, joiner, tokens)
         if is_exhausted:
             raise DataError(
-                f"haystack: {name} has {len(ends)} tokens, and the longest context_length needs "
+                f"haystack: {name} has {len(tokens)} tokens, and the longest context_length needs "
                 f"{longest}; use a shorter one or a longer text, such as pysource"
             )
         enough *= 2
 
 
-def _token_ends(pieces: Sequence[str], joiner: str, ends: Sequence[int]) -> list[int]:
-    """Return for each piece how many tokens end before or at its end.
+@lru_cache(maxsize=2)
+def tokenized(tokenizer: Any, text: str) -> Sequence[int]:
+    """Return for each token of a text the character at which it ends.
 
-    Args:
-        pieces: of the text.
-        joiner: text between two pieces.
-        ends: for each token of the text, the character at which it ends.
+    A million tokens take seconds. The tasks of a run, and the runs of a model, have one haystack.
     """
-    tokens: list[int] = []
-    characters = 0
-    for piece in pieces:
-        characters += len(piece)
-        tokens.append(bisect_right(ends, characters))
-        characters += len(joiner)
-    return tokens
+    _, ends = encoder(tokenizer)(text)
+    return array("q", ends)

@@ -25,7 +25,7 @@ from leval_tasks.common.metrics import (
     scores_of_all,
 )
 from leval_tasks.common.model import find_limit, find_tokenizer, tokenizer_name
-from leval_tasks.perplexity.documents import encoder
+from leval_tasks.retrieval.counting import count_prompt_tokens
 from leval_tasks.retrieval.haystack import read_haystack
 from leval_tasks.retrieval.needles import (
     VARIANTS,
@@ -165,9 +165,7 @@ class NeedleTask(GenerationTask):
         self._template = template
         self._system = system_instruction
         self._tokenizer = find_tokenizer(self._metadata)
-        self.haystack, data = read_haystack(
-            self.settings, encoder(self._tokenizer), self.lengths[-1]
-        )
+        self.haystack, data = read_haystack(self.settings, self._tokenizer, self.lengths[-1])
         limit = find_limit(self._metadata)
         for length in self.lengths:
             readable = length
@@ -219,8 +217,18 @@ class NeedleTask(GenerationTask):
 
     def _count(self, docs: Sequence[Doc], pieces: int) -> list[int]:
         """Return the tokens of the prompts of some samples with a part of the haystack."""
-        # one by one: a million tokens of each at a time are enough
-        return [count_tokens(self._tokenizer, [self._prompt(doc, pieces).text])[0] for doc in docs]
+        return [self._count_prompt(doc, pieces) for doc in docs]
+
+    def _count_prompt(self, doc: Doc, pieces: int) -> int:
+        """Return the tokens of one prompt."""
+        prompt = self._prompt(doc, pieces).text
+        question, _ = self.question(doc["depth"], doc["question_id"])
+        context = self.haystack.with_needles(question, pieces)
+        before, has_context, after = prompt.partition(context)
+        if not has_context:  # a chat template that changes what a message says
+            return count_tokens(self._tokenizer, [prompt])[0]
+        parts = [before, *self.haystack.parts(question, pieces), after]
+        return count_prompt_tokens(self._tokenizer, self.haystack, prompt, parts)
 
     def _prompt(self, doc: Doc, pieces: int) -> Rendered:
         """Return the prompt of a sample around the first pieces of the haystack."""

@@ -13,7 +13,6 @@ from leval_tasks.retrieval.haystack import (
     LINE_BREAK,
     NOISE,
     Haystack,
-    insert,
     lines,
     sentences,
 )
@@ -110,7 +109,9 @@ def test_sample_between_lines_is_that_of_lm_eval(ruler, kind, keys):
             for _ in range(number)
         ]
     (position,) = rng.sample(range(number), 1)
-    context = insert(pieces, [(position, question.sentence(question.needles[0]))], LINE_BREAK)
+    (needle,) = question.needles
+    question = move_needle(question, needle.value, (position + 0.5) / number * 100)
+    context = Haystack(pieces, LINE_BREAK, []).with_needles(question, number)
     assert (question.prompt(context), list(question.values), question.query) == theirs
 
 
