@@ -120,6 +120,6 @@ def test_server_answers_a_client(gemma3, vllm_server):
     with vllm_server(gemma3, *arguments) as url:
         client = OpenAI(base_url=url, api_key="none", timeout=300, max_retries=0)
         answer = client.completions.create(
-            model="smollm2", prompt="The capital of France is", max_tokens=4, temperature=0
+            model="mine", prompt="The capital of France is", max_tokens=4, temperature=0
         )
     assert "Paris" in answer.choices[0].text
