@@ -215,7 +215,7 @@ def register() -> None:
 
 
 def take_over(name: str) -> None:
-    """Let a name of lm-eval's stand for this package's class, which takes RoPE settings.
+    """Let a name of lm-eval's mean this package's class, which takes RoPE settings.
 
     For a process of this package alone: lm-eval's registry has no public way to do it. The class is
     imported first, because lm-eval's module registers its own when it is imported, and refuses a

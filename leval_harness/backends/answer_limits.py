@@ -15,7 +15,7 @@ class AnswerEnds:
 
     `pending` holds the ends of a batch whose documents lm-eval has not made yet, in the batch's
     order.
-    The documents arrive by `add_partial`: this object stands in front of lm-eval's response cache.
+    The documents arrive by `add_partial`: this object is in front of lm-eval's response cache.
     """
 
     cache_hook: Any = None

@@ -74,7 +74,7 @@ def neutralize(model: Any) -> dict[str, Any]:
 def settings_to_neutralize(config: GenerationConfig) -> dict[str, tuple[Any, Any]]:
     """Return the settings that greedy decoding must not take from a checkpoint.
 
-    Keys that `GenerationConfig` does not know belong to a model's own code, and are left out.
+    Keys that `GenerationConfig` does not know belong to a model's own code, and are omitted.
 
     Returns:
         Key -> the checkpoint's value, and the one that takes its place.

@@ -46,6 +46,6 @@ def is_scored_by(passage: Passage, longer: Passage) -> bool:
     length = len(passage.inputs)
     if length >= len(longer.inputs) or passage.first < longer.first:
         return False
-    # The last target is no input of the passage, but one of the longer passage.
+    # The last target is not an input of the passage, but is one of the longer passage.
     last_target = longer.inputs[length]
     return passage.targets[-1] == last_target and passage.inputs == longer.inputs[:length]

@@ -164,7 +164,7 @@ def read_documents(source: str, longest: int) -> list[Document]:
     else:
         (whole,) = documents_of(path, "--documents")
         candidates = _pieces(whole, longest)
-    # A copy of a document tells nothing new, and would make intervals too narrow.
+    # A copy of a document adds nothing new, and would make intervals too narrow.
     by_content: dict[str, Document] = {}
     for document in candidates:
         by_content.setdefault(document.text.strip(), document)

@@ -122,7 +122,7 @@ class DiffResult:
         noun = "text" if len(self.documents) == 1 else "texts"
         size = f"{len(self.documents)} {noun} of {self.length:,} tokens"
         if not self.bins:
-            return f"Identical: all losses are equal bit for bit; {size}."
+            return f"Identical: all losses are bitwise identical; {size}."
         before = ""
         if self.identical:
             before = f"identical up to {self.identical:,}, then "

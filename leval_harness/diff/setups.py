@@ -27,7 +27,7 @@ SERVER = "server"
 SAVED = "saved"
 DEFAULT_BACKEND = "hf"
 """The backend of a model without a prefix."""
-_BETWEEN = re.compile(r",(?=\s*[A-Za-z_]\w*\s*=)")  # in JSON no name stands before "="
+_BETWEEN = re.compile(r",(?=\s*[A-Za-z_]\w*\s*=)")  # in JSON no name precedes "="
 OWN_ARGUMENTS = ("rope", "threads", "prefill_chunk")
 """Arguments of a local setup that the backend does not get."""
 

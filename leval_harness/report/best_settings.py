@@ -59,7 +59,7 @@ def best_settings_tables(compared: pd.DataFrame) -> Iterator[Table]:
     """
     for block, part in compared.groupby("block", sort=False):
         if is_across_models(part):
-            continue  # settings of several models are no choice
+            continue  # settings of different models are not alternatives
         settings = best_settings(str(block), part)
         if len(settings) < 2:
             continue  # one setting at all lengths: the verdict says it

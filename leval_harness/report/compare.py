@@ -44,7 +44,7 @@ LEAST_DOCUMENTS = 3
 """A loss of fewer documents has no interval."""
 
 SHARES = ("unparsed", "truncated", "reached_limit", "thinking_unfinished")
-"""Notes of samples whose shares stand beside a number."""
+"""Notes of samples whose shares are shown beside a number."""
 
 MOST_UNPARSED = 0.5
 """A score of which a larger share of the answers was not parsed is not ranked."""

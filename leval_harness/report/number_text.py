@@ -101,7 +101,7 @@ def range_of_tokens(start: float, end: float) -> str:
 
 
 def joined_names(names: Iterable[str], word: str) -> str:
-    """Return `a`, `a or b`, `a, b or c`; `word` stands before the last."""
+    """Return `a`, `a or b`, `a, b or c`; `word` precedes the last."""
     listed = list(names)
     if len(listed) < 2:
         return "".join(listed)

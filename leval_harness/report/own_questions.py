@@ -14,7 +14,7 @@ DIVIDED = ("retrieval", *UNEQUAL)
 
 
 def stated_questions(scores: pd.DataFrame) -> pd.Series:
-    """Return how many questions each number is of, as far as its results file tells.
+    """Return how many questions each number is of, as far as its results file says.
 
     RULER and needle grids ask as many questions at each length and depth, topic retrieval at each
     position. So a number of one of them is of its share of the task's questions.

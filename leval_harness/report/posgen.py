@@ -1,4 +1,4 @@
-"""PosGen's finished runs: a frame, the paper's Table 1 beside ours, and its Figure 3."""
+"""PosGen's finished runs: a frame, the paper's Table 1 beside these results, and its Figure 3."""
 
 import json
 from dataclasses import dataclass

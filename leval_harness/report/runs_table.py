@@ -64,7 +64,7 @@ def _number(row: pd.Series, name: str) -> float:
 
 
 def _number_text(value: float, digits: int = 0) -> str:
-    """Return a number; a dash for zero, which stands for an unknown one."""
+    """Return a number; a dash for zero, which means unknown."""
     return f"{value:,.{digits}f}" if value else NONE
 
 

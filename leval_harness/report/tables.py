@@ -370,7 +370,7 @@ def score_table(
     """Return the table of scores: a row per method and context length, a column per task.
 
     Below them are rows of chance and of counts, then the published scores. The average of the closed
-    tasks stands behind them where all of them were run; shares of unusual answers come last.
+    tasks follows them where all of them were run; shares of unusual answers come last.
 
     Args:
         title: of the table.

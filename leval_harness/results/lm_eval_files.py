@@ -568,9 +568,9 @@ def _task_settings(task: str, file: Plain) -> dict[str, Any]:
 
 
 def _prompt_settings(task: str, file: Plain) -> dict[str, Any]:
-    """Return what lm-eval was told of all prompts of a task, besides the chat template.
+    """Return the settings that shape all prompts of a task, besides the chat template.
 
-    Its further seeds are settings only where they are no default, and not the one of the run.
+    Its further seeds are settings only where they are neither the default nor the seed of the run.
     """
     instruction = _text(file.content.get("system_instruction"))
     settings: dict[str, Any] = {"system_instruction": _digest(instruction)}

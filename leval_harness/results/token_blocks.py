@@ -93,7 +93,7 @@ def document_of_sample(
         the document; None where the sample holds no blocks.
 
     Raises:
-        ValueError: the blocks of the sample are no rows of five numbers.
+        ValueError: the blocks of the sample are not rows of five numbers.
     """
     doc = line.get("doc")
     filtered = line.get("filtered_resps")

@@ -109,7 +109,7 @@ class RunState(NamedTuple):
             expected: number of parts where the run has not been divided yet.
 
         Returns:
-            Their numbers. Part 0 stands for a run all of whose parts are finished, while nobody
+            Their numbers. Part 0 means a run all of whose parts are finished, while nobody
             puts the results together.
         """
         if self.is_over or (self.alone and self.owners):
@@ -135,7 +135,7 @@ class Claim(NamedTuple):
     Attributes:
         run: id of the run.
         path: the claim's file; a later claim may have a file of the same name.
-        token: tells this claim from a later one.
+        token: distinguishes this claim from a later one.
         part: number of the claimed part; None for the run itself.
     """
 
@@ -322,7 +322,7 @@ class Folder:
     def forget_parts(self, run: str) -> None:
         """Remove the parts, the claims on them and the progress of a run.
 
-        Who still has such a claim was stopped for long, and ends its part when it goes on.
+        The worker that still holds such a claim was stopped for long; it ends its part when it resumes.
         """
         shutil.rmtree(self.work / "parts" / run, ignore_errors=True)
         for pattern in (f"claims/{run}+*", f"progress/{run}.*"):

@@ -199,7 +199,7 @@ class Estimator:
         return Estimate(cost, hours, times_read, share)
 
     def _rate(self, run: RunRecord, cost: Cost) -> float | None:
-        """Return the operations per second for a run; None if nothing tells them."""
+        """Return the operations per second for a run; None if they are unknown."""
         if self.device_tflops is not None:
             return self.device_tflops * 1e12 * max(1, run.gpus)
         rate = self.rates.of(run)

@@ -23,7 +23,7 @@ MEMORY_COMMAND = "nvidia-smi --query-gpu=memory.total --format=csv,noheader,noun
 
 @cache
 def memory_of_gpu() -> int | None:
-    """Return the memory of the smallest GPU of the machine in bytes; None if no driver tells it."""
+    """Return the memory of the smallest GPU of the machine in bytes; None if no driver reports it."""
     try:
         printed = subprocess.run(
             MEMORY_COMMAND.split(), capture_output=True, text=True, timeout=60, check=True

@@ -74,7 +74,7 @@ RUNNING_TEXT = {"perplexity", "effective_context"}
 def run_identity(record: RunRecord, model: Mapping[str, Any]) -> dict[str, Any]:
     """Return everything that decides the numbers of a run; `model` is `ModelFiles.identity`."""
     families = tasks.families_of(record.tasks)
-    ours = tasks.read_by_tasks(record.tasks, record.metadata)
+    read = tasks.read_by_tasks(record.tasks, record.metadata)
     fields: tuple[str, ...] = READ_BY_ALL
     if not families <= RUNNING_TEXT:
         fields += READ_BY_QUESTIONS
@@ -92,7 +92,7 @@ def run_identity(record: RunRecord, model: Mapping[str, Any]) -> dict[str, Any]:
         "rope_parameters": record.method.rope_parameters,
         "rope_precision": record.method.rope_precision,
         **{name: getattr(record, name) for name in fields},
-        "metadata": with_digests({key: ours[key] for key in ours if key not in hashed}),
+        "metadata": with_digests({key: read[key] for key in read if key not in hashed}),
         "task_versions": {
             name: task_version(name) for name in [*record.tasks, *tasks.members(record.tasks)]
         },
@@ -175,7 +175,7 @@ def documents(names: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, An
 def mrcr_documents(task: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return source and SHA-256 of the files of an MRCR task in `data_dir`.
 
-    The hub's are of one revision, which the version of the task stands for.
+    The hub's are of one revision, which is part of the version of the task.
     """
     from leval_tasks.common.data import resolve_source
     from leval_tasks.mrcr.data import local_files, needles_of

@@ -22,7 +22,7 @@ STOPPED_BY_USER = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 MOST_EARLY_ENDS = 3
-"""Workers in a row that may be killed before they claim a run: more are no accident."""
+"""Workers in a row that may be killed before they claim a run: more are not an accident."""
 
 
 class KilledEarlyError(SweepError):

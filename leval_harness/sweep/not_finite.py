@@ -41,7 +41,7 @@ def _logprobs_in(answer: Any) -> "np.ndarray[Any, np.dtype[np.float64]]":
 
 
 def refuse_not_finite(request: Any, answer: Any) -> None:
-    """Refuse an answer with a log-probability that is no number.
+    """Refuse an answer with a log-probability that is not a number.
 
     Raises:
         RunError: names task, document and the first position.

@@ -105,7 +105,7 @@ def plan(config: SweepConfig, capacity: Callable[[], Capacity] | None = None) ->
 
     Args:
         config: the sweep.
-        capacity: returns the GPUs that there are. With it, a config with mistakes is also told what
+        capacity: returns the GPUs that there are. With it, the error of a config with mistakes also says what
             would make its other runs fail (`preflight`).
 
     Raises:

@@ -52,7 +52,7 @@ class Progress:
     """Shows which runs are computed, how far they are, and how long the rest will take.
 
     Each run that starts or ends is a line. In between there is one line a minute; where standard
-    error is a terminal, a table of the running runs stands there instead. A context.
+    error is a terminal, a table of the running runs is shown there instead. A context.
 
     Args:
         runs: all runs of the sweep.
@@ -143,7 +143,7 @@ class Progress:
         if now.owner and not before.owner:
             self._say(name, "started")
         elif now.alone and not before.alone:
-            self._say(name, f"goes on with fewer workers: {now.alone}")
+            self._say(name, f"continues with fewer workers: {now.alone}")
         elif now.done and not before.done:
             self._say(name, "done")
             self._say_verdict()

@@ -137,7 +137,7 @@ def _made_once(module: ModuleType, name: str, number: int, seed: int) -> Callabl
 
 
 def tasks_of_ruler(names: Iterable[str]) -> list[str]:
-    """Return the tasks of RULER that some names, groups or tags stand for."""
+    """Return the tasks of RULER that some names, groups or tags select."""
     of_lm_eval = lm_eval_names(names)
     if all(name in SOURCES for name in of_lm_eval):
         return of_lm_eval

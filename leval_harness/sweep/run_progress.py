@@ -41,7 +41,7 @@ class RunProgress(NamedTuple):
     def share(self, computed: ComputedShare | None) -> float:
         """Return the share of the run that is computed, from 0 to 1.
 
-        Tokens tell it within a document; a backend that counts none tells it by its answers. Both
+        Within a document it is measured in tokens, on a backend that counts none in answers. Both
         count for questions, whose tokens are estimated from a few. Where text is scored the tokens
         are known, and answers that another read has given already cost nothing.
 

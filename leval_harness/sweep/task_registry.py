@@ -204,7 +204,7 @@ def length_setting(
 
 
 def tasks_in_folder(names: Iterable[str], folder: str) -> list[str]:
-    """Return the tasks in a folder of lm-eval's tasks that some names, groups or tags stand for."""
+    """Return the tasks in a folder of lm-eval's tasks that some names, groups or tags select."""
     tasks: dict[str, None] = {}
     ahead = [name for name in lm_eval_names(names) if name in lm_eval_index()]
     while ahead:

@@ -138,7 +138,7 @@ class PosGenRun:
 class FineTuneSettings(Settings):
     """Settings of a fine-tuning, without model, data and output folder.
 
-    `rope` holds `rope_parameters`, in which what the model's config says may be left out; None
+    `rope` holds `rope_parameters`, in which keys that the model's config states may be omitted; None
     keeps the model's own settings.
     """
 

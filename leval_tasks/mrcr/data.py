@@ -114,7 +114,7 @@ def _parquet_rows(path: Path, longest: int) -> Iterator[dict[str, Any] | None]:
     """Yield the rows of a parquet file; None in place of one with more than `longest` characters.
 
     Raises:
-        DataError: it is no parquet file, or lacks a column.
+        DataError: it is not a parquet file, or lacks a column.
     """
     import pyarrow.parquet
     from pyarrow.lib import ArrowException

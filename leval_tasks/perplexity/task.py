@@ -318,7 +318,7 @@ def first_not_finite(window: Window, total: float) -> int:
 
     Args:
         window: a window whose sum is not finite.
-        total: the sum. Where it carries no losses of tokens, the first scored token stands for all.
+        total: the sum. Where it carries no losses of tokens, the first scored token represents all.
     """
     position = window.score_start + window.bos
     logprobs = getattr(total, "logprobs", None)

@@ -130,7 +130,7 @@ def rope_from_model_args(
 
 
 def _parsed(value: object) -> Any:
-    """Return the value that JSON or Python text stands for, or the value itself."""
+    """Return the value that a JSON or Python text describes, or the value itself."""
     if not isinstance(value, str):
         return value
     for parse in (json.loads, ast.literal_eval):

@@ -55,7 +55,7 @@ def language_model_config(config: Any) -> tuple[Any, tuple[str, ...]]:
 
 
 def _keys_to(part: Any, config: Any) -> tuple[str, ...] | None:
-    """Return the keys that lead from a config to a part of it; None where it is no part."""
+    """Return the keys that lead from a config to a part of it; None where it is not a part."""
     if part is config:
         return ()
     for name in getattr(config, "sub_configs", {}):

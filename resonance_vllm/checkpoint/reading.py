@@ -59,7 +59,7 @@ def read_config(path: str, revision: str | None = None) -> Any:
 
 @contextlib.contextmanager
 def _without_rope_warnings() -> Iterator[None]:
-    """Silence transformers' warnings of types and keys that it does not know: they may be ours."""
+    """Silence warnings of types and keys that transformers does not know: they may be this package's."""
     rope_logger = logging.getLogger("transformers.modeling_rope_utils")
     level = rope_logger.level
     rope_logger.setLevel(logging.ERROR)

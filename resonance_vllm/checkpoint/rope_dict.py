@@ -115,7 +115,7 @@ def unscaled_rope_type(config: Any, layer_type: str | None) -> str:
 def refuse_two_rope_dicts(config: Mapping[str, Any], path: str = "") -> None:
     """Refuse a config.json that has different settings in `rope_parameters` and `rope_scaling`.
 
-    transformers and vLLM then take `rope_scaling` alone and lose the base that stands in
+    transformers and vLLM then take `rope_scaling` alone and lose the base that is in
     `rope_parameters`, without a message. Nested configs are checked as well; `path` is the key
     under which `config` was found.
 

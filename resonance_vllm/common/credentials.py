@@ -3,7 +3,7 @@
 A config is copied into the results and shown in messages, so that a credential in it would be
 published with them. It is recognised by the name of its key, in a mapping or in the query of an
 address, and by what it looks like in a header. Results that another program wrote may hold one:
-it is left out where they are read.
+it is omitted where they are read.
 """
 
 import re

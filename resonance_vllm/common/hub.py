@@ -45,7 +45,7 @@ def is_offline() -> bool:
 
 
 def resolve_commit(repo: str, revision: str | None) -> tuple[str, Path | None]:
-    """Return the commit that a hub name stands for, and the folder of its local snapshot.
+    """Return the commit that a hub name refers to, and the folder of its local snapshot.
 
     Without a connection the local snapshot decides.
 

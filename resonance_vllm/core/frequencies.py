@@ -4,7 +4,7 @@ Symbols, as in every module of this package: `b` is `rope_theta`, `d` (`dim`) th
 dimensions of a head, `j = 0 … d/2 - 1` a feature (a pair of dimensions), `theta_j` its inverse
 frequency in radians per token, `lambda_j = 2 pi / theta_j` its wavelength in tokens, `s` the factor
 and `L` the original context length. `seq_len` is the current length in tokens, which `dynamic` and
-`longrope` depend on; None stands for any length up to `L`.
+`longrope` depend on; None means any length up to `L`.
 
 Everything is computed in float64 on the CPU and cast once, by the adapter of a library.
 """

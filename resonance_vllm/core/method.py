@@ -135,7 +135,7 @@ class Method(Settings):
         without one it is `positions`.
 
         Args:
-            positions: the model's `max_position_embeddings` in tokens; stands in for `L` where the
+            positions: the model's `max_position_embeddings` in tokens; replaces `L` where the
                 settings do not hold it.
         """
         if self.extension is None:

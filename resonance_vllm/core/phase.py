@@ -51,7 +51,7 @@ def cos_sin_table(
 
     With an exact phase the angles of all features are float64. A rotation without any takes the
     float32 product `position * inv_freq`, as transformers and vLLM do, so that tables of stock
-    methods are bitwise identical to theirs.
+    methods are bitwise identical to those of these libraries.
 
     Args:
         rotation: of every feature.

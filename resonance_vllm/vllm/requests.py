@@ -66,7 +66,7 @@ def read_request(
         RopeConfigError: The settings are wrong, or vLLM cannot run them.
     """
     method_keys = {"rope_type", *RopeType.parse(rope.get("rope_type")).method.key_names()}
-    # Only keys that the checkpoint or vLLM is known to have beside a method's are left out: any
+    # Only keys that the checkpoint or vLLM is known to have beside a method's are omitted: any
     # other one is a mistake, which `from_dict` refuses.
     other_keys = {*shipped, *_VLLM_KEYS} - method_keys
     settings = {key: value for key, value in rope.items() if key not in other_keys}

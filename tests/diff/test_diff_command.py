@@ -37,7 +37,7 @@ def test_exit_codes_are_those_of_the_verdict(run, copying_model):
     a = f"hf:{folder},dtype=float32"
     code, out, progress = run(a, a)
     assert (code, out.splitlines()[0]) == (
-        0, "Identical: all losses are equal bit for bit; 8 texts of 128 tokens.",
+        0, "Identical: all losses are bitwise identical; 8 texts of 128 tokens.",
     )  # fmt: skip
     assert "B: document 8 of 8, 128 tokens\n" in progress
     code, out, _ = run(a, f"hf:{folder},dtype=bfloat16", "--margin", "0.1")

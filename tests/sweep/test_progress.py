@@ -174,7 +174,7 @@ def test_several_workers_of_a_run(
     reading = RunProgress(requests=1, prefilled=250, seconds=25)
     monkeypatch.setattr(folder, "progress", lambda name: reading)
     progress.update({"rope": RunState(False, None, owners, alone="no memory is left")})
-    assert "goes on with fewer workers: no memory is left, ETA 0:00:38" in capsys.readouterr().out
+    assert "continues with fewer workers: no memory is left, ETA 0:00:38" in capsys.readouterr().out
     output = io.StringIO()
     Console(file=output, width=120).print(progress.table(["rope"]))
     row = next(line for line in output.getvalue().splitlines() if "rope" in line)

@@ -90,7 +90,7 @@ PartsOfRun.finish = finish_when_told
 def test_array_divides_a_run_and_loses_nothing(
     tiny: Path, tmp_path: Path, slurm: Callable[..., str], forks: Forks
 ) -> None:
-    """One of two jobs is killed and requeued; results equal those of one worker bit for bit."""
+    """One of two jobs is killed and requeued; results are bitwise identical to those of one worker."""
     config, out, alone = tmp_path / "my.yaml", tmp_path / "results", tmp_path / "alone"
     config.write_text(DIVIDED.format(root=tiny))
     assert forks.sweep(config, alone) == 0, forks.said()
