@@ -140,6 +140,7 @@ def nan_answers_reported(name: str) -> Iterator[None]:
 
 def _checked_model(model_class: Any, problems: list[str]) -> Any:
     """Return a class of lm-eval's model that notes each answer without a number in `problems`."""
+    from leval_tasks.common.served import match_loaded_models
     from leval_tasks.common.token_logprobs import REQUEST, scored_requests
 
     def checked(requests: Any, answers: Any) -> Any:
@@ -153,6 +154,7 @@ def _checked_model(model_class: Any, problems: list[str]) -> Any:
     class CheckedModel(model_class):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
+            match_loaded_models(self)
             # the perplexity tasks give a model this method unless it has one
             setattr(self, REQUEST, self.scored_tokens)
 

@@ -25,6 +25,7 @@ from leval_harness.sweep.run_record import RunRecord
 from leval_harness.sweep.task_registry import lm_eval_names, own_tasks, task_folders
 from leval_tasks.closed.catalog import marks_in
 from leval_tasks.closed.thinking import THINKING, opens_thinking, thinking_unfinished
+from leval_tasks.common.served import match_loaded_models
 from resonance_vllm.checkpoint.arguments import model_args
 from resonance_vllm.checkpoint.positions import PositionConfig
 from resonance_vllm.common.errors import RunError, error_message
@@ -56,6 +57,7 @@ class LoadedModel:
         started = time.monotonic()
         backend = backends.backend_class(run.model.backend)
         self.lm: Any = backend.create_from_arg_obj(arguments, options)
+        match_loaded_models(self.lm)
         self.ends = record_answer_ends(self.lm)
         log.info("model ready after %.1f s", time.monotonic() - started)
 

@@ -14,6 +14,8 @@ from lm_eval.filters import build_filter_ensemble
 from lm_eval.models.utils import normalize_gen_kwargs
 
 from leval_tasks.common.chat import ChatTemplate, template_of
+from leval_tasks.common.model import running_model
+from leval_tasks.common.served import match_loaded_models
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +118,11 @@ class GenerationTask(PlainTask):
         raise NotImplementedError
 
     def build_all_requests(self, **kwargs: Any) -> None:
-        """Write the prompts, then build the requests as lm-eval does."""
+        """Write the prompts, then build the requests as lm-eval does.
+
+        lm-eval's own command gives a client of a server no other place of this package's.
+        """
+        match_loaded_models(running_model())
         self.prepare(template_of(kwargs), str(kwargs.get("system_instruction") or ""))
         super().build_all_requests(**kwargs)
 
