@@ -64,13 +64,8 @@ def check_length(model: PositionConfig, rope: RopeSpec | None, context_length: i
         remedy = f"allowed: up to {limit}, the positions of which the model has a table"
     elif ambiguity := _ambiguous_length(model, rope):
         remedy = ambiguity
-    elif rope is None and _follows_length(model):
-        own = model.own_spec()
-        remedy = (
-            f"allowed: up to {limit}, which its config.json states, or --rope "
-            f"{own.rope_type}:factor={own.method.extension:g}, its own method, which follows the "
-            "length of the sequence"
-        )
+    elif rope is None and (own := _own_remedy(model, context_length)):
+        remedy = f"allowed: up to {limit}, which its config.json states, or {own}"
     raise RopeConfigError(
         f"context_length: {context_length} is above the limit of {limit} tokens; {remedy}"
     )
@@ -118,10 +113,20 @@ def length_notes(
     return notes
 
 
-def _follows_length(model: PositionConfig) -> bool:
-    """Return whether the checkpoint's own method computes frequencies for each length."""
+def _own_remedy(model: PositionConfig, context_length: int) -> str | None:
+    """Return how the checkpoint's own method is requested, where it reaches a length by itself.
+
+    Its config.json then states a shorter one, such as an unscaled `max_position_embeddings`.
+    """
     own = model.own_spec_or_none
-    return own is not None and own.method.depends_on_length
+    if own is None or own.method.extension is None:
+        return None
+    if length_limit(model, own, context_length) < context_length:
+        return None
+    request = f"--rope {own.rope_type}:factor={own.method.extension:g}, its own method"
+    if own.method.depends_on_length:
+        return f"{request}, which follows the length of the sequence"
+    return f"{request} (limit {length_limit(model, own):,})"
 
 
 def _ambiguous_length(model: PositionConfig, rope: RopeSpec | None) -> str | None:

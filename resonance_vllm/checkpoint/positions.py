@@ -9,6 +9,7 @@ from typing import Any, Self
 from resonance_vllm.checkpoint.reached_layers import refuse_windowed_only
 from resonance_vllm.checkpoint.reading import read_config
 from resonance_vllm.checkpoint.rope_dict import (
+    LANGUAGE_MODEL_KEYS,
     RopeDict,
     global_layer_type,
     global_layer_types,
@@ -34,8 +35,6 @@ logger = logging.getLogger(__name__)
 
 LENGTH_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
 """Names of the sequence length in config.json files, those of families without RoPE included."""
-LANGUAGE_MODEL_KEYS = ("text_config", "llm_config", "language_config")
-"""Keys under which vision-language checkpoints nest the config of their language model."""
 
 _ATTENTION_FACTOR_SOURCES = ("factor", "mscale", "mscale_all_dim", ORIGINAL_LENGTH_KEY)
 # A model with one of these keys needs no table of positions, and has none.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from resonance_vllm.checkpoint.rope_dict import refuse_two_rope_dicts
+from resonance_vllm.checkpoint.rope_dict import refuse_contradictions
 from resonance_vllm.common.errors import RopeConfigError, error_message, short_repr
 from resonance_vllm.common.files import expand_user
 from resonance_vllm.common.hub import check_folder_exists
@@ -40,7 +40,7 @@ def read_config(path: str, revision: str | None = None) -> Any:
         raise RopeConfigError(f"model: {name} holds no config.json; give a checkpoint")
     try:
         content, _ = transformers.PreTrainedConfig.get_config_dict(name, revision=revision)
-        refuse_two_rope_dicts(content)
+        refuse_contradictions(content)
         model_type = content.get("model_type")
         if model_type not in transformers.CONFIG_MAPPING:
             logger.warning("%s: transformers does not know model type %r", path, model_type)

@@ -16,6 +16,9 @@ from resonance_vllm.core.spec import METHODS, ORIGINAL_LENGTH_KEY
 RopeDict = dict[str, Any]
 """One RoPE dictionary: `rope_type` and the keys of its method."""
 
+LANGUAGE_MODEL_KEYS = ("text_config", "llm_config", "language_config")
+"""Keys under which vision-language checkpoints nest the config of their language model."""
+
 QUERY_SCALE_BETA = "llama_4_scaling_beta"
 """Mistral's code scales queries by this and by the original context length, whatever the method."""
 
@@ -110,6 +113,87 @@ def unscaled_rope_type(config: Any, layer_type: str | None) -> str:
     """
     is_gemma4 = str(config.model_type).startswith("gemma4")
     return "proportional" if is_gemma4 and not is_windowed(layer_type) else "default"
+
+
+def refuse_contradictions(config: Mapping[str, Any], path: str = "") -> None:
+    """Refuse a config.json that says the same thing in two places, and differently.
+
+    Libraries take one of the two without a message: the base inside a RoPE dictionary, the newer
+    name of its type (vLLM refuses two), and of nested configs the settings of the language model.
+
+    Args:
+        config: content of the file, or of a part of it.
+        path: the key under which `config` was found, with a point behind.
+
+    Raises:
+        RopeConfigError: names both places and what to write.
+    """
+    refuse_two_rope_dicts(config)
+    _refuse_contradictions_of_part(config, path)
+
+
+def _refuse_contradictions_of_part(config: Mapping[str, Any], path: str) -> None:
+    """Refuse contradictions within a config, and between it and the configs nested in it."""
+    key, rope = _written_rope(config)
+    if rope and not is_per_layer_type(rope):
+        _refuse_two_types(rope, f"{path}{key}")
+        _refuse_two_bases(config, rope, path, key)
+    for name, part in config.items():
+        if name.endswith("_config") and isinstance(part, Mapping):
+            _refuse_contradictions_of_part(part, f"{path}{name}.")
+            if name in LANGUAGE_MODEL_KEYS and rope:
+                _refuse_outer_rope(rope, part, f"{path}{key}", f"{path}{name}")
+
+
+def _written_rope(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """Return the key of a config's RoPE dictionary and the dictionary; it is empty without one."""
+    for key in ("rope_parameters", "rope_scaling"):
+        rope = config.get(key)
+        if isinstance(rope, Mapping) and rope:
+            return key, rope
+    return "rope_parameters", {}
+
+
+def _refuse_two_types(rope: Mapping[str, Any], where: str) -> None:
+    """Refuse a RoPE dictionary with two types that are not two names of one."""
+    newer, older = rope.get("rope_type"), rope.get("type")
+    if newer is None or older is None:
+        return
+    if _OTHER_NAMES.get(str(newer), newer) != _OTHER_NAMES.get(str(older), older):
+        raise RopeConfigError(
+            f"{where}: has rope_type {newer!r} and type {older!r}; transformers takes the first, "
+            "vLLM refuses both; remove the one that is not meant"
+        )
+
+
+def _refuse_two_bases(
+    config: Mapping[str, Any], rope: Mapping[str, Any], path: str, key: str
+) -> None:
+    """Refuse a base beside a RoPE dictionary that has another one inside."""
+    beside, inside = config.get("rope_theta"), rope.get("rope_theta")
+    if beside is not None and inside is not None and beside != inside:
+        raise RopeConfigError(
+            f"{path}rope_theta: {beside!r} is given beside {path}{key}.rope_theta, {inside!r}, and "
+            "libraries would drop the former; remove the one that is not meant"
+        )
+
+
+def _refuse_outer_rope(
+    outer: Mapping[str, Any], language_model: Mapping[str, Any], outer_key: str, name: str
+) -> None:
+    """Refuse a RoPE dictionary outside of a nested language model that has other settings."""
+    inner_key, inner = _written_rope(language_model)
+    common = {*outer, *inner} if inner else set()
+    settings = normalize_rope_dict(outer)
+    own = normalize_rope_dict(inner)
+    differ = settings["rope_type"] != own["rope_type"] or any(
+        key in settings and key in own and settings[key] != own[key] for key in common
+    )
+    if differ and not is_per_layer_type(outer) and not is_per_layer_type(inner):
+        raise RopeConfigError(
+            f"{outer_key}: {short_repr(dict(outer))} is given beside the settings of {name}, which "
+            f"libraries take alone: {short_repr(own)}; write it as {name}.{inner_key}"
+        )
 
 
 def refuse_two_rope_dicts(config: Mapping[str, Any], path: str = "") -> None:

@@ -19,7 +19,7 @@ from resonance_vllm.checkpoint.positions import PositionConfig, complete_rope, l
 from resonance_vllm.checkpoint.reached_layers import refuse_unused
 from resonance_vllm.checkpoint.rope_dict import (
     is_windowed,
-    refuse_two_rope_dicts,
+    refuse_contradictions,
     rope_by_layer_type,
     rope_of_present_layers,
 )
@@ -85,7 +85,7 @@ def load(
     config = arguments.pop("config", None)
     hub_arguments = {key: arguments[key] for key in _HUB_ARGUMENTS if key in arguments}
     content, _ = PreTrainedConfig.get_config_dict(path, **hub_arguments)
-    refuse_two_rope_dicts(content)
+    refuse_contradictions(content)
     if config is None:
         config = AutoConfig.from_pretrained(path, **hub_arguments)
     spec = settings_to_write(rope, config)

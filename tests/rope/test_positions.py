@@ -62,6 +62,53 @@ def test_two_rope_dicts_that_agree_are_read(tmp_path, beside):
     assert PositionConfig.from_checkpoint(path).rope["rope_theta"] == 1e6
 
 
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"rope_theta": 5e5}, r"rope_theta: 500000.0 is given beside rope_parameters.rope_theta"),
+        ({"rope_parameters": None, "rope_theta": 5e5, "rope_scaling": {**YARN, "rope_theta": 1e6}},
+         r"rope_theta: 500000.0 is given beside rope_scaling.rope_theta"),
+        ({"rope_parameters": {"rope_theta": 1e6, "rope_type": "linear", **YARN}},
+         "rope_parameters: has rope_type 'linear' and type 'yarn'"),
+        ({"rope_parameters": {"rope_theta": 1e6, "rope_type": "default", **YARN}},
+         "rope_parameters: has rope_type 'default' and type 'yarn'"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("nested", [False, True])
+def test_contradictions_are_refused(tmp_path, config, words, nested):
+    content = {**QWEN, **config}
+    if nested:
+        content = {"model_type": "qwen3_vl", "text_config": content}
+        words = words.replace("beside ", "beside text_config.")
+    with pytest.raises(RopeConfigError, match=words):
+        PositionConfig.from_checkpoint(saved(tmp_path, content))
+
+
+@pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
+@pytest.mark.parametrize("inner", [{}, {"rope_scaling": {"type": "linear", "factor": 2.0}}])
+def test_settings_outside_of_the_language_model_are_refused(tmp_path, key, inner):
+    plain = {"model_type": "qwen3_vl_text", "rope_theta": 1e6, **inner}
+    content = {"model_type": "qwen3_vl", "text_config": plain, key: {**YARN, "rope_theta": 1e6}}
+    words = rf"{key}: .* beside the settings of text_config, .* write it as text_config"
+    with pytest.raises(RopeConfigError, match=words):
+        PositionConfig.from_checkpoint(saved(tmp_path, content))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"rope_theta": 1e6},
+        {"rope_parameters": {"rope_type": "default", "type": "mrope", "rope_theta": 1e6}},
+        {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6, **YARN}},
+    ],
+)
+def test_two_places_that_agree_are_read(tmp_path, config):
+    content = {**QWEN, **config}
+    assert PositionConfig.from_checkpoint(saved(tmp_path, content)).rope["rope_theta"] == 1e6
+    both = {**content, "model_type": "qwen3_vl", "text_config": content}
+    assert PositionConfig.from_checkpoint(saved(tmp_path, both)).rope["rope_theta"] == 1e6
+
+
 @pytest.mark.parametrize("folder", folders(), ids=lambda folder: folder.name)
 def test_read_config_changes_no_logger(folder):
     """Whatever a config is, loggers are afterwards as they were."""
@@ -170,6 +217,34 @@ def test_ambiguous_length_names_a_request_that_works(rope_type, positions):
     text = str(caught.value).partition("decides: --rope ")[2].partition(" ")[0]
     named = model.complete(RopeRequest.parse(text))
     assert check_length(model, named, 8 * positions) == 8 * positions
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"type": "yarn", "factor": 8.0},
+        {"type": "yarn", "factor": 8.0, "original_max_position_embeddings": 4096},
+        {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+         "original_max_position_embeddings": 4096},
+        {"type": "dynamic", "factor": 8.0},
+        {"rope_type": "resonance_yarn", "factor": 8.0, "original_max_position_embeddings": 4096},
+        {"type": "longrope", "factor": 8.0, "short_factor": [1.0] * 8, "long_factor": [4.0] * 8,
+         "original_max_position_embeddings": 4096},
+    ],
+    ids=lambda rope: f"{rope.get('type') or rope['rope_type']}{len(rope)}",
+)  # fmt: skip
+def test_length_that_the_own_method_reaches_names_it(rope):
+    """`max_position_embeddings` is unscaled; the refusal names a request that allows the length."""
+    config = {"model_type": "llama", "max_position_embeddings": 4096, "rope_theta": 1e4}
+    model = PositionConfig.from_dict({**config, "rope_scaling": rope})
+    if length_limit(model) >= 16384:
+        return
+    with pytest.raises(RopeConfigError) as caught:
+        check_length(model, None, 16384)
+    text = str(caught.value).partition("or --rope ")[2].partition(", its own method")[0]
+    assert check_length(model, model.complete(RopeRequest.parse(text)), 16384) >= 16384
+    with pytest.raises(RopeConfigError, match="a --rope method with a larger factor|of the seq"):
+        check_length(model, None, 10**6)
 
 
 def test_note_on_a_length_beyond_the_native_one():
