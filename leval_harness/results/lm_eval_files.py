@@ -88,6 +88,9 @@ OLDEST = "0.4.5"
 FOLLOW_LENGTH = (*LENGTHS, "min_tokens", "max_seq_lengths")
 """Settings of tasks that follow from the length."""
 
+_THOUSANDS = re.compile(r"(\d{1,6})[kK]")
+"""A length such as `4k`: 4 times 1,024 tokens."""
+
 VERSIONS = {"lm_eval": "lm_eval_version", "git": "git_hash",
             "transformers": "transformers_version"}  # fmt: skip
 """Name in `runs` -> the file's."""
@@ -203,11 +206,14 @@ class Plain:
 
     @property
     def context_length(self) -> int | None:
-        """Return the context length in tokens: of the tasks, else of the arguments or the model."""
+        """Return the context length in tokens: of the tasks, else of the arguments or the model.
+
+        None where it is unknown, or where the tasks' texts have no length (BABILong's `0k`).
+        """
         limits = [self.arguments.get(name) for name in LENGTHS]
         limits.append(self.content.get("max_length"))
         for length in (self.task_length, *map(_whole, limits)):
-            if length:
+            if length is not None:
                 return length if length > 0 else None
         return None
 
@@ -314,10 +320,26 @@ def _stated_length(metadata: dict[str, Any]) -> int | None:
     of_prompt = _prompt_length(metadata)
     if of_prompt is not None:
         return of_prompt
-    stated = metadata.get("context_length")
-    if not isinstance(stated, list):
-        stated = [stated]
-    return max((length for length in map(_whole, stated) if length), default=None)
+    for name in ("context_length", "max_seq_lengths"):
+        length = _largest_length(metadata.get(name))
+        if length is not None:
+            return length
+    return None
+
+
+def _largest_length(stated: Any) -> int | None:
+    """Return the largest of the stated context lengths, tokens; None if none is stated.
+
+    RULER states a list of numbers, BABILong the name of its data, such as `4k`, or `0k` where
+    nothing is put around the facts.
+    """
+    lengths = []
+    for entry in stated if isinstance(stated, list) else [stated]:
+        number_of_k = _THOUSANDS.fullmatch(str(entry).strip())
+        length = int(number_of_k[1]) * 1024 if number_of_k else _whole(entry)
+        if length is not None and length >= 0:
+            lengths.append(length)
+    return max(lengths, default=None)
 
 
 def _prompt_length(metadata: dict[str, Any]) -> int | None:

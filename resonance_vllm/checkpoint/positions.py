@@ -42,6 +42,10 @@ _POSITIONS_WITHOUT_TABLE = (
     "alibi", "relative_attention", "relative_attention_num_buckets", "attn_config",
     "mamba_d_state", "ssm_state_size", "state_size", "hybrid_override_pattern",
 )  # fmt: skip
+_FAMILIES_WITHOUT_TABLE = {
+    "bloom", "cpmant", "inkling_text", "kimi_linear", "rwkv", "xlnet", "xlstm",
+}  # fmt: skip
+"""Families that show it by no key: ALiBi, relative positions, states, or no positions at all."""
 
 
 def language_model_config(config: Any) -> tuple[Any, tuple[str, ...]]:
@@ -153,7 +157,9 @@ class PositionConfig:
             content["rope_scaling"] = config_value(text, "rope_scaling")
         positions = cls.from_dict(content, nested)
         has_rope = bool(positions.rope_parameters) or positions.rope_theta is not None
-        no_table = any(config_value(text, key) for key in _POSITIONS_WITHOUT_TABLE)
+        no_table = positions.model_type in _FAMILIES_WITHOUT_TABLE or any(
+            config_value(text, key) for key in _POSITIONS_WITHOUT_TABLE
+        )
         return replace(positions, has_position_table=not has_rope and not no_table)
 
     @classmethod

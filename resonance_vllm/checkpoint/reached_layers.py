@@ -7,6 +7,13 @@ from typing import Any
 from resonance_vllm.checkpoint.rope_dict import is_windowed, rope_of_present_layers
 from resonance_vllm.common.errors import RopeConfigError
 
+WITHOUT_ATTENTION = {"linear_attention", "mamba", "mamba2", "conv", "recurrent", "moe", "mlp"}
+"""Layer types of hybrid models that rotate nothing."""
+ROTATE_WINDOWED_ONLY = {
+    "afmoe", "cohere2", "exaone4", "exaone4_5_text", "exaone_moe",
+}  # fmt: skip
+"""Families whose layers without a window have no RoPE."""
+
 
 def refuse_unused(config: Any) -> None:
     """Refuse requested settings that no layer of a language model would use.
@@ -25,12 +32,35 @@ def refuse_unused(config: Any) -> None:
         getattr(config, "layer_types", None) or (),
         config.model_type,
     )
+    _refuse_unrotated_layers_only(config)
     rotated = getattr(config, "no_rope_layers", None)  # 1 is a layer with RoPE, despite the name
     if rotated and not any(rotated):
         last = len(rotated) - 1
         raise RopeConfigError(
             f"rope_type: no layer of this {config.model_type!r} model would use the settings: "
             f"layers 0 to {last} have no RoPE (no_rope_layers); run it unmodified"
+        )
+
+
+def _refuse_unrotated_layers_only(config: Any) -> None:
+    """Refuse requested settings where no layer type of the model rotates at all.
+
+    The model builds a rotary module all the same, so that nothing else shows it.
+
+    Raises:
+        RopeConfigError: No layer rotates; the layers are named.
+    """
+    layer_types = getattr(config, "layer_types", None) or ()
+    rotating = [name for name in layer_types if name not in WITHOUT_ATTENTION]
+    reason = "have no attention"
+    # Exaone 4 rotates all layers if none has a window.
+    if config.model_type in ROTATE_WINDOWED_ONLY and getattr(config, "sliding_window", None):
+        rotating = [name for name in rotating if is_windowed(name)]
+        reason = f"have no RoPE, which {config.model_type!r} gives to layers with a window alone"
+    if layer_types and not rotating:
+        raise RopeConfigError(
+            f"rope_type: no layer of this {config.model_type!r} model would use the settings: "
+            f"{_layers(layer_types)}, and they {reason}; run it unmodified"
         )
 
 

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from lm_eval_output import ACC, ROPE, answers, run, sample, write
 
@@ -346,12 +347,17 @@ def test_arguments_that_change_no_number_are_ignored(tmp_path, name):
         ({"context_length": 640}, 640),
         ({"context_length": [512, 1024]}, 1024),
         ({"prompt": {"context_length": 640}}, 640),
+        ({"max_seq_lengths": [4096, 16384]}, 16384),
+        ({"max_seq_lengths": "4k"}, 4096),
+        ({"max_seq_lengths": "128K"}, 131072),
+        ({"max_seq_lengths": "0k"}, None),
         ({}, 8192),
     ],
 )
 def test_context_length_is_that_of_the_task(tmp_path, metadata, length):
     write(tmp_path, ACC, fields={"metadata": metadata})
-    assert load_results(tmp_path).runs["context_length"].tolist() == [length]
+    (stated,) = load_results(tmp_path).runs["context_length"].astype(object).where(pd.notna, None)
+    assert stated == length
 
 
 def test_scores_that_are_not_finite_say_where(tmp_path):

@@ -83,6 +83,32 @@ def test_apply_rope_refuses_layers_without_rope(tiny):
         hf.apply_rope(model, "linear:factor=2")
 
 
+UNROTATED = {
+    "exaone4": {"layer_types": ["full_attention"] * 2, "sliding_window": 8},
+    "exaone_moe": {"layer_types": ["full_attention"] * 2, "sliding_window": 8,
+                   "mlp_layer_types": ["dense"] * 2},
+    "cohere2": {"layer_types": ["full_attention"] * 2, "sliding_window": 8},
+    "afmoe": {"layer_types": ["full_attention"] * 2, "num_dense_layers": 2, "sliding_window": 8},
+    "bamba": {"attn_layer_indices": [], "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_ssm": 64},
+    "granitemoehybrid": {"layer_types": ["mamba"] * 2, "position_embedding_type": "rope",
+                         "mamba_n_heads": 4, "mamba_d_head": 16},
+    "lfm2": {"layer_types": ["conv"] * 2},
+    "qwen3_next": {"layer_types": ["linear_attention"] * 2},
+}  # fmt: skip
+"""Families with layers that rotate nothing, and settings with which they have no others."""
+
+
+@pytest.mark.parametrize("family", UNROTATED)
+def test_apply_rope_refuses_layers_that_do_not_rotate(family):
+    """The model would give every method the same numbers."""
+    config = AutoConfig.for_model(
+        family, **{**SIZES, "num_hidden_layers": 2, "num_key_value_heads": 2, **UNROTATED[family]}
+    )
+    model = build_on_meta(config)
+    with pytest.raises(RopeConfigError, match=r"no layer of this .* layers 0 to 1 are "):
+        hf.apply_rope(model, "linear:factor=2")
+
+
 LEARNED = {
     "opt": {"word_embed_proj_dim": 32, "ffn_dim": 48},
     "gpt2": {"n_embd": 32, "n_layer": 1, "n_head": 2},

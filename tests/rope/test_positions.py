@@ -146,9 +146,14 @@ def test_limit_of_a_position_table_is_its_length(tmp_path, model_type):
     assert check_length(model, None, length) == length
 
 
-@pytest.mark.parametrize("model_type", ["mpt", "llama", "t5", "mamba", "nemotron_h"])
+@pytest.mark.parametrize(
+    "model_type",
+    ["mpt", "llama", "t5", "mamba", "nemotron_h", "bloom", "rwkv", "cpmant", "kimi_linear"],
+)
 def test_limit_without_a_position_table_may_be_exceeded(tmp_path, model_type):
-    path = saved(tmp_path, {"model_type": model_type, "max_position_embeddings": 512})
+    # A key that config classes without a length keep as it is.
+    lengths = {"max_position_embeddings": 512, "seq_length": 512}
+    path = saved(tmp_path, {"model_type": model_type, **lengths})
     assert length_limit(PositionConfig.from_checkpoint(path), None, 4096) >= 4096
 
 
@@ -243,7 +248,7 @@ def test_length_that_the_own_method_reaches_names_it(rope):
         check_length(model, None, 16384)
     text = str(caught.value).partition("or --rope ")[2].partition(", its own method")[0]
     assert check_length(model, model.complete(RopeRequest.parse(text)), 16384) >= 16384
-    with pytest.raises(RopeConfigError, match="a --rope method with a larger factor|of the seq"):
+    with pytest.raises(RopeConfigError, match=r"a --rope method with a larger factor|of the seq"):
         check_length(model, None, 10**6)
 
 
