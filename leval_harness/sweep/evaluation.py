@@ -238,7 +238,8 @@ def load_tasks(run: RunRecord) -> tuple[Any, list[Any]]:
         # some tasks draw their questions when they are loaded: the same ones in every run
         random.seed(run.seed)
         np.random.seed(run.seed)  # noqa: NPY002 - the tasks draw from the global state
-        with few_questions(tasks_of_ruler([name]), run.limit, run.seed):
+        data_dir = run.metadata.get("data_dir")
+        with few_questions(tasks_of_ruler([name]), run.limit, run.seed, data_dir):
             loaded = manager.load([name])
         group = loaded["groups"].get(name)
         objects += loaded["tasks"].values() if group is None else [group]

@@ -9,7 +9,7 @@ import hashlib
 import os
 import platform
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -133,10 +133,11 @@ def with_digests(value: Any, key: str = "") -> Any:
     return value
 
 
-def documents(names: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return source and SHA-256 of the documents that tasks of this package read, by family.
+def documents(names: Sequence[str], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return source and SHA-256 of the documents that tasks read, by family.
 
-    Files of the hub are hashed when they are read, and lm-eval's results hold that hash.
+    They are those of this package's tasks, and those that RULER reads from a folder. Files of the
+    hub are hashed when they are read, and lm-eval's results hold that hash.
 
     Raises:
         DataError: the folder, or a file of it, does not exist.
@@ -169,7 +170,20 @@ def documents(names: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, An
             raise missing_file(source, closed)
         elif source.folder:
             family["files"][file] = digest(source.folder / file)
+    by_family.update(ruler_documents(names, metadata))
     return by_family
+
+
+def ruler_documents(names: Sequence[str], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the SHA-256 of the files that tasks of RULER read from a folder; empty without any."""
+    from leval_harness.sweep.ruler import local_files
+
+    if tasks.families_of(names) <= set(tasks.SETTINGS):
+        return {}
+    files = local_files(names, metadata.get("data_dir"))
+    if not files:
+        return {}
+    return {"ruler": {name: digest(path) for name, path in files.items()}}
 
 
 def mrcr_documents(task: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
