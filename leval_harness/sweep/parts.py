@@ -92,7 +92,7 @@ def _limits(requests: Sequence[Numbered], backend: str) -> Limits:
         return Limits(MOST_PROMPT_TOKENS_OF_ENGINE, MOST_REQUESTS, most)
     if is_engine(backend):
         return Limits(MOST_PROMPT_TOKENS_OF_ENGINE, MOST_REQUESTS)
-    documents = sum(1 for _ in groupby(requests, document_of))
+    documents = sum(1 for _ in groupby(requests, text_of))
     if documents == len(requests) and not _has_windows(requests):
         return Limits(MOST_TOKENS, MOST_REQUESTS)
     return Limits(MOST_TOKENS, max(1, documents // FEWEST_PARTS))
@@ -105,7 +105,7 @@ def is_engine(backend: str) -> bool:
 
 def _most_window_tokens(requests: Sequence[Numbered]) -> int:
     """Return the tokens of the windows of the document that has most of them."""
-    by_document = groupby(requests, document_of)
+    by_document = groupby(requests, text_of)
     return max((sum(map(_window_tokens, of_document)) for _, of_document in by_document), default=0)
 
 
@@ -117,7 +117,7 @@ def portions(requests: Sequence[Numbered], limits: Limits) -> Iterator[list[Numb
     """Yield requests in portions; those about one document stay together as far as possible."""
     portion: list[Numbered] = []
     documents = 0
-    for _, requests_of_document in groupby(requests, document_of):
+    for _, requests_of_document in groupby(requests, text_of):
         neighbours = list(requests_of_document)
         documents += 1
         for first in range(0, len(neighbours), MOST_REQUESTS):
@@ -138,7 +138,7 @@ def _is_full(portion: Sequence[Numbered], limits: Limits) -> bool:
         return True
     # the prompts of a document begin alike, and are read once by backends that share it
     prompt_tokens = sum(
-        max(map(_prompt_tokens, of_document)) for _, of_document in groupby(portion, document_of)
+        max(map(_prompt_tokens, of_document)) for _, of_document in groupby(portion, text_of)
     )
     return prompt_tokens > limits.prompt_tokens
 
@@ -162,6 +162,14 @@ def document_of(numbered: Numbered) -> object:
     """Return the document of a request, which a backend may prefill once for several requests."""
     number, request = numbered
     return request.doc.get("document_id", number) if isinstance(request.doc, dict) else number
+
+
+def text_of(numbered: Numbered) -> object:
+    """Return what identifies the text that a request has in common with its neighbours.
+
+    That is its document, or a text that several documents begin with, as the needle grid says.
+    """
+    return getattr(numbered[1], "shared_text", None) or document_of(numbered)
 
 
 def _is_sampled(portion: Portion) -> bool:

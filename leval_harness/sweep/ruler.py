@@ -147,13 +147,13 @@ def _from_folder(download: Callable[[str], Any], folder: Path | None) -> Callabl
         try:
             return download(url)
         except OSError as error:  # that of `requests` is one
-            missing = ""
+            where = ""
             if folder is not None:
-                missing = f"{folder} (data_dir) has no {name}{folder_below(folder, name)}, and "
+                where = f" in {folder} (data_dir){folder_below(folder, name)}"
             raise DataError(
-                f"RULER's questions on paragraphs: {missing}{url} cannot be fetched "
-                f"({error_message(error)}). Download it where that is possible, put it into a folder "
-                f"as {name}, and name the folder with data_dir under metadata"
+                f"{name}, from which RULER's questions on paragraphs are made, is missing{where}; "
+                f"download {url} where that is possible and set data_dir under metadata to its "
+                f"folder. Here the download fails: {error_message(error)}"
             ) from None
 
     return read

@@ -247,9 +247,15 @@ class NeedleTask(GenerationTask):
         return rendered(messages, self._template, self._tokenizer)
 
     def construct_requests(self, doc: dict[str, Any], ctx: str, **kwargs: Any) -> list[Instance]:
-        """Return the one request of a sample."""
+        """Return the one request of a sample.
+
+        All of a grid are about one text: a sweep passes them on together, so that a backend can read
+        once what prompts of different lengths and depths begin with.
+        """
         prompt = self._prompt(doc, self._pieces[doc["length"]])
-        return [self.generation_request(doc, prompt.argument, kwargs["metadata"])]
+        request = self.generation_request(doc, prompt.argument, kwargs["metadata"])
+        request.shared_text = self.task_name
+        return [request]
 
     def process_results(self, doc: Doc, results: Sequence[str]) -> dict[str, Any]:
         """Return whether the needle was found, under the metrics of its length and of its place."""

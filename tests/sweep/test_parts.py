@@ -44,9 +44,19 @@ def questions(
     return requests
 
 
+def grid(places: int, characters: int) -> list[Instance]:
+    """Prompts at so many places of one haystack."""
+    requests = questions(places, 1, characters)
+    for request in requests:
+        request.shared_text = "retrieval_niah_single"  # type: ignore[attr-defined]
+    return requests
+
+
 @pytest.mark.parametrize(
     ("requests", "backend", "sizes"),
     [
+        (grid(45, 48_000), "hf-long", [45]),
+        (grid(120, 48_000), "vllm-long", [64, 56]),
         (windows(8, 512), "hf-long", [1] * 8),
         (windows(20, 512), "hf", [2] * 10),
         (windows(20, 12_000, 3), "hf-long", [3] * 20),

@@ -133,7 +133,8 @@ def test_questions_on_paragraphs_without_their_file(task: str, tmp_path: Path) -
     (below / FILES[task]).write_text("{")
     with pytest.raises(DataError) as error:
         questions_of(task, tmp_path, limit=3)
-    assert f"has no {FILES[task]}, but the folder {below} has it" in str(error.value)
-    assert "cannot be fetched (no route)" in str(error.value)
+    assert str(error.value).startswith(f"{FILES[task]}, from which")
+    assert f"is missing in {tmp_path} (data_dir), but the folder {below} has it" in str(error.value)
+    assert str(error.value).endswith("the download fails: no route")
     with pytest.raises(DataError, match="is not JSON"):
         questions_of(task, below, limit=3)
