@@ -42,8 +42,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what cannot run on this machine, and say why; in CI the engines have to be there."""
-    # Engines first: one process imports them, and others take what is left of its share.
-    items.sort(key=lambda item: item.get_closest_marker("engine") is None)
+    # Engines first: one process imports them, and others take what is left of its share. Files stay
+    # whole, so that what the tests of a file share is made once.
+    with_engines = {item.path for item in items if item.get_closest_marker("engine")}
+    items.sort(key=lambda item: item.path not in with_engines)
     missing = at_hand.missing()
     for item in items:
         if "real_data" in getattr(item, "fixturenames", ()):

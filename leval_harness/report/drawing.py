@@ -306,6 +306,9 @@ def write_figure(draw: Callable[[], "Figure"], *targets: Path, dpi: int = 200) -
     undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}
     with figure_style():
         figure = draw()
+        # All files share one layout: to find it takes as long as to draw.
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
         for target in targets:
             target.parent.mkdir(parents=True, exist_ok=True)
             figure.savefig(target, dpi=dpi, metadata=undated[target.suffix])

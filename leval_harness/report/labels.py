@@ -152,9 +152,14 @@ def blocks(scores: pd.DataFrame, across: str) -> pd.Series:
     of_models = across == "models"
     group = pd.Series("", scores.index) if of_models else scores["model"].copy()
     has_numbers = scores["name"].notna()
+    measured = scores[has_numbers]
+    # two files of a user are two tasks, although one task reads them
+    group_and_task = [group[has_numbers], task_titles(measured)]
     title = group.copy()
     for column in separating_columns(scores, of_models):
-        texts = _texts_that_differ(scores[has_numbers], group[has_numbers], column)
+        texts = _texts_that_differ(measured, group_and_task, column)
+        if texts.empty:
+            continue
         # What differs in one task separates the whole run, so that its tasks stay together.
         of_run = texts.groupby(scores["run"]).agg(_joined)
         title += scores["run"].map(lambda run, of_run=of_run: _appended(of_run.get(run, "")))
@@ -192,14 +197,17 @@ def separating_columns(scores: pd.DataFrame, of_models: bool) -> list[str]:
     return columns
 
 
-def _texts_that_differ(scores: pd.DataFrame, group: pd.Series, column: str) -> pd.Series:
+def _texts_that_differ(
+    scores: pd.DataFrame, group_and_task: Sequence[pd.Series], column: str
+) -> pd.Series:
     """Return a setting in words, of the rows whose group and task have it in several values."""
     settings = _values_read(scores, column)
     texts = pd.Series(
         [_setting_text(column, value) for value in settings], scores.index, dtype=object
     )
-    # two files of a user are two tasks, although one task reads them
-    values = texts.groupby([group, task_titles(scores)]).transform("nunique")
+    if len(set(texts)) < 2:  # most settings: grouping is slow
+        return texts[:0]
+    values = texts.groupby(list(group_and_task)).transform("nunique")
     return texts[values > 1]
 
 

@@ -40,6 +40,10 @@ from resonance_vllm.common.errors import UserError
 from resonance_vllm.common.files import read_json_object
 
 
+TEXT_TYPE = pd.StringDtype("python", na_value=np.nan)
+"""pandas' `str` over Python's strings: frames of many columns and few rows are twice as fast."""
+
+
 class ResultsError(UserError):
     """A results folder that cannot be read; the message names it."""
 
@@ -172,7 +176,7 @@ def column(values: Iterable[Any], kind: str) -> pd.Series:
     """Return the values of a column in its declared type; None is a missing value."""
     listed = list(values)
     if kind == TEXT:
-        return pd.Series(listed, dtype=pd.Series(["text"]).dtype)
+        return pd.Series(listed, dtype=TEXT_TYPE)
     return pd.Series(listed, dtype=kind)
 
 

@@ -154,18 +154,28 @@ def assert_every_number_is_told(path, results):
         assert same or not_finite or (task, key) in excluded, (task, key, number)
 
 
-@settings(max_examples=10, suppress_health_check=list(HealthCheck), deadline=None)
-@given(evaluations())
-def test_of_what_lm_eval_aggregates(tmp_path_factory, drawn):
-    folder = tmp_path_factory.mktemp("made")
-    content, logged = evaluated(*drawn)
-    path = folder / "results_2026-01-01T00-00-00.000000.json"
+def written(folder, number, evaluation):
+    """Write an evaluation as lm-eval does; return the path of its results file."""
+    content, logged = evaluated(*evaluation)
+    content["date"] = number  # a copy of a file is not read again
+    date = f"2026-01-0{number}T00-00-00.000000"
+    path = folder / f"results_{date}.json"
     path.write_text(json.dumps(content, default=handle_non_serializable))
     for task, rows in logged.items():
         text = "".join(json.dumps(row) + "\n" for row in rows)
-        (folder / f"samples_{task}_2026-01-01T00-00-00.000000.jsonl").write_text(text)
+        (folder / f"samples_{task}_{date}.jsonl").write_text(text)
+    return path
+
+
+# Five evaluations are read and compared at once, which takes little longer than one.
+@settings(max_examples=2, suppress_health_check=list(HealthCheck), deadline=None)
+@given(st.lists(evaluations(), min_size=5, max_size=5))
+def test_of_what_lm_eval_aggregates(tmp_path_factory, drawn):
+    folder = tmp_path_factory.mktemp("made")
+    paths = [written(folder, number, evaluation) for number, evaluation in enumerate(drawn, 1)]
     results = load_results(folder)
-    assert_every_number_is_told(path, results)
+    for path in paths:
+        assert_every_number_is_told(path, results)
     compared = compare(results)
     assert not compared["status"].eq("malformed").any(), compared["note"].unique()
     finite = results.scores["value"].notna()

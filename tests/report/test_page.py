@@ -8,7 +8,7 @@ from html import escape, unescape
 import pytest
 from axe import violations
 from block_frames import compared_of
-from browser import chromium
+from browser import chromium, show_as
 
 from leval_harness.report.effective_context import compared_frame
 from leval_harness.report.effective_summary import summaries
@@ -43,14 +43,16 @@ def page(answered, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def opened(page, tmp_path_factory):
-    with chromium(tmp_path_factory.mktemp("browser"), 1440) as driver:
-        yield driver, page
+def driver(tmp_path_factory):
+    """One browser for all tests of this file: to start it takes longer than to open a page."""
+    with chromium(tmp_path_factory.mktemp("browser"), 1440) as started:
+        yield started
 
 
-def visit(driver, path):
+def visit(driver, path, width=1440, dark=False):
     from selenium.webdriver.support.ui import WebDriverWait
 
+    show_as(driver, width, dark=dark)
     driver.get(f"file://{path}")
     WebDriverWait(driver, 20).until(
         lambda d: d.execute_script("return document.body.classList.contains('ready')")
@@ -81,24 +83,23 @@ def test_page_holds_verdict_tables_and_numbers(page, answered):
 
 @pytest.mark.engine("browser")
 @pytest.mark.parametrize(("width", "dark"), SIZES)
-def test_page_fits_every_width(page, width, dark, tmp_path):
+def test_page_fits_every_width(driver, page, width, dark):
+    driver.get_log("browser")  # without what other tests left
     for path in (page, page.parent / "questions-000.html"):
-        with chromium(tmp_path / path.stem, width, dark=dark) as driver:
-            visit(driver, path)
-            sizes = "return [document.documentElement.scrollWidth, innerWidth]"
-            wide, window = driver.execute_script(sizes)
-            assert wide <= window
-            assert driver.execute_script("return document.documentElement.className") == (
-                "dark" if dark else ""
-            )
-            images = "return [...document.images].every(i => i.complete && i.naturalWidth > 0)"
-            assert driver.execute_script(images)
-            assert driver.get_log("browser") == []
+        visit(driver, path, width, dark)
+        sizes = "return [document.documentElement.scrollWidth, innerWidth]"
+        wide, window = driver.execute_script(sizes)
+        assert wide <= window == width
+        assert driver.execute_script("return document.documentElement.className") == (
+            "dark" if dark else ""
+        )
+        images = "return [...document.images].every(i => i.complete && i.naturalWidth > 0)"
+        assert driver.execute_script(images)
+        assert driver.get_log("browser") == []
 
 
 @pytest.mark.engine("browser")
-def test_page_runs_no_model_output(opened):
-    driver, page = opened
+def test_page_runs_no_model_output(driver, page):
     for path in sorted(page.parent.glob("*.html")):
         visit(driver, path)
         assert not driver.execute_script("return 'pwned' in window"), path
@@ -112,8 +113,7 @@ def test_page_runs_no_model_output(opened):
 
 
 @pytest.mark.engine("browser")
-def test_page_tables_sort_filter_and_export(opened):
-    driver, page = opened
+def test_page_tables_sort_filter_and_export(driver, page):
     visit(driver, page)
     column = """
         const table = [...document.querySelectorAll('table.sortable')].find(
@@ -140,15 +140,13 @@ def test_page_tables_sort_filter_and_export(opened):
 
 
 @pytest.mark.engine("browser")
-def test_page_prints_what_is_folded_and_no_buttons(opened):
-    driver, page = opened
+def test_page_prints_what_is_folded_and_no_buttons(driver, page):
     visit(driver, page)
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     shown = "return [...document.querySelectorAll('button.dt-button')].some(b => b.offsetParent)"
     assert not driver.execute_script(shown)
     folded = "return [...document.querySelectorAll('details > *')].every(e => e.offsetHeight)"
     assert driver.execute_script(folded)
-    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
 def test_page_answers_are_side_by_side(page):
@@ -198,23 +196,23 @@ def test_page_says_what_was_run(effective_page):
 
 @pytest.mark.engine("browser")
 @pytest.mark.parametrize("dark", [False, True])
-def test_page_has_no_accessibility_violation(page, effective_page, dark, tmp_path):
+def test_page_has_no_accessibility_violation(driver, page, effective_page, dark):
     for path in (page, page.parent / "questions-000.html", effective_page):
-        with chromium(tmp_path / path.parent.parent.name / path.stem, 1440, dark=dark) as driver:
-            visit(driver, path)
-            open_details = "document.querySelectorAll('details').forEach(d => d.open = true)"
-            driver.execute_script(open_details)
-            assert violations(driver) == [], path
+        visit(driver, path, dark=dark)
+        open_details = "document.querySelectorAll('details').forEach(d => d.open = true)"
+        driver.execute_script(open_details)
+        assert violations(driver) == [], path
 
 
 @pytest.mark.engine("browser")
-def test_page_is_readable_without_scripts(effective_page, tmp_path):
-    with chromium(tmp_path, 1440) as driver:
-        driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+def test_page_is_readable_without_scripts(driver, effective_page):
+    driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
         driver.get(f"file://{effective_page}")
-        assert (
-            "Recommended: rope up to 1,024 tokens." in driver.find_element("tag name", "body").text
-        )
+        text = driver.find_element("tag name", "body").text
+    finally:
+        driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+    assert "Recommended: rope up to 1,024 tokens." in text
 
 
 @pytest.mark.parametrize(
@@ -231,8 +229,7 @@ def test_bar_of_a_length(method, width, native, is_open):
 def test_page_replaces_a_page_and_nothing_else(page, sweep, tmp_path):
     results = load_results(sweep)
     compared = compared_frame(results)[:20]
-    out = tmp_path / "p"
-    write_page(results, compared, out, "T")
+    out = shutil.copytree(page.parent, tmp_path / "p")
     (out / "old.svg").write_text("")
     write_page(results, compared, out, "T")
     assert not (out / "old.svg").exists()

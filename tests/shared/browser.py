@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 
+HEIGHT = 900
+
+
 @contextmanager
-def chromium(
-    profile: Path, width: int = 1280, height: int = 900, dark: bool = False
-) -> Iterator[Any]:
+def chromium(profile: Path, width: int = 1280, dark: bool = False) -> Iterator[Any]:
     """A driver with a fresh profile that keeps its console log and asks nobody on the network."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
@@ -27,22 +28,21 @@ def chromium(
         "--disable-sync",
         "--disable-dev-shm-usage",
         f"--user-data-dir={profile}",
-        f"--window-size={width},{height}",
-        *(["--force-dark-mode"] if dark else []),
+        f"--window-size={width},{HEIGHT}",
     ):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
     try:
-        driver.execute_cdp_cmd(
-            "Emulation.setDeviceMetricsOverride",
-            {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 700},
-        )
-        if dark:
-            driver.execute_cdp_cmd(
-                "Emulation.setEmulatedMedia",
-                {"features": [{"name": "prefers-color-scheme", "value": "dark"}]},
-            )
+        show_as(driver, width, dark=dark)
         yield driver
     finally:
         driver.quit()
+
+
+def show_as(driver: Any, width: int, dark: bool = False) -> None:
+    """Show pages on a screen of a width, a phone's below 700, to a reader who likes it light or dark."""
+    size = {"width": width, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": width < 700}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": [scheme]})
