@@ -68,6 +68,15 @@ def few_lm_eval_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(target, name, value)
 
 
+@pytest.fixture(scope="module")
+def few_lm_eval_tasks_of_file() -> Iterator[None]:
+    """The same for what the tests of a file share: that is made before anything of one test."""
+    with pytest.MonkeyPatch.context() as patch:
+        for target, name, value in lm_eval_index.replacements():
+            patch.setattr(target, name, value)
+        yield
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """Folder with `leval/closed`, `leval/predictions` and `corpora`.

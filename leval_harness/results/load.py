@@ -39,7 +39,6 @@ from leval_harness.results.token_blocks import blocks_of
 from resonance_vllm.common.errors import UserError
 from resonance_vllm.common.files import read_json_object
 
-
 TEXT_TYPE = pd.StringDtype("python", na_value=np.nan)
 """pandas' `str` over Python's strings: frames of many columns and few rows are twice as fast."""
 

@@ -59,7 +59,7 @@ def uneven(request: Any) -> str:
 
 
 @pytest.fixture(scope="module")
-def manager_of() -> Any:
+def manager_of(few_lm_eval_tasks_of_file: None) -> Any:
     """TaskManagers share one index."""
     made = TaskManager()
 

@@ -46,7 +46,9 @@ SLIDING = {"context_length": [48, 96], "stride": 16, "mode": "sliding"}
 
 
 @pytest.fixture(scope="module")
-def sliding_long(tiny: Path, data_dir: Path, evaluate) -> dict[str, Any]:
+def sliding_long(
+    tiny: Path, data_dir: Path, evaluate, few_lm_eval_tasks_of_file: None
+) -> dict[str, Any]:
     return evaluate("hf-long", tiny, SLIDING | {"data_dir": str(data_dir)})
 
 

@@ -70,7 +70,7 @@ def test_blocks_separate_runs_of_other_settings(tmp_path, what):
 ])  # fmt: skip
 def test_blocks_ignore_what_changes_no_number(tmp_path, more):
     rows = two(tmp_path, {"values": ACC}, {"values": {"acc,none": 0.6}, **more})
-    assert rows["block"].unique() == ["org/model"]
+    assert list(rows["block"].unique()) == ["org/model"]
     assert rows["rank"].to_dict() == {"a": 2, "b": 1}
 
 

@@ -19,12 +19,15 @@ def run(command, *arguments):
 
 def test_report_writes_tables_and_page_and_shows_verdict(sweep, tmp_path, capsys):
     results = tmp_path / "results"
-    shutil.copytree(sweep, results / "test")
-    write_report(results)
-    write_report(results)  # its own output is not read as results, and is replaced
+    _, *others = sorted(run.name for run in (sweep / "runs").iterdir())
+    shutil.copytree(sweep, results / "test", ignore=shutil.ignore_patterns(*others))
+    write_report(results)  # of one run, which is quick
+    capsys.readouterr()
+    shutil.copytree(sweep, results / "test", dirs_exist_ok=True)
+    write_report(results)  # what it wrote before is not read as results, and is replaced
     printed = capsys.readouterr().out
     assert "yarn compared with rope: 58.3 points worse on GSM at 512" in printed
-    assert printed.count("### ") == 6  # all three tables, each time
+    assert printed.count("### ") == 3
     assert "Tables: " in printed
     assert str(results / "page" / "index.html") in printed
     names = {path.name for path in results.iterdir()}
@@ -62,15 +65,14 @@ def test_table_written_to_a_file_is_markdown(real_runs, tmp_path):
 
 
 def test_table_options_reach_the_frame(real_runs):
-    wide = run(table, real_runs, "--margin", "0.2").stdout
-    assert "yarn      ≥ 1,024 (longest measured)" in wide
+    options = ("--margin", "0.2", "--method-name", "yarn=served on :8000")
+    wide = run(table, real_runs, *options).stdout
+    assert "served on :8000    ≥ 1,024 (longest measured)" in wide
     turned = run(table, real_runs, "--baseline", "yarn").stdout
     assert "against yarn, 256–1,024" in turned
     assert "−0.028 [−0.042, −0.015]" in turned
     assert "against rope, 256–1,024" in wide
     assert "+0.028 [0.015, 0.042]" in wide
-    named = run(table, real_runs, "--method-name", "yarn=served on :8000").stdout
-    assert "served on :8000" in named
 
 
 @pytest.mark.slow(long=True)

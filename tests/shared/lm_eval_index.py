@@ -34,9 +34,15 @@ def replacements() -> list[tuple[Any, str, Any]]:
         changes.append((index.TaskIndex, "build", staticmethod(build)))
     machine = sys.modules.get("torch.utils.collect_env")
     if machine is not None and not hasattr(machine.get_pretty_env_info, "__wrapped__"):
-        describe = functools.cache(machine.get_pretty_env_info)
+        describe = described_once(machine.get_pretty_env_info)
         changes.append((machine, "get_pretty_env_info", describe))
     return changes
+
+
+@functools.cache
+def described_once(describe: Callable[[], str]) -> Callable[[], str]:
+    """Return a function that describes the machine once in a process: it asks several programs."""
+    return functools.cache(describe)
 
 
 def install() -> None:
