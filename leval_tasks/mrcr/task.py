@@ -36,6 +36,9 @@ ANSWER_TOKENS = 2048
 METRIC = "mrcr"
 ENCODING = "o200k_base"
 """The tokens by which the published results are binned."""
+ENCODING_ADDRESS = f"https://openaipublic.blob.core.windows.net/encodings/{ENCODING}.tiktoken"
+ENCODING_FILE = hashlib.sha1(ENCODING_ADDRESS.encode(), usedforsecurity=False).hexdigest()
+"""Where tiktoken fetches its vocabulary, and under which name it looks for it in its cache."""
 CHARACTERS_PER_TOKEN = 10
 """More than any tokenizer has on average: longer conversations are not tokenized at all."""
 
@@ -120,9 +123,10 @@ class MRCRTask(GenerationTask):
             encoding = tiktoken.get_encoding(ENCODING)
         except Exception as error:  # noqa: BLE001 - of whatever fetches the file
             raise DataError(
-                f"bin_tokenizer: {ENCODING}, by whose tokens the published results are binned, cannot "
-                f"be loaded by tiktoken ({error_message(error)}); set TIKTOKEN_CACHE_DIR to a folder "
-                "that has it, or bin_tokenizer: model"
+                f"bin_tokenizer: tiktoken cannot load {ENCODING}, by whose tokens the published results "
+                f"are binned; set bin_tokenizer: model, or download {ENCODING_ADDRESS} where that is "
+                f"possible, name the file {ENCODING_FILE} and set TIKTOKEN_CACHE_DIR to its folder. "
+                f"Here it fails: {error_message(error)}"
             ) from None
         return lambda text: len(encoding.encode(text, disallowed_special=()))
 

@@ -215,6 +215,28 @@ def test_hub_files_are_read_at_their_revision_without_network(
         task_of(data_dir=None)
 
 
+def test_bins_are_by_the_tokens_of_the_encoding(task_of, monkeypatch, tmp_path):
+    """An encoding whose tokens are bytes stands for the published one."""
+    import tiktoken
+
+    ranks = {bytes([byte]): byte for byte in range(256)}
+    encoding = tiktoken.Encoding("bytes", pat_str=".", mergeable_ranks=ranks, special_tokens={})
+    monkeypatch.setattr(tiktoken, "get_encoding", {"o200k_base": encoding}.__getitem__)
+    row = rows()[0]
+    content = "".join(message["content"] for message in json.loads(row["prompt"]))
+    without = len(content.encode()) + len(row["answer"].encode())
+    file = tmp_path / "edges" / "2needle_0.jsonl"
+    file.parent.mkdir()
+    with file.open("w") as lines:
+        for length in (8192, 8193, 16384):
+            messages = json.loads(row["prompt"])
+            messages[0]["content"] += "<|endoftext|>" + "x" * (length - without - 13)
+            lines.write(json.dumps(row | {"prompt": json.dumps(messages)}) + "\n")
+    settings = {"data_dir": str(file.parent), "bin_tokenizer": "o200k_base"}
+    docs = task_of(context_length=100_000, **settings).test_docs()
+    assert [doc["bin"] for doc in docs] == [8192, 16384, 16384]
+
+
 def test_bins_without_the_published_encoding_are_refused(task_of, monkeypatch):
     import tiktoken
 
@@ -222,5 +244,5 @@ def test_bins_without_the_published_encoding_are_refused(task_of, monkeypatch):
         raise OSError(f"no {name} here")
 
     monkeypatch.setattr(tiktoken, "get_encoding", unreachable)
-    with pytest.raises(DataError, match=r"no o200k_base here.*bin_tokenizer: model"):
+    with pytest.raises(DataError, match=r"bin_tokenizer: model.*no o200k_base here"):
         task_of(bin_tokenizer="o200k_base").test_docs()
