@@ -12,6 +12,8 @@ sys.path.insert(0, str(HERE.parent))
 from generated import fill  # noqa: E402
 
 COLUMNS = ["model", "label", "task", "metric", "length", "value", "low", "high", "n", "seconds"]
+TITLES = ("Retrieval length", "Needle")
+"""What the titles of the tables of retrieval begin with."""
 
 
 def main() -> None:
@@ -21,7 +23,8 @@ def main() -> None:
     frame = results.to_pandas()
     columns = [column for column in COLUMNS if column in frame]
     frame[columns].to_csv(HERE / "data" / "gemma3.csv", index=False, float_format="%.5f")
-    tables = "\n".join(markdown(table) for table in build_tables(frame)).strip()
+    of_needles = [table for table in build_tables(frame) if table.title.startswith(TITLES)]
+    tables = "\n".join(map(markdown, of_needles)).strip()
     text = f"\n```text\n{results.verdict().strip()}\n```\n\n{tables}\n\n"
     measured = frame[["method", "length", "seconds"]].dropna().drop_duplicates()
     seconds = [
