@@ -66,6 +66,8 @@ class HF(HFLM):
             super().__init__(pretrained, device=device, **arguments)
             hf.apply_rope(self.model, rope_parameters, self._precision)
         self.neutralized = neutralize(self.model)
+        self._text_of_mark = self.think_end_token
+        self._dropped_mark = dropped_ids(self.tokenizer, self.think_end_token)
         self.counts = TokenCounts(self.model)
         self._requested_batch_size: Any = self.batch_size_per_gpu
         self._limit_batch_size()
@@ -223,6 +225,22 @@ class HF(HFLM):
         end_of_sequence = self.tok_decode(self.eot_token_id, skip_special_tokens=False)
         return [string for string in stop if string == end_of_sequence]
 
+    def tok_decode(self, tokens: Any, skip_special_tokens: bool = True) -> str:
+        """Return the text of token ids, in which a mark that ends the thinking is always visible.
+
+        A mark of special tokens would be dropped with them, and the thinking stay in the answer.
+        """
+        if not self._dropped_mark or not skip_special_tokens or isinstance(tokens, int):
+            return str(super().tok_decode(tokens, skip_special_tokens=skip_special_tokens))
+        mark = self._dropped_mark
+        ids = [int(token) for token in tokens]
+        for start in reversed(range(len(ids) - len(mark) + 1)):
+            if ids[start : start + len(mark)] == mark:
+                before = super().tok_decode(ids[:start])
+                after = super().tok_decode(ids[start + len(mark) :])
+                return f"{before}{self._text_of_mark}{after}"
+        return str(super().tok_decode(tokens))
+
     def _after_thinking(self, row: list[int]) -> str:
         """Return the text of generated token ids after the end of thinking, empty without an end."""
         mark = self.think_end_token
@@ -297,6 +315,20 @@ class HF(HFLM):
             return super()._loglikelihood_tokens(requests, *args, **kwargs)
         finally:
             self.logits_cache = before
+
+
+def dropped_ids(tokenizer: Any, mark: Any) -> list[int]:
+    """Return the token ids of a text that decoding drops in part or whole; else an empty list.
+
+    Args:
+        tokenizer: of transformers.
+        mark: the text; anything else, such as a token id, has no such ids.
+    """
+    if not isinstance(mark, str) or not mark:
+        return []
+    ids = list(tokenizer(mark, add_special_tokens=False)["input_ids"])
+    kept = tokenizer.decode(ids, skip_special_tokens=True)
+    return [] if kept == tokenizer.decode(ids, skip_special_tokens=False) else ids
 
 
 def switch_length(config: Any) -> int | None:

@@ -1,10 +1,11 @@
 """Settings of a checkpoint's generation config, and stop strings of a model that thinks."""
 
+import copy
 import random
 
 import pytest
 from tiny_backends import asked, build, words
-from transformers import GenerationConfig
+from transformers import AddedToken, GenerationConfig
 
 from leval_harness.backends.answers import KEPT, NEUTRAL, WITHOUT_EFFECT, neutralize
 from leval_harness.backends.hf import HF
@@ -134,3 +135,26 @@ def test_stop_strings_count_after_thinking(tokenizer, backend, as_id):
             answer = " ".join(text)
         expected.append(answer.split(stop)[0])
     assert with_stop == expected
+
+
+@pytest.mark.parametrize("backend", [HF, HFLong])
+@pytest.mark.parametrize("tokens_of_mark", [1, 2])
+@pytest.mark.parametrize("until", [[], ["a stop string"]])
+def test_mark_of_special_tokens_ends_thinking(tokenizer, backend, tokens_of_mark, until):
+    """Decoding drops such a mark, as those of Cohere, Magistral and gpt-oss."""
+    model = build("llama")
+    plain = backend(model, tokenizer=tokenizer, device="cpu")
+    requests = asked(PROMPTS, until=[], max_gen_toks=12)
+    texts = [text.split() for text in plain.generate_until(requests, disable_tqdm=True)]
+    thought = next(text for text in texts if len({*text}) >= 5)
+    # `w12` and above begin no longer word
+    first = next(at for at in range(2, 9) if int(thought[at][1:]) > 11)
+    mark = thought[first : first + tokens_of_mark]
+    own = copy.deepcopy(tokenizer)
+    own.add_tokens([AddedToken(mark[0], special=True, single_word=True)], special_tokens=True)
+    lm = backend(model, tokenizer=own, device="cpu", think_end_token=" ".join(mark))
+    answers = lm.generate_until(asked(PROMPTS, until=until, max_gen_toks=12), disable_tqdm=True)
+    for text, answer in zip(texts, answers, strict=True):
+        ends = [at for at in range(len(text)) if text[at : at + tokens_of_mark] == mark]
+        kept = text[ends[-1] + tokens_of_mark :] if ends else text
+        assert answer.split() == [word for word in kept if word != mark[0]]
