@@ -54,9 +54,11 @@ PYTHON_FILES = [f"{corpus}.jsonl" for corpus in BUNDLED]
 """Stand for text that every Python contains; they are not files of a folder."""
 FOLDER_ARGS = ("peft", "delta", "tokenizer", "lora_local_path", "model", "hf_config_path")
 """Arguments, also inside of others, that may name a folder of weights or a model of the hub."""
+_DATE = "[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]T*"
+"""How the dates in the names of lm-eval's files begin: a task's own file may be `samples_train.jsonl`."""
 NO_PART_OF_A_TASK = (
     ".*", "__pycache__", "*.md",
-    "results_*.json", "samples_*.jsonl",
+    f"results_{_DATE}.json", f"samples_*_{_DATE}.jsonl",
     SWEEP, RUN_FILE, FAILED, LOG, f"{LOSSES}*.npy",
     *(f"table.{form}" for form in FORMATS),
 )  # fmt: skip
@@ -259,6 +261,12 @@ def task_version(name: str) -> Any:
             included = Path(os.path.normpath(file.parent / str(name_of_include)))
             ahead += [included] * (included.is_file() and included not in read)
     beside = {path.relative_to(folder).as_posix(): digest(path) for path in _beside(folder, read)}
+    for included in read:
+        if included.parent == folder:
+            continue
+        # `!function` of an included file means a module in the folder of that file
+        for path in sorted(included.parent.glob("*.py")):
+            beside[f"{included.parent.name}/{path.name} of an include"] = digest(path)
     return {"content": [with_digests(content) for content in read.values()], "files": beside}
 
 
@@ -276,17 +284,19 @@ def _content(file: Path) -> Any:
         return None  # lm-eval says what is wrong with it
 
 
-def _beside(folder: Path, read: Collection[Path]) -> Iterator[Path]:
+def _beside(folder: Path, read: Collection[Path], above: Collection[Path] = ()) -> Iterator[Path]:
     """Yield the files of a task's folder that may decide a number, beside those that were `read`.
 
     What does not is listed by name (`NO_PART_OF_A_TASK`), file by file: that results were written
-    into a folder says nothing about the other files in it.
+    into a folder says nothing about the other files in it. Links are followed, but none that leads
+    back to a folder of `above`, the folders that hold this one.
     """
+    above = {*above, folder.resolve()}
     for path in sorted(folder.iterdir()):
         if path in read or any(path.match(pattern) for pattern in NO_PART_OF_A_TASK):
             continue
-        if path.is_dir() and not path.is_symlink():
-            yield from _beside(path, read)
+        if path.is_dir() and path.resolve() not in above:
+            yield from _beside(path, read, above)
         elif path.is_file() and not (tasks.is_file(path.name) and _is_sweep(_content(path))):
             yield path
 

@@ -199,7 +199,7 @@ def test_files_that_arguments_name_count(content: dict[str, Any], tmp_path: Path
         (lambda task: (task.parent / "README.md").write_text("words"), False),
         (lambda task: (task.parent / "sweep.yaml").write_text("models: {}\njobs: 3\n"), False),
         (lambda task: (task.parent / "out").mkdir() or (
-            task.parent / "out" / "results_1.json").write_text("{}"), False),
+            task.parent / "out" / "results_2026-11-28T03-40-01.5.json").write_text("{}"), False),
         (lambda task: (task.parent / "__pycache__").mkdir() or (
             task.parent / "__pycache__" / "x.pyc").write_text(""), False),
         (lambda task: task.write_text("task: own\ninclude: base.yaml\nrepeats: 2\n"), True),
@@ -246,6 +246,49 @@ def test_identity_results_in_task_folder(
     assert changed_function != before
     (task.parent / "docs.jsonl").write_text('{"q": 1, "a": 4}\n')
     assert ids(content) not in (before, changed_function)
+
+
+@pytest.mark.parametrize("name", ["results_gold.json", "samples_train.jsonl", "tables.csv"])
+def test_data_with_a_name_like_results_counts(
+    content: dict[str, Any], task: Path, name: str
+) -> None:
+    content["tasks"] = [str(task)]
+    (task.parent / name).write_text("{}")
+    before = ids(content)
+    (task.parent / name).write_text('{"a": 1}')
+    assert ids(content) != before
+
+
+def test_linked_folder_of_a_task_counts(
+    content: dict[str, Any], task: Path, tmp_path: Path
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / "helpers.py").write_text("A = 1\n")
+    (task.parent / "shared").symlink_to(shared)
+    (shared / "back").symlink_to(task.parent)  # a link that leads back ends the search
+    (task.parent / "gone").symlink_to(tmp_path / "gone")
+    content["tasks"] = [str(task)]
+    before = ids(content)
+    (shared / "helpers.py").write_text("A = 2\n")
+    assert ids(content) != before
+
+
+def test_functions_beside_an_included_file_count(
+    content: dict[str, Any], task: Path, tmp_path: Path
+) -> None:
+    """lm-eval looks for `!function utils.f` beside the file that says it."""
+    far = tmp_path / "far"
+    far.mkdir()
+    (far / "base.yaml").write_text(f"process_results: !function utils.f\n{yaml.safe_dump(TASK)}")
+    (far / "utils.py").write_text("def f(doc, results): return {'acc': 1}\n")
+    task.write_text("task: own\ninclude: ../far/base.yaml\n")
+    content["tasks"] = [str(task)]
+    before = ids(content)
+    (far / "notes.txt").write_text("nothing")
+    assert ids(content) == before
+    (far / "utils.py").write_text("def f(doc, results): return {'acc': 0}\n")
+    assert ids(content) != before
 
 
 def test_documents_elsewhere_that_a_task_names_count(
