@@ -17,7 +17,8 @@ _SETTING_NAME = re.compile(
     r"(?<![^\W_])((api|access|secret|private|signing|subscription)[_-]?keys?"
     r"|(api|access|auth|bearer|refresh|session|security|id|hf|hub|huggingface|github|wandb|openai)"
     r"[_-]?tokens?"
-    r"|secrets?|credentials?|authori[sz]ation|cookies?|passwd|passphrase|password|(?<!\w)token)$",
+    r"|secrets?|credentials?|authori[sz]ation|cookies?|passwd|passphrase|password"
+    r"|access[_-]key[_-]id|(?<!\w)bearer|(?<!\w)token)$",
     re.IGNORECASE,
 )
 """The whole end of a key: `hf_token`, `api_key`, not `max_tokens`.
@@ -29,8 +30,17 @@ _QUERY_NAME = re.compile(
     re.IGNORECASE,
 )
 """Names that are credentials in the query of an address, where no setting is about text."""
-_USER_OF_ADDRESS = re.compile(r"://[^/@\s?#]*@")
-_HEADER_VALUE = re.compile(r"^\s*(authorization\s*:.*\S|bearer\s+\S{6,}\s*$)", re.IGNORECASE)
+_HEADERS = re.compile(r"(?<![^\W_])(headers?|extra_headers)$", re.IGNORECASE)
+_NAME_OF_HEADER = re.compile(r"auth|key|token|secret|cookie|signature", re.IGNORECASE)
+"""What the name of a header contains whose value is a credential; no header is about text."""
+_USER_OF_ADDRESS = re.compile(r"://[^/@\s?#]*@|^[^/@\s:?#]+:[^/@\s?#]+@(?=[\w.-]+(:\d+)?(/|$))")
+_HEADER_VALUE = re.compile(
+    r"^\s*(authorization\s*:.*\S|(bearer|basic)\s+\S{6,}\s*$)", re.IGNORECASE
+)
+_KEY = re.compile(
+    r"^\s*(sk-[\w-]{20,}|hf_[A-Za-z0-9]{20,}|gh[opsur]_\w{30,}|glpat-[\w-]{16,}|AKIA[0-9A-Z]{16})\s*$"
+)
+"""Keys of known services by what they look like, whatever the setting is called."""
 _PARAMETERS = re.compile(r"[?&;#]([^=&;#?\s]+)=([^&;#\s]+)")
 """Name and value of each parameter of an address, in its query or its fragment."""
 
@@ -49,7 +59,7 @@ def refuse_credentials(value: Any, where: str, error: type[ValueError] = Setting
     if isinstance(value, Mapping):
         for key, inside in value.items():
             place = f"{where}.{key}" if where else str(key)
-            if _SETTING_NAME.search(str(key)) and _holds_text(inside):
+            if _is_credential(str(key), where) and _holds_text(inside):
                 raise error(
                     f"{place}: a credential does not belong in a config, which is copied into the "
                     f"results; {_instead(str(key))}"
@@ -62,11 +72,12 @@ def refuse_credentials(value: Any, where: str, error: type[ValueError] = Setting
         _refuse_in_text(value, where, error)
 
 
-def without_credentials(value: Any) -> Any:
+def without_credentials(value: Any, where: str = "") -> Any:
     """Return settings without credentials, for results that are shown.
 
     Args:
         value: the settings, with mappings and lists to any depth.
+        where: the name of the setting whose value this is.
 
     Returns:
         The same settings. Keys of credentials are missing; of an address those parameters that are
@@ -74,18 +85,27 @@ def without_credentials(value: Any) -> Any:
     """
     if isinstance(value, Mapping):
         return {
-            key: without_credentials(inside)
+            key: without_credentials(inside, str(key))
             for key, inside in value.items()
-            if not (_SETTING_NAME.search(str(key)) and _holds_text(inside))
+            if not (_is_credential(str(key), where) and _holds_text(inside))
         }
     if isinstance(value, list | tuple):
-        return [without_credentials(inside) for inside in value]
+        return [without_credentials(inside, where) for inside in value]
     if not isinstance(value, str):
         return value
-    if _HEADER_VALUE.search(value):
+    if _HEADER_VALUE.search(value) or _KEY.search(value):
         return ""
-    without_user = _USER_OF_ADDRESS.sub("://", value)
-    return _PARAMETERS.sub(_kept_parameter, without_user) if "://" in value else value
+    without_user = _USER_OF_ADDRESS.sub(lambda user: "://" * ("://" in user[0]), value)
+    if "://" not in value:
+        return without_user
+    return _PARAMETERS.sub(_kept_parameter, without_user)
+
+
+def _is_credential(name: str, where: str) -> bool:
+    """Return whether a key names a credential; `where` is the place of the mapping that has it."""
+    if _HEADERS.search(where) and _NAME_OF_HEADER.search(name):
+        return True
+    return _SETTING_NAME.search(name) is not None
 
 
 def _kept_parameter(parameter: re.Match[str]) -> str:
@@ -109,6 +129,10 @@ def _refuse_in_text(text: str, where: str, error: type[ValueError]) -> None:
                 f"{where}: the parameter {name[:40]!r} of an address is a credential and does not "
                 f"belong in a config, which is copied into the results; {_instead(name)}"
             )
+    if _KEY.search(text):
+        raise error(
+            f"{where}: this looks like a key, which does not belong in a config; {_instead(where)}"
+        )
     if _HEADER_VALUE.search(text):
         raise error(
             f"{where}: an authorization header does not belong in a config; set the environment "

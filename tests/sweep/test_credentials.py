@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from leval_harness.cli.main import app
 from leval_harness.sweep import ConfigError
 from leval_harness.sweep.config import parse_config
-from resonance_vllm.common.credentials import refuse_credentials
+from resonance_vllm.common.credentials import refuse_credentials, without_credentials
 
 VALUE = "hf_" + "x1" * 12
 PLACES = [
@@ -87,6 +87,26 @@ def test_credentials_header_as_text(value: str) -> None:
     assert VALUE not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"header": {"X-Auth": VALUE}}, {"headers": {"Auth": f"Basic {VALUE}"}},
+        {"header": {"api-key": VALUE}}, {"extra_headers": {"Ocp-Apim-Key": VALUE}},
+        {"header": {"anything": f"Basic {VALUE}"}}, {"header": f"basic {VALUE}"},
+        {"model": VALUE}, {"path": f"sk-proj-{VALUE}"}, {"x": f"ghp_{VALUE}abcdefgh"},
+        {"bearer": VALUE}, {"aws_access_key_id": VALUE}, {"aws_secret_access_key": VALUE},
+        {"base_url": f"me:{VALUE}@host:8000/v1"}, {"base_url": f"me:{VALUE}@localhost"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_credentials_of_every_kind(settings: dict[str, object]) -> None:
+    """They are refused in a config, and left out where somebody else's results have them."""
+    with pytest.raises(ConfigError) as caught:
+        refuse_credentials({"args": settings}, "config", ConfigError)
+    assert VALUE not in str(caught.value)
+    assert VALUE not in str(without_credentials({"args": settings}))
+
+
 @pytest.mark.parametrize("value", [[VALUE], [[VALUE]], 12345678])
 def test_credentials_value_in_list(value: object) -> None:
     with pytest.raises(ConfigError, match="api_key: a credential"):
@@ -107,6 +127,7 @@ def test_credentials_in_address_print_nowhere(tmp_path: Path) -> None:
 def test_ordinary_settings_pass() -> None:
     refuse_credentials(
         {
+            "headers": {"User-Agent": "me", "X-Request-Id": "12345678"}, "path": "hf_model/name",
             "max_tokens": 3, "eos_token": "</s>", "token": None, "use_token": True,
             "base_url": "http://host:8000/v1", "tokens_per_second": 9.0, "header": {"X-Team": "a"},
             "url": "http://host/v1?model=a&max_tokens=3&api-version=2024-02-01&api_key=#top",
