@@ -366,9 +366,14 @@ class ComputedShare:
         self.tokens.append(self.tokens[-1] + tokens)
         self.work.append(self.work[-1] + flops)
 
+    @property
+    def total_tokens(self) -> int:
+        """Return the tokens of the whole run, as far as they could be estimated."""
+        return int(self.tokens[-1])
+
     def after(self, tokens: int) -> float:
         """Return the share after so many tokens that were prefilled or generated."""
-        if tokens >= self.tokens[-1]:
+        if tokens >= self.total_tokens:
             return 1.0
         return float(np.interp(tokens, self.tokens, self.work) / self.work[-1])
 

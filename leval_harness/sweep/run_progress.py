@@ -8,6 +8,10 @@ from typing import Any, NamedTuple
 
 from leval_harness.sweep.cost import ComputedShare
 
+TOO_MANY = 1.05
+"""Multiple of the estimated tokens above which the estimate was too low. That of a reference relies
+on losses of full reads, which a worker that has not read these documents does not have."""
+
 
 class RunProgress(NamedTuple):
     """What a worker has done for its run.
@@ -52,6 +56,9 @@ class RunProgress(NamedTuple):
         by_tokens = 0.0
         if computed is not None and self.tokens:
             by_tokens = self.resumed_share + computed.after(self.tokens)
+            is_too_low = self.tokens > TOO_MANY * computed.total_tokens
+            if is_too_low and 0 < self.answered < self.requests:
+                return by_answers
         if by_tokens and not self.decoded:
             return min(1.0, by_tokens)
         return min(1.0, max(by_answers, by_tokens))

@@ -60,6 +60,8 @@ def computed(folder: Folder, name: str, **counts: Any) -> None:
         (RunProgress(requests=2, answered=1, resumed=1, prefilled=250), 0.75),
         (RunProgress(requests=1, prefilled=5000), 1.0),
         (RunProgress(requests=4, answered=2, prefilled=250), 0.25),
+        (RunProgress(requests=4, answered=2, prefilled=1020), 1.0),
+        (RunProgress(requests=4, answered=2, prefilled=1200), 0.5),
         (RunProgress(requests=4, answered=2, prefilled=240, decoded=10), 0.5),
     ],
 )
