@@ -83,7 +83,8 @@ def resonant(family):
     shipped = shipped_of(config)
     base = str(shipped.get("rope_type", "default"))
     kind = "resonance" if base == "default" else f"resonance_{base}"
-    return applied(asked(config, {**shipped, "rope_type": kind}))
+    settings = {key: value for key, value in shipped.items() if key != "type"}
+    return applied(asked(config, {**settings, "rope_type": kind}))
 
 
 def swappable(config):

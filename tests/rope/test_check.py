@@ -124,7 +124,8 @@ def test_a_length_above_the_limit_names_it(tmp_path, check):
     folder = saved(tmp_path, rope_parameters={**rope, "rope_theta": 1e4})
     code, _, err = check(folder, "--context-length", 1024)
     assert code == 2
-    assert "above the limit of 256 tokens; allowed: up to 256, or a --rope" in err
+    assert "above the limit of 256 tokens; allowed: up to 256" in err
+    assert "or --rope yarn:factor=4, its own method (limit 1,024)" in err
     code, _, err = check(folder, "--context-length", 5000, "--rope", "yarn:factor=4")
     assert code == 2
     assert "limit of 1024 tokens" in err
