@@ -105,7 +105,11 @@ def test_diff_finds_libraries_the_same(gemma3):
 def test_server_answers_a_client(gemma3, vllm_server):
     """`vllm serve` with a method of this package on the full-attention layers."""
     from openai import OpenAI
+    from transformers import AutoTokenizer
 
+    from resonance_vllm import hf
+
+    prompt = "The capital of France is"
     positions = PositionConfig.from_checkpoint(str(gemma3))
     spec = complete_rope("resonance_yarn:factor=2", positions)
     overrides = vllm_hf_overrides(spec, positions, 512)
@@ -119,7 +123,10 @@ def test_server_answers_a_client(gemma3, vllm_server):
     ]
     with vllm_server(gemma3, *arguments) as url:
         client = OpenAI(base_url=url, api_key="none", timeout=300, max_retries=0)
-        answer = client.completions.create(
-            model="mine", prompt="The capital of France is", max_tokens=4, temperature=0
-        )
-    assert "Paris" in answer.choices[0].text
+        answer = client.completions.create(model="mine", prompt=prompt, max_tokens=4, temperature=0)
+    tokenizer = AutoTokenizer.from_pretrained(gemma3)
+    model = hf.load(str(gemma3), spec, dtype="float32").eval()
+    inputs = tokenizer(prompt, return_tensors="pt")
+    tokens = model.generate(**inputs, max_new_tokens=4, do_sample=False)[0]
+    expected = tokenizer.decode(tokens[inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+    assert answer.choices[0].text == expected
