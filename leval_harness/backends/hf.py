@@ -66,6 +66,7 @@ class HF(HFLM):
             super().__init__(pretrained, device=device, **arguments)
             hf.apply_rope(self.model, rope_parameters, self._precision)
         self.neutralized = neutralize(self.model)
+        # a task that removes the thinking itself takes `think_end_token` away while answers are made
         self._text_of_mark = self.think_end_token
         self._dropped_mark = dropped_ids(self.tokenizer, self.think_end_token)
         self.counts = TokenCounts(self.model)

@@ -141,8 +141,9 @@ def _points_elsewhere(text: str) -> bool:
 def starting() -> Iterator[None]:
     """Start an engine inside; where it fails, its reason is the message.
 
-    The engine runs in a process of its own, which writes the reason of a failure to standard output and error
-    alone. Both are copied by `tee`, which keeps writing to standard error as long as the engine lives.
+    The engine runs in a process of its own, which writes the reason of a failure to standard output
+    and error alone. Both are copied by `tee`, which keeps writing to standard error as long as the
+    engine lives.
 
     Raises:
         UserError: with the last exception of the engine's log.

@@ -322,7 +322,8 @@ class Folder:
     def forget_parts(self, run: str) -> None:
         """Remove the parts, the claims on them and the progress of a run.
 
-        The worker that still holds such a claim was stopped for long; it ends its part when it resumes.
+        The worker that still holds such a claim was stopped for long; it ends its part when it
+        resumes.
         """
         shutil.rmtree(self.work / "parts" / run, ignore_errors=True)
         for pattern in (f"claims/{run}+*", f"progress/{run}.*"):

@@ -266,7 +266,7 @@ def task_version(name: str) -> Any:
             continue
         # `!function` of an included file means a module in the folder of that file
         for path in sorted(included.parent.glob("*.py")):
-            beside[f"{included.parent.name}/{path.name} of an include"] = digest(path)
+            beside[os.path.relpath(path, folder)] = digest(path)
     return {"content": [with_digests(content) for content in read.values()], "files": beside}
 
 

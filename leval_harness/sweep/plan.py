@@ -105,8 +105,8 @@ def plan(config: SweepConfig, capacity: Callable[[], Capacity] | None = None) ->
 
     Args:
         config: the sweep.
-        capacity: returns the GPUs that there are. With it, the error of a config with mistakes also says what
-            would make its other runs fail (`preflight`).
+        capacity: returns the GPUs that there are. With it, the error of a config with mistakes also
+            says what would make its other runs fail (`preflight`).
 
     Raises:
         UserError: unknown tasks, models that cannot be found, settings that do not go together, or

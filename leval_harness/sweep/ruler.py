@@ -123,13 +123,14 @@ def _replaced(module: ModuleType, name: str, function: Callable[..., Any]) -> It
 @contextmanager
 def _files_of(module: ModuleType, data_dir: str | None) -> Iterator[None]:
     """Let the questions on paragraphs be made from files in a folder, where it has them."""
-    read = _from_folder(module.download_json, resolve_source(data_dir).folder)
+    folder = resolve_source(data_dir).folder
+    read = _from_folder(module.download_json, folder)
     with _replaced(module, "download_json", read):
         try:
             yield
         except IndexError as error:  # lm-eval takes its n-th question
             raise DataError(
-                f"data_dir: {data_dir} has fewer questions than limit asks for; give a smaller limit"
+                f"data_dir: {folder} has fewer questions than limit asks for; give a smaller limit"
             ) from error
         finally:
             # they keep what they have read, of whatever folder it is

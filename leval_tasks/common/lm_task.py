@@ -120,7 +120,8 @@ class GenerationTask(PlainTask):
     def build_all_requests(self, **kwargs: Any) -> None:
         """Write the prompts, then build the requests as lm-eval does.
 
-        lm-eval's own command gives a client of a server no other place of this package's.
+        A client of a server is prepared here, too: under lm-eval's own command this is the only code
+        of this package that runs before the requests are sent.
         """
         match_loaded_models(running_model())
         self.prepare(template_of(kwargs), str(kwargs.get("system_instruction") or ""))

@@ -183,12 +183,9 @@ def _refuse_outer_rope(
 ) -> None:
     """Refuse a RoPE dictionary outside of a nested language model that has other settings."""
     inner_key, inner = _written_rope(language_model)
-    common = {*outer, *inner} if inner else set()
     settings = normalize_rope_dict(outer)
     own = normalize_rope_dict(inner)
-    differ = settings["rope_type"] != own["rope_type"] or any(
-        key in settings and key in own and settings[key] != own[key] for key in common
-    )
+    differ = any(settings[key] != own[key] for key in settings.keys() & own.keys())
     if differ and not is_per_layer_type(outer) and not is_per_layer_type(inner):
         raise RopeConfigError(
             f"{outer_key}: {short_repr(dict(outer))} is given beside the settings of {name}, which "

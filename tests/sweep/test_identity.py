@@ -291,6 +291,25 @@ def test_functions_beside_an_included_file_count(
     assert ids(content) != before
 
 
+def test_functions_beside_two_included_files_count(
+    content: dict[str, Any], task: Path, tmp_path: Path
+) -> None:
+    """Folders of one name, each with a module of one name."""
+    folders = [tmp_path / "a" / "shared", tmp_path / "b" / "shared"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "base.yaml").write_text("repeats: 1\n")
+        (folder / "utils.py").write_text("A = 1\n")
+    includes = ["../a/shared/base.yaml", "../b/shared/base.yaml"]
+    task.write_text(yaml.safe_dump({**TASK, "include": includes}))
+    content["tasks"] = [str(task)]
+    seen = {tuple(ids(content))}
+    for folder in folders:
+        (folder / "utils.py").write_text("A = 2\n")
+        seen.add(tuple(ids(content)))
+    assert len(seen) == 3
+
+
 def test_documents_elsewhere_that_a_task_names_count(
     content: dict[str, Any], task: Path, tmp_path: Path
 ) -> None:
