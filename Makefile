@@ -15,9 +15,10 @@ CONFIG ?= quickstart
 BIN := .venv/bin
 GPU := $(shell nvidia-smi -L 2>/dev/null)
 
-# Two test processes with two threads each would wait for one another on two cores.
+# One thread each: test processes with several threads would wait for one another. Three of them on two
+# cores: many tests wait for a process that they started.
 PYTEST := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind \
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -q -n 2
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -q -n 3
 
 .PHONY: leaderboard test test-long lint fast coverage docs format clean
 

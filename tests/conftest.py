@@ -42,10 +42,14 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what cannot run on this machine, and say why; in CI the engines have to be there."""
-    # Engines first: one process imports them, and others take what is left of its share. Files stay
-    # whole, so that what the tests of a file share is made once.
+    # Engines first: one process imports them, and others take what is left of its share, from its
+    # end. Files stay whole, so that what the tests of a file share is made once. The file with a
+    # server is the very first: whoever took half of it would start the server a second time.
     with_engines = {item.path for item in items if item.get_closest_marker("engine")}
-    items.sort(key=lambda item: item.path not in with_engines)
+    with_server = {
+        item.path for item in items if "vllm_server" in getattr(item, "fixturenames", ())
+    }
+    items.sort(key=lambda item: (item.path not in with_server, item.path not in with_engines))
     missing = at_hand.missing()
     for item in items:
         if "real_data" in getattr(item, "fixturenames", ()):

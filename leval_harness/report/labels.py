@@ -322,10 +322,13 @@ def _labels_without_date(scores: pd.DataFrame, across: str) -> pd.Series:
     if across == "models":
         columns += OF_RUN
         name = scores["model"] + ", " + scores["method"]
+    # Of a run that is not finished no settings are known: it is not another variant of its method.
+    has_settings = scores[columns].notna().any(axis=1)
+    known = scores[has_settings]
     details: dict[Any, list[str]] = {row: [] for row in scores.index}
     for column in columns:
-        values = _values_read(scores, column).astype(object).fillna("").astype(str)
-        for _, of_one_name in values.groupby([scores["block"], name]):
+        values = _values_read(known, column).astype(object).fillna("").astype(str)
+        for _, of_one_name in values.groupby([known["block"], name[has_settings]]):
             different = sorted(set(of_one_name))
             if len(different) < 2:
                 continue

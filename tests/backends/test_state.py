@@ -131,7 +131,7 @@ def test_equal_texts_that_are_cut_elsewhere_are_two_requests(tokenizer, backend)
     assert torch.is_grad_enabled()
 
 
-@pytest.mark.parametrize("backend", [HF, HFLong])
+@pytest.mark.parametrize("backend", [pytest.param(HF, marks=pytest.mark.slow(long=True)), HFLong])
 def test_settings_are_exchanged_without_a_trace(tokenizer, backend):
     """Each method in turn on one model, among others and errors, against a model of its own."""
 

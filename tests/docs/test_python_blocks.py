@@ -9,6 +9,7 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+import pytest
 from docs_shell_blocks import BLOCK, MARK, ROOT
 
 PAGE = ROOT / "docs" / "how-to" / "python.md"
@@ -16,6 +17,7 @@ SWEEP = ROOT / "tests" / "report" / "effective"
 SCORES = ROOT / "tests" / "golden" / "results" / "sweep"
 
 
+@pytest.mark.slow(long=True)
 def test_the_page_runs(tmp_path: Path, monkeypatch) -> None:
     content = PAGE.read_text("utf-8")
     found = [b for b in BLOCK.finditer(content) if b["kind"] == "python"]

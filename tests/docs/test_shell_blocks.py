@@ -58,14 +58,8 @@ def model(tmp_path_factory, save_llama) -> Path:
     return folder
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(page, marks=() if page == "README.md" else pytest.mark.slow(long=True))
-        for page in sorted({block.page for block in RUN})
-    ],
-)
+@pytest.mark.slow(long=True)
+@pytest.mark.parametrize("page", sorted({block.page for block in RUN}))
 def test_blocks_of_a_page_run_one_after_the_other(page: str, tmp_path: Path, model: Path):
     """In an empty folder. MODEL is a small checkpoint."""
     text = "\n".join(block.text for block in RUN if block.page == page)

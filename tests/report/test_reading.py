@@ -97,6 +97,17 @@ def test_blocks_of_a_run_without_numbers_are_its_sweeps(tmp_path):
     assert titles["unfinished"] == titles["done"] == f"SmolLM2 · {SAMPLE}"
 
 
+def test_label_is_plain_beside_an_unfinished_run(sweep, tmp_path):
+    """Of one of two lengths of Resonance YaRN there are numbers yet."""
+    finished = "08bb317f52c8b00f"
+    others = {run.name for run in (sweep / "runs").iterdir()} - {finished}
+    shutil.copytree(sweep, tmp_path / "s", ignore=shutil.ignore_patterns(*others))
+    compared = compare(load_results(tmp_path / "s"))
+    of_method = compared[compared["method"] == "resonance_yarn"]
+    assert set(of_method["status"]) == {"done", "unfinished"}
+    assert set(of_method["label"]) == {"resonance_yarn"}
+
+
 def test_load_results_counts_a_run_once(tmp_path):
     run(tmp_path / "a")
     write(tmp_path / "plain", ACC)

@@ -40,7 +40,7 @@ def settings(folder: Path, *more: str) -> list[str]:
     return [f"models.big.path={folder / 'model'}", *more]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(long=True)
 def test_page_shows_its_own_dry_run(big: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", GPUS)
     words = [

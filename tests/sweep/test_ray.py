@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.engine("ray"), pytest.mark.slow]
+pytestmark = [pytest.mark.engine("ray"), pytest.mark.slow(long=True)]
 DRIVER = """
 import sys
 import ray
@@ -47,7 +47,6 @@ def test_workers_take_gpus_of_the_cluster(tiny: Path, tmp_path: Path) -> None:
     assert (elsewhere / "results" / "sweep" / "table.md").is_file()
 
 
-@pytest.mark.slow(long=True)
 def test_a_model_of_more_gpus_than_a_node_has_is_refused(tiny: Path, tmp_path: Path) -> None:
     ended = over_ray(tmp_path, tiny / "sweep.yaml", "--set", "models.tiny.gpus=4")
     assert ended.returncode == 2
@@ -124,7 +123,6 @@ def on_a_cluster_that_is_disturbed(
     )
 
 
-@pytest.mark.slow(long=True)
 def test_sweep_ends_when_the_only_node_with_gpus_dies(tiny: Path, tmp_path: Path) -> None:
     ended = on_a_cluster_that_is_disturbed(tiny, tmp_path, nodes=1)
     assert ended.returncode == 1, ended.stdout[-3000:] + ended.stderr[-3000:]
@@ -133,7 +131,6 @@ def test_sweep_ends_when_the_only_node_with_gpus_dies(tiny: Path, tmp_path: Path
     assert not list(tmp_path.glob("results/*/failed/*")), "the run is open again"
 
 
-@pytest.mark.slow(long=True)
 def test_killed_worker_and_dead_node_lose_nothing(tiny: Path, tmp_path: Path) -> None:
     ended = on_a_cluster_that_is_disturbed(tiny, tmp_path, nodes=2)
     assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]

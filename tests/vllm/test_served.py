@@ -347,6 +347,7 @@ def page_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow(long=True)
 def test_page_evaluates_with_lm_eval(
     forks: Forks, address: str, served_model: Path, page_folder: Path
 ) -> None:
