@@ -326,9 +326,14 @@ class Folder:
         resumes.
         """
         shutil.rmtree(self.work / "parts" / run, ignore_errors=True)
-        for pattern in (f"claims/{run}+*", f"progress/{run}.*"):
-            for path in self.work.glob(pattern):
-                path.unlink(missing_ok=True)
+        for path in self.work.glob(f"claims/{run}+*"):
+            path.unlink(missing_ok=True)
+        self.forget_progress(run)
+
+    def forget_progress(self, run: str) -> None:
+        """Remove what workers have written of their progress in a run."""
+        for path in self.work.glob(f"progress/{run}.*"):
+            path.unlink(missing_ok=True)
 
     def forget_answers(self, run: str) -> None:
         """Remove the stored answers of a finished run."""

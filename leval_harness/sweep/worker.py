@@ -112,6 +112,9 @@ class ClaimedRuns:
             for part in states[run.run_id].free_parts(expected):
                 claim = self.folder.claim(run.run_id, part, **self.heartbeat.details)
                 if claim is not None:
+                    if states[run.run_id].is_open:
+                        # What an interrupted attempt computed without an answer is lost.
+                        self.folder.forget_progress(run.run_id)
                     os.truncate(self.log, 0)
                     self.heartbeat.begin(claim)
                     return run

@@ -102,6 +102,7 @@ def test_table_names_what_is_wrong(real_runs, wrong, says):
     assert says in done.output + str(done.exception)
 
 
+@pytest.mark.slow(long=True)
 def test_page_command_prints_the_path(real_runs, tmp_path):
     done = run(page, real_runs, "--out", tmp_path / "p", "--baseline", "yarn")
     assert done.exit_code == 0, done.output

@@ -15,6 +15,7 @@ from leval_harness.sweep.estimate import Estimate
 from leval_harness.sweep.progress import Progress, TimeLeft, VerdictSoFar
 from leval_harness.sweep.run_progress import RunProgress, read_progress, write_progress
 from leval_harness.sweep.run_record import RunRecord
+from leval_harness.sweep.worker import ClaimedRuns, WorkerRequest
 from resonance_vllm.common.files import write_json
 
 STATES = {
@@ -68,6 +69,28 @@ def computed(folder: Folder, name: str, **counts: Any) -> None:
 def test_share_counts_tokens_within_an_answer(progress: RunProgress, share: float) -> None:
     computed = ComputedShare(None, [Pass(450, generated=50)] * 2, chunk=100)
     assert progress.share(computed) == pytest.approx(share)
+
+
+def test_claim_forgets_the_progress_of_interrupted_attempts(folder: Folder, tmp_path: Path) -> None:
+    """Not that of a worker that is at the run: another one joins it."""
+    log = tmp_path / "log.txt"
+    log.touch()
+    request = WorkerRequest(
+        folder=str(folder.path), sweep="s", command="", expected_parts={"rope": 2},
+        records=[record("rope").model_dump()], log=str(log),
+    )  # fmt: skip
+    computed(folder, "rope", requests=2, prefilled=900)
+    first = ClaimedRuns(request)
+    next(iter(first))
+    assert folder.progress("rope") is None
+    computed(folder, "rope", requests=2, prefilled=100)
+    second = ClaimedRuns(request)
+    next(iter(second))
+    progress = folder.progress("rope")
+    assert progress is not None
+    assert progress.prefilled == 100
+    for claimed in (first, second):
+        claimed.heartbeat.end()
 
 
 def test_progress_file_that_is_half_written(tmp_path: Path) -> None:

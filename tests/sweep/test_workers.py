@@ -217,7 +217,9 @@ DIVIDED = {
 }
 
 
-@pytest.mark.parametrize("task", DIVIDED)
+@pytest.mark.parametrize(
+    "task", ["losses", pytest.param("answers", marks=pytest.mark.slow(long=True))]
+)
 def test_divided_run_equals_that_of_one_worker(
     tiny: Path, forks: Forks, tmp_path: Path, task: str
 ) -> None:
