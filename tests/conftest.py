@@ -40,16 +40,29 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         first.stop()
 
 
+NO_ENGINE = 3
+
+
+def _start_cost_order(item: pytest.Item) -> int:
+    """Return the place of a test's file in the order of tests, the costliest beginning first."""
+    if "vllm_server" in getattr(item, "fixturenames", ()):
+        return 0
+    engines = {marker.args[0] for marker in item.iter_markers("engine")}
+    if "vllm" in engines:
+        return 1
+    return 2 if engines else NO_ENGINE
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what cannot run on this machine, and say why; in CI the engines have to be there."""
-    # Engines first: one process imports them, and others take what is left of its share, from its
-    # end. Files stay whole, so that what the tests of a file share is made once. The file with a
-    # server is the very first: whoever took half of it would start the server a second time.
-    with_engines = {item.path for item in items if item.get_closest_marker("engine")}
-    with_server = {
-        item.path for item in items if "vllm_server" in getattr(item, "fixturenames", ())
-    }
-    items.sort(key=lambda item: (item.path not in with_server, item.path not in with_engines))
+    # Files that are costly to begin come first: that of the server, then those of vLLM, then those
+    # of other engines. The first process has them, and others take what is left of its share from
+    # its end; one that took half of such a file would start or import the same again. Files stay
+    # whole, so that what the tests of a file share is made once.
+    order: dict[Path, int] = {}
+    for item in items:
+        order[item.path] = min(_start_cost_order(item), order.get(item.path, NO_ENGINE))
+    items.sort(key=lambda item: order[item.path])
     missing = at_hand.missing()
     for item in items:
         if "real_data" in getattr(item, "fixturenames", ()):

@@ -87,8 +87,12 @@ def test_backends_read_and_answer_alike(expected, tmp_path, backend):
     frame = lh.run(sweep_of(backend, BACKENDS[backend]), out=tmp_path).to_pandas()
     assert set(frame["method"]) >= {"rope", "yarn"}
     losses = losses_of(tmp_path / backend)
+    # vLLM generates a token after a document, which is one token shorter to make room for it.
+    fewer = 1 if backend.startswith("vllm") else 0
     for method, values in expected["losses"].items():
-        np.testing.assert_allclose(losses[method], values, atol=5e-3)
+        scored = len(values) - fewer
+        assert len(losses[method]) == scored
+        np.testing.assert_allclose(losses[method], values[:scored], atol=5e-3)
     assert answers_of(tmp_path / backend) == expected["answers"]
 
 
