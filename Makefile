@@ -16,7 +16,8 @@ BIN := .venv/bin
 GPU := $(shell nvidia-smi -L 2>/dev/null)
 
 # One thread each: test processes with several threads would wait for one another. Three of them on two
-# cores: many tests wait for a process that they started.
+# cores: many tests wait for a process that they started. Long tests are two at a time: their engines
+# and models take gigabytes each.
 PYTEST := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind \
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -q -n 3
 
@@ -41,7 +42,7 @@ test: lint
 	$(PYTEST) --dist worksteal --durations=40 -m "not slow(long=True)"
 
 test-long: .venv/test
-	$(PYTEST) --dist worksteal --durations=25 -m "slow(long=True)"
+	$(PYTEST) -n 2 --dist worksteal --durations=25 -m "slow(long=True)"
 
 lint: .venv/test
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports

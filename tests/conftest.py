@@ -44,7 +44,7 @@ NO_ENGINE = 3
 
 
 def _start_cost_order(item: pytest.Item) -> int:
-    """Return the place of a test's file in the order of tests, the costliest beginning first."""
+    """Return a number by which files are ordered: the less, the more it costs to begin with one."""
     if "vllm_server" in getattr(item, "fixturenames", ()):
         return 0
     engines = {marker.args[0] for marker in item.iter_markers("engine")}

@@ -218,7 +218,11 @@ DIVIDED = {
 
 
 @pytest.mark.parametrize(
-    "task", ["losses", pytest.param("answers", marks=pytest.mark.slow(long=True))]
+    "task",
+    [
+        pytest.param(task, marks=() if task == "losses" else pytest.mark.slow(long=True))
+        for task in DIVIDED
+    ],
 )
 def test_divided_run_equals_that_of_one_worker(
     tiny: Path, forks: Forks, tmp_path: Path, task: str
