@@ -63,6 +63,9 @@ OF_PROMPTS = (
 )
 """Settings of prompts, which do not apply to documents that are read as they are."""
 
+OF_LENGTH = (f"{SETTING}num_samples",)
+"""Settings of a task that may differ between context lengths: long prompts cost more."""
+
 OWN_FILE = "_jsonl"
 """End of the names of tasks that read a user's file."""
 
@@ -157,7 +160,10 @@ def blocks(scores: pd.DataFrame, across: str) -> pd.Series:
     group_and_task = [group[has_numbers], task_titles(measured)]
     title = group.copy()
     for column in separating_columns(scores, of_models):
-        texts = _texts_that_differ(measured, group_and_task, column)
+        together = group_and_task
+        if column in OF_LENGTH:
+            together = [*group_and_task, measured["context_length"].fillna(0)]
+        texts = _texts_that_differ(measured, together, column)
         if texts.empty:
             continue
         # What differs in one task separates the whole run, so that its tasks stay together.
@@ -198,16 +204,22 @@ def separating_columns(scores: pd.DataFrame, of_models: bool) -> list[str]:
 
 
 def _texts_that_differ(
-    scores: pd.DataFrame, group_and_task: Sequence[pd.Series], column: str
+    scores: pd.DataFrame, together: Sequence[pd.Series], column: str
 ) -> pd.Series:
-    """Return a setting in words, of the rows whose group and task have it in several values."""
+    """Return a setting in words, of the rows that differ in it from others.
+
+    Args:
+        scores: rows with numbers.
+        together: columns whose equal values put rows together, as those of one model and task.
+        column: name of the setting's column.
+    """
     settings = _values_read(scores, column)
     texts = pd.Series(
         [_setting_text(column, value) for value in settings], scores.index, dtype=object
     )
     if len(set(texts)) < 2:  # most settings: grouping is slow
         return texts[:0]
-    values = texts.groupby(list(group_and_task)).transform("nunique")
+    values = texts.groupby(list(together)).transform("nunique")
     return texts[values > 1]
 
 

@@ -156,10 +156,12 @@ def test_retrievals_of_few_questions_are_undecided(real_runs):
 DEPTHS = (0, 50, 100)
 
 
-def needle_run(folder, found, samples=24, task="retrieval_niah_single", rope=None):
+def needle_run(
+    folder, found, samples=24, task="retrieval_niah_single", rope=None, lengths=LENGTHS, **top
+):
     """A results file of a needle grid; `found` of length and depth is the share that is found."""
     rows = []
-    for length in LENGTHS:
+    for length in lengths:
         for depth in DEPTHS:
             for at in range(samples):
                 score = float(at < round(samples * found(length, depth)))
@@ -172,7 +174,29 @@ def needle_run(folder, found, samples=24, task="retrieval_niah_single", rope=Non
     for name in dict.fromkeys(name for row in rows for name in row["metrics"]):
         values |= mean_of([row for row in rows if name in row], name)
     arguments = {"pretrained": "m", **({"rope_parameters": rope} if rope else {})}
-    return write(folder, values, task, rows, config={"model_args": arguments})
+    return write(folder, values, task, rows, config={"model_args": arguments}, **top)
+
+
+def grid_of_two_runs(folder, samples):
+    """Retrieval of one method measured at 4K and at 8K in runs of so many samples per place."""
+    for run_length, of_run in zip((4096, 8192), samples, strict=True):
+        place = folder / f"{run_length}"
+        needle_run(place, second_half_lost, of_run, fields={"metadata": {"settings": {"num_samples": of_run}}},
+                   lengths=(run_length,), max_length=run_length)  # fmt: skip
+    return compared_frame(load_results(folder))
+
+
+def test_longer_prompts_may_have_fewer_samples(tmp_path):
+    (row,) = retrievals(grid_of_two_runs(tmp_path, (24, 8))).to_dict("records")
+    assert row["block"] == "org/model"
+    assert (row["lengths"], row["questions"]) == ((4096, 8192), (72, 24))
+
+
+def test_different_samples_at_one_length_are_not_compared(tmp_path):
+    needle_run(tmp_path / "more", second_half_lost, fields={"metadata": {"settings": {"num_samples": 24}}})
+    needle_run(tmp_path / "fewer", second_half_lost, 8, fields={"metadata": {"settings": {"num_samples": 8}}})
+    blocks = set(compared_frame(load_results(tmp_path))["block"])
+    assert blocks == {"org/model · num samples 24", "org/model · num samples 8"}
 
 
 def second_half_lost(length, depth):
