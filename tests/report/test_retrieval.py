@@ -174,15 +174,15 @@ def needle_run(
     for name in dict.fromkeys(name for row in rows for name in row["metrics"]):
         values |= mean_of([row for row in rows if name in row], name)
     arguments = {"pretrained": "m", **({"rope_parameters": rope} if rope else {})}
-    return write(folder, values, task, rows, config={"model_args": arguments}, **top)
+    fields = {"metadata": {"settings": {"num_samples": samples}}}
+    return write(folder, values, task, rows, config={"model_args": arguments}, fields=fields, **top)
 
 
 def grid_of_two_runs(folder, samples):
     """Retrieval of one method measured at 4K and at 8K in runs of so many samples per place."""
     for run_length, of_run in zip((4096, 8192), samples, strict=True):
-        place = folder / f"{run_length}"
-        needle_run(place, second_half_lost, of_run, fields={"metadata": {"settings": {"num_samples": of_run}}},
-                   lengths=(run_length,), max_length=run_length)  # fmt: skip
+        where = {"lengths": (run_length,), "max_length": run_length}
+        needle_run(folder / f"{run_length}", second_half_lost, of_run, **where)
     return compared_frame(load_results(folder))
 
 
@@ -193,8 +193,8 @@ def test_longer_prompts_may_have_fewer_samples(tmp_path):
 
 
 def test_different_samples_at_one_length_are_not_compared(tmp_path):
-    needle_run(tmp_path / "more", second_half_lost, fields={"metadata": {"settings": {"num_samples": 24}}})
-    needle_run(tmp_path / "fewer", second_half_lost, 8, fields={"metadata": {"settings": {"num_samples": 8}}})
+    needle_run(tmp_path / "more", second_half_lost, 24)
+    needle_run(tmp_path / "fewer", second_half_lost, 8)
     blocks = set(compared_frame(load_results(tmp_path))["block"])
     assert blocks == {"org/model · num samples 24", "org/model · num samples 8"}
 
