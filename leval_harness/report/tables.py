@@ -40,7 +40,12 @@ from leval_harness.report.number_text import (
     range_of_tokens,
     tokens_text,
 )
-from leval_harness.report.retrieval import is_at_length, needle_grids, retrievals
+from leval_harness.report.retrieval import (
+    is_at_length,
+    is_needle_grid,
+    needle_grids,
+    retrievals,
+)
 from leval_harness.report.runs_table import runs_table
 from leval_harness.report.score_sentences import questions_text
 from leval_harness.report.selection import main_numbers
@@ -529,11 +534,19 @@ def _rows_below(scores: pd.DataFrame) -> dict[str, pd.Series]:
 def text_of(numbers: pd.DataFrame) -> pd.Series:
     """Return numbers with mark and standard error, shares in percent; else why there is none.
 
-    Where all answers are right, or all wrong, the exact interval replaces the standard error.
+    The exact interval replaces the standard error in needle grids, and where all answers are right
+    or all wrong.
     """
     if numbers.empty:
         return pd.Series(dtype=str)
-    return numbers.apply(_number_text, axis=1)
+    has_interval = _shows_interval(numbers)
+    return numbers.assign(shows_interval=has_interval).apply(_number_text, axis=1)
+
+
+def _shows_interval(numbers: pd.DataFrame) -> pd.Series:
+    """Return where the exact interval of a number is shown instead of its standard error."""
+    is_exact = numbers["interval"].eq("exact")
+    return is_exact & (numbers["stderr"].isna() | is_needle_grid(numbers))
 
 
 def _number_text(row: pd.Series) -> str:
@@ -547,10 +560,10 @@ def _number_text(row: pd.Series) -> str:
     text = number_text(scale * row["value"], digits)
     if pd.notna(row["mark"]):
         text += row["mark"]
-    if pd.notna(row["stderr"]):
-        text += f" ± {scale * row['stderr']:.{digits}f}"
-    elif row["interval"] == "exact":
+    if row["shows_interval"]:
         text += f" ({scale * row['low']:.{digits}f} to {scale * row['high']:.{digits}f})"
+    elif pd.notna(row["stderr"]):
+        text += f" ± {scale * row['stderr']:.{digits}f}"
     if pd.notna(row["unparsed"]) and row["unparsed"] > MOST_UNPARSED:
         text += f" [{100 * row['unparsed']:.0f}% unparsed]"
     return text
@@ -602,8 +615,11 @@ def _notes(numbers: pd.DataFrame, cells: pd.DataFrame) -> list[str]:
     """Return sentences that explain the marks, columns and rows which this table has."""
     notes = []
     marks = numbers["mark"].fillna("")
-    if numbers["stderr"].notna().any():
+    has_interval = _shows_interval(numbers)
+    if (numbers["stderr"].notna() & ~has_interval).any():
         notes.append("±: standard error, clustered by document.")
+    if has_interval.any():
+        notes.append("In brackets: the exact 95% interval.")
     if marks.eq(SIGNIFICANT).any():
         baselines = numbers["baseline"].dropna()
         names = ", ".join(dict.fromkeys(baselines[baselines.ne("")]))

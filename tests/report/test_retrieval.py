@@ -269,6 +269,20 @@ def test_tables_of_a_needle_grid(needles):
     assert not any("depth" in column for table in tables.values() for column in table.cells)
 
 
+def test_needle_tables_have_exact_intervals_of_all_shares(tmp_path):
+    needle_run(tmp_path, lambda length, depth: 0.5 if length == 8192 else 1.0, samples=8)
+    tables = {table.title: table for table in build_tables(compared_frame(load_results(tmp_path)))}
+    by_depth = tables["Needle, single by depth and length, %, org/model"].cells
+    low, high = stats.binomtest(4, 8).proportion_ci(method="exact")
+    assert (
+        by_depth.loc[("unmodified", "50"), "8K"] == f"50.00 ({100 * low:.2f} to {100 * high:.2f})"
+    )
+    by_length = tables["Needle, single by length, %, org/model"]
+    low, high = stats.binomtest(12, 24).proportion_ci(method="exact")
+    assert by_length.cells.loc["unmodified", "8K"] == f"50.00 ({100 * low:.2f} to {100 * high:.2f})"
+    assert by_length.notes == ("In brackets: the exact 95% interval.",)
+
+
 def test_heat_map_has_the_numbers_in_its_cells(needles):
     (figure,) = [f for f in planned_figures(needles, NO_BLOCKS) if f.kind == "depth"]
     drawn = figure.draw()
