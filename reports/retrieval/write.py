@@ -2,6 +2,10 @@
 
 import sys
 from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from scipy.stats import binomtest
 
 import leval_harness as lh
 from leval_harness.report.formats import markdown
@@ -16,6 +20,34 @@ TITLES = ("Retrieval length", "Needle")
 """What the titles of the tables of retrieval begin with."""
 
 
+def sign_test(results: Any) -> str:
+    """Return how many needles YaRN finds at fewer lengths than no scaling, and at more.
+
+    It takes the lengths with the most needles, which are the same ones at each of them.
+    """
+    rows = results.samples[results.samples["metric"].str.startswith("accuracy@")]
+    place = rows["document"].str.split("-", n=1, expand=True)  # length, then depth and number
+    found = pd.DataFrame(
+        {
+            "method": rows["run"].map(results.runs.set_index("run")["method"]),
+            "length": place[0].astype(int),
+            "needle": place[1],
+            "found": rows["num"],
+        }
+    ).pivot_table(index="needle", columns=["length", "method"], values="found")
+    needles = found.count().groupby("length").min()
+    lengths = needles.index[needles == needles.max()]
+    by_method = found[lengths].T.groupby("method").sum().T
+    difference = by_method["yarn"] - by_method["rope"]
+    fewer, more = int((difference < 0).sum()), int((difference > 0).sum())
+    p_value = binomtest(fewer, fewer + more).pvalue
+    return (
+        f"{len(difference)} needles at {', '.join(f'{length:,}' for length in lengths)} tokens: "
+        f"{fewer} are found at fewer lengths with yarn than with rope, {more} at more "
+        f"(sign test, p = {p_value:.3f})."
+    )
+
+
 def main() -> None:
     """Fill the tables, and write the scores of each length and depth as CSV."""
     (folder,) = sys.argv[1:]
@@ -25,7 +57,7 @@ def main() -> None:
     frame[columns].to_csv(HERE / "data" / "gemma3.csv", index=False, float_format="%.5f")
     of_needles = [table for table in build_tables(frame) if table.title.startswith(TITLES)]
     tables = "\n".join(map(markdown, of_needles)).strip()
-    text = f"\n```text\n{results.verdict().strip()}\n```\n\n{tables}\n\n"
+    text = f"\n```text\n{results.verdict().strip()}\n```\n\n{tables}\n\n{sign_test(results)}\n\n"
     measured = frame[["method", "length", "seconds"]].dropna().drop_duplicates()
     seconds = [
         f"{row.method} {row.length:,.0f}: {row.seconds:,.0f}" for row in measured.itertuples()
