@@ -95,13 +95,17 @@ def _retrieval_of(part: pd.DataFrame, of_own: bool) -> dict[str, Any]:
     threshold = f"{100 * THRESHOLD:.1f}%"
     if of_own:
         threshold += f" of its own score at {length_label(lengths[0])}"
+    above, length = length_text(bounds), effective_length_text(bounds, lengths)
+    is_shortest_alone = of_own and bounds.low == lengths[0] and bounds.refused is None
+    if is_shortest_alone:  # it reaches a share of its own score whatever that score is
+        above, length = "cannot tell", f"undecided beyond {tokens_text(lengths[0])}"
     return {
         "threshold": threshold,
         "tasks": tuple(sorted(tasks)),
         "lengths": lengths,
         "questions": tuple(map(int, sums["n"])),
-        "above": length_text(bounds),
-        "length": effective_length_text(bounds, lengths),
+        "above": above,
+        "length": length,
     }
 
 
