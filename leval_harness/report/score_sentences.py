@@ -49,11 +49,10 @@ def _retrieval(retrieval: Mapping[Hashable, Any]) -> str:
     threshold = f"above {retrieval['threshold']}"
     measured = f"({', '.join(retrieval['tasks'])}; {questions_text(retrieval['questions'])})"
     if above == "cannot tell":
-        least = math.ceil(math.log(RETRIEVAL_LEVEL) / math.log(THRESHOLD))  # if all are right
-        needed = "more" if min(retrieval["questions"]) >= least else f"at least {least}"
+        needed = math.ceil(math.log(RETRIEVAL_LEVEL) / math.log(THRESHOLD))
         return (
-            f"is undecided in retrieval {threshold} {measured}: {needed} questions per length "
-            "are needed"
+            f"is undecided in retrieval {threshold} {measured}: at least {needed} questions per "
+            "length are needed"
         )
     if above == "nowhere":
         return f"retrieves {threshold} at no length {measured}"

@@ -224,16 +224,14 @@ def test_retrieval_length_of_a_needle_grid(needles):
     assert rows["questions"].tolist() == [(72, 72, 72)] * 2
 
 
-@pytest.mark.parametrize(("samples", "needed"), [(2, "at least 24"), (8, "more")])
-def test_the_shortest_length_alone_decides_nothing(tmp_path, samples, needed):
+def test_the_shortest_length_alone_decides_nothing(tmp_path):
     """Its score is a share of itself: the statement would hold for a model that finds nothing."""
-    needle_run(tmp_path, lambda length, depth: 0.5, samples=samples)
+    needle_run(tmp_path, lambda length, depth: 0.5, samples=2)
     compared = compared_frame(load_results(tmp_path))
     (row,) = retrievals(compared).to_dict("records")
     assert (row["above"], row["length"]) == ("cannot tell", "undecided beyond 4,096")
     (verdict,) = verdicts(compared)
-    (sentence,) = [text for text in verdict.sentences if "is undecided in retrieval" in text]
-    assert sentence.endswith(f": {needed} questions per length are needed.")
+    assert any("is undecided in retrieval above 85.6%" in text for text in verdict.sentences)
 
 
 @pytest.mark.parametrize(
